@@ -1,27 +1,39 @@
+"""What every wing needs: errors, extras, secrets, text, files, addresses, and plain functions beside the event loop."""
+
+import asyncio
+import contextvars
 import importlib
 import json
+import os
 import pickle
 import pkgutil
+import socket
+import stat
+import threading
+from pathlib import Path
 
 import pytest
 
 import gavel
 from gavel.base import extras
 from gavel.base.errors import GavelError
+from gavel.base.files import new_folder, replacing, write_atomically
+from gavel.base.network import is_loopback, is_on_this_machine, past_proxies
+from gavel.base.plain_calls import PlainCalls
 from gavel.base.secrets import HIDDEN, hide_secrets, without_secrets
 from gavel.base.text import counted
+from gavel.llm.client import Client
+from tests.endpoint import says
+from tests.limits import HANG_SECONDS
 
 
 @pytest.mark.parametrize(
     ("number", "noun", "words"),
     [
-        (1, "group", "1 group"),
         (0, "group", "0 groups"),
         (1600, "call", "1,600 calls"),
-        (1, "reply", "1 reply"),
         (2, "reply", "2 replies"),
         (2, "trajectory", "2 trajectories"),
-        (2, "day", "2 days"),
     ],
 )
 def test_what_is_counted_has_its_number(number: int, noun: str, words: str) -> None:
@@ -53,14 +65,9 @@ def test_an_error_of_every_kind_is_the_same_in_another_process(kind: type[GavelE
     [
         (None, "pip install 'gavel-rl[train]'"),
         ({"url": "file:///src/gavel", "dir_info": {"editable": True}}, "pip install -e '/src/gavel[train]'"),
-        ({"url": "file:///src/my%20gavel", "dir_info": {}}, "pip install '/src/my gavel[train]'"),
         (
             {"url": "file:///dist/gavel_rl-0.1.0-py3-none-any.whl", "archive_info": {}},
             "pip install '/dist/gavel_rl-0.1.0-py3-none-any.whl[train]'",
-        ),
-        (
-            {"url": "https://host/gavel.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "pip install 'gavel-rl[train] @ git+https://host/gavel.git@abc'",
         ),
         (
             {"url": "https://host/gavel_rl-0.1.0-py3-none-any.whl", "archive_info": {}},
@@ -113,3 +120,141 @@ def test_a_traceback_shows_no_key_of_what_led_to_an_error(monkeypatch: pytest.Mo
     second.__cause__ = first
     hide_secrets(second)
     assert (first.args, second.args) == ((f"401 {HIDDEN}", 7), (HIDDEN,))
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path):
+    path = tmp_path / "run.json"
+    write_atomically(path, "old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as unfinished:  # noqa: PT012 - a part was written
+        unfinished.write_text("half")
+        raise ZeroDivisionError
+    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_write_replaces_the_whole_file(tmp_path: Path, durable: bool):
+    path = tmp_path / "run.json"
+    write_atomically(path, "a longer text")
+    write_atomically(path, b"\xff", durable=durable)
+    assert path.read_bytes() == b"\xff"
+
+
+def test_a_file_of_secrets_is_never_readable_by_others(tmp_path: Path):
+    path = tmp_path / "keys"
+    before = os.umask(0)
+    try:
+        write_atomically(path, "secret", mode=0o600)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_folder_appears_whole_and_what_a_killed_writer_left_of_it_is_removed(tmp_path: Path):
+    path, left = tmp_path / "deep" / "model[1]", tmp_path / "deep" / ".model[1].0123.unfinished"
+    left.mkdir(parents=True)
+    with new_folder(path, durable=True) as unfinished:
+        (unfinished / "weights").write_text("half")
+        with pytest.raises(BlockingIOError), new_folder(path):
+            pass
+        assert not path.exists()
+    assert [each.name for each in path.parent.iterdir()] == ["model[1]"]
+    assert (path / "weights").read_text() == "half"
+
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """A proxy of the environment that nobody answers at."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, NOBODY)
+        monkeypatch.setenv(name.lower(), NOBODY)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "internal.example")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+async def test_a_judge_on_this_machine_is_asked_past_a_proxy(endpoint, proxy, host, model) -> None:
+    endpoint.script = [lambda _: says("{}")]
+    params = endpoint.params | {"api_base": endpoint.params["api_base"].replace("127.0.0.1", host)}
+    reply = await Client(model, params).ask([{"role": "user", "content": "Hello"}], {"type": "object"})
+    assert (reply.text, len(endpoint.requests)) == ("{}", 1)
+    assert os.environ["NO_PROXY"].startswith("internal.example,")
+
+
+@pytest.mark.parametrize(
+    ("given", "extended"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "a, 127.0.0.1", "no_proxy": "b"}, "b,a,127.0.0.1,localhost,::1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_what_is_set_stays(given, extended) -> None:
+    assert past_proxies(given) == {"NO_PROXY": extended, "no_proxy": extended}
+    assert past_proxies(past_proxies(given)) == past_proxies(given)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.1", "::1"])
+def test_these_are_this_machine(host: str) -> None:
+    assert is_loopback(host)
+    assert is_on_this_machine(f"http://[{host}]:80/v1" if ":" in host else f"https://{host}:80/v1")
+
+
+def test_a_server_at_all_addresses_is_asked_here_and_open_to_others() -> None:
+    assert is_on_this_machine("http://0.0.0.0:8000/v1")
+    assert is_on_this_machine(f"http://{socket.gethostname()}:8000/v1")
+    assert not is_loopback("0.0.0.0")
+
+
+@pytest.mark.parametrize("host", ["", "gpu-box", "10.0.0.1", "localhost.example.com", "127.0.0.1.example.com"])
+def test_these_are_not(host: str) -> None:
+    assert not is_loopback(host)
+    assert not is_on_this_machine(f"http://{host}:80")
+
+
+def test_what_is_no_address_is_not_this_machine() -> None:
+    assert not is_on_this_machine("http://[::1")
+
+
+NAME = contextvars.ContextVar("name", default="")
+
+
+@pytest.fixture
+def calls():
+    made = PlainCalls()
+    yield made
+    made.close()
+
+
+async def test_calls_share_one_thread_and_see_the_callers_context(calls):
+    NAME.set("mine")
+    found = [await calls.run(lambda: (threading.get_ident(), NAME.get())) for _ in range(3)]
+    assert {name for _, name in found} == {"mine"}
+    assert {ident for ident, _ in found} ^ {threading.get_ident()} == {found[0][0], threading.get_ident()}
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
+async def test_what_a_function_raises_is_raised_where_it_is_awaited(calls, error):
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await calls.run(fail)
+    assert await calls.run(lambda: 1) == 1
+
+
+async def test_what_is_given_up_holds_up_no_other_and_is_not_begun_later(calls):
+    release, begun = threading.Event(), []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await calls.run(lambda: release.wait(HANG_SECONDS))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await calls.run(lambda: begun.append(1))
+    release.set()
+    assert await calls.run(lambda: "goes on") == "goes on"
+    assert begun == []

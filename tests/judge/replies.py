@@ -14,11 +14,10 @@ LABELS = ("K7QX", "W3RT", "M4TD", "ZBH9")
 Scores = dict[str, float]
 
 _TEXTS = json.loads((Path(__file__).parent / "data" / "malformed.json").read_text(encoding="utf-8"))
-"""Beginnings of thoughts, headings, corrections, scales and fields that take the numbers back or rescale them."""
+"""Beginnings of thoughts, headings, and corrections and scales that take the numbers back or rescale them."""
 CUTS = ("after the draft", "before the answer", "in the answer", "nowhere")
 DRAFTS: tuple[Callable[[str, Random], str], ...] = (
     lambda draft, random: f"maybe {draft}",
-    lambda draft, random: f"First guess:\n{draft}",
     lambda draft, random: f"I compare them.\n\n```json\n{draft}\n```",
     lambda draft, random: f"K7QX looks good so far.\n{draft}",
     lambda draft, random: draft,
@@ -105,28 +104,7 @@ def on_another_scale(labels: list[str], random: Random) -> tuple[str, Scores | N
     return before + random.choice(["\n", "\n\n", " "]) + wrapped(as_json(final, random), random), None
 
 
-def with_a_field(labels: list[str], random: Random) -> tuple[str, Scores | None]:
-    """A field beside the scores that corrects or rescales them."""
-    final = drawn(labels, random)
-    entries = listed(final, lambda: "why")
-    value: dict[str, object] = {"scores": random.choice([entries, final])}
-    match random.randrange(3):
-        case 0:
-            value |= random.choice(_TEXTS["fields"])
-        case 1:
-            new = other_than(final, random)
-            value[random.choice(_TEXTS["beside"])] = random.choice(
-                [new, {"scores": listed(new, lambda: "why")}, {labels[0]: new[labels[0]]}]
-            )
-        case _:
-            entries[random.randrange(len(entries))] |= random.choice(_TEXTS["entry_fields"])
-            value = {"scores": entries}
-    if random.random() < 0.5:
-        value = dict(reversed(value.items()))
-    return wrapped(json.dumps(value, ensure_ascii=False), random), None
-
-
-KINDS = (in_thoughts, taken_back, on_another_scale, with_a_field)
+KINDS = (in_thoughts, taken_back, on_another_scale)
 
 
 def malformed_reply(random: Random) -> tuple[str, list[str], Scores | None]:

@@ -1,8 +1,7 @@
-"""Budgets, limits, fallbacks and cassettes as they meet a judge, against a real endpoint."""
+"""Budgets, limits, fallbacks, cassettes, estimates and caches as they meet a judge, against a real endpoint."""
 
 import asyncio
 import os
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -11,23 +10,22 @@ import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
+from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.ruler import ruler_score_group
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
 from gavel.llm.errors import CassetteError
-from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, Request, fails, limit_attempts, says, scores
-from tests.judge.groups import saying
+from tests.judge.groups import OPENING, choice, saying
+from tests.prompt_cache_server import CachingServer
 
 pytestmark = pytest.mark.slow
 
 PRICES = {"openai/judge": (2.0, 8.0)}
 CALL_USD = (100 * 2.0 + 20 * 8.0) / 1e6
-PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 
 
 def judge_of(endpoint: Endpoint, model="openai/judge", **options) -> Judge:
@@ -65,32 +63,6 @@ async def test_a_budget_in_dollars_stops_before_it_is_passed_and_keeps_what_was_
     assert all(whole.reason for whole in wholes if whole.status == "unscored")
 
 
-async def test_a_used_up_budget_is_an_error_of_the_one_liner(endpoint):
-    budget = Budget(max_tokens=1)
-    with pytest.raises(JudgeError):
-        await ruler_score_group(saying("a", "b"), "openai/judge", endpoint.params, budget=budget)
-    assert endpoint.requests == []
-
-
-async def test_the_deadline_does_not_run_while_a_limit_is_waited_for(endpoint, monkeypatch):
-    loop = asyncio.get_running_loop()
-    real, waited = loop.time, 0.0
-
-    def seconds_until(self: MinuteWindow, now: float, tokens: int, limits: Limits) -> float:
-        nonlocal waited
-        if waited:
-            return 0.0
-        waited = 2 * limits.deadline
-        return 0.01
-
-    monkeypatch.setattr(loop, "time", lambda: real() + waited)
-    monkeypatch.setattr(MinuteWindow, "seconds_until", seconds_until)
-    endpoint.script = [lambda _: says("hi")]
-    asking = Client("openai/judge", endpoint.params, Limits(requests_per_minute=1))
-    assert (await asking.ask(PROMPT, {})).text == "hi"
-    assert waited
-
-
 def by_model(answers) -> object:
     return lambda request: answers[request["model"]](request)
 
@@ -108,16 +80,6 @@ async def test_a_model_that_cannot_be_used_is_followed_by_the_next(endpoint, fau
 
 
 _ANY: Request = {}
-
-
-async def test_the_next_model_is_reached_within_the_deadline_and_then_asked_at_once(endpoint):
-    endpoint.script = [by_model({"first": fails(500), "second": scores(0.75, 0.25)})]
-    judge = judge_of(endpoint, ["openai/first", "openai/second"], orders=1, config=JudgeConfig(deadline=8.0))
-    for _ in range(2):
-        [group] = await judged(judge, 1)
-        assert group.judgement.status == "scored"
-    models = [request["model"] for request in endpoint.requests]
-    assert models == ["first"] * (len(models) - 2) + ["second"] * 2
 
 
 async def test_a_group_that_was_judged_costs_nothing_the_second_time(endpoint, tmp_path):
@@ -165,19 +127,6 @@ async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, 
     assert "has no reply" in (missing.judgement.reason or "")
 
 
-async def test_every_vote_carries_the_key_of_its_reply(endpoint, tmp_path):
-    endpoint.script = [scores(0.75, 0.25)]
-    [kept] = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
-    [loose] = await judged(judge_of(endpoint), 1)
-    found = {vote.reply_key for member in kept for vote in member.judgement.votes}
-    with sqlite3.connect(tmp_path / "c.sqlite") as file:
-        assert found == {key for (key,) in file.execute("SELECT key FROM replies")}
-    assert len(found) == 2
-    assert {vote.reply_key for member in loose for vote in member.judgement.votes} == {""}
-    read = TrajectoryGroup.model_validate_json(kept.model_dump_json())
-    assert [t.judgement for t in read] == [t.judgement for t in kept]
-
-
 PROMPTS = """
 import asyncio, hashlib
 from gavel.judge.config import JudgeConfig
@@ -204,3 +153,69 @@ def test_the_same_group_makes_the_same_questions_in_every_process():
     one = prompts("1")
     assert one == prompts("2")
     assert len(set(one)) == 8
+
+
+GROUPS = [saying("a", "b", "c"), saying("d", "e"), saying("same", "same"), TrajectoryGroup([])]
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [({}, 4), ({"orders": 3}, 6), ({"mode": "pairwise", "orders": 1}, 4)],
+)
+async def test_an_estimate_counts_the_calls_that_judging_makes(endpoint: Endpoint, options, calls):
+    endpoint.script = [scores(0.75, 0.25)]
+    juror = Juror("openai/judge", params=endpoint.params)
+    estimate = await estimate_groups(Judge(juror, **options), GROUPS)
+    assert endpoint.requests == []
+    judge = Judge(juror, **options)
+    for group in GROUPS[:3]:
+        await judge.score(group)
+    assert estimate.calls == len(endpoint.requests) == calls
+
+
+async def test_an_estimate_needs_neither_key_nor_price_nor_budget():
+    judge = Judge("openai/mine", budget=Budget(max_cost_usd=1e-9))
+    estimate = await estimate_groups(judge, GROUPS)
+    assert estimate.unpriced == ("openai/mine",)
+    assert "cost unknown: openai/mine has no price" in estimate.words
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [("decisions", 0), ("readout", 2 * 3 * 10)])
+async def test_scores_that_are_read_from_probabilities_take_few_tokens(mode, tokens):
+    estimate = await estimate_groups(Judge("openai/gpt-5-mini", mode=mode, orders=2), GROUPS[:1])
+    assert (estimate.calls, estimate.completion_tokens) == (2, tokens)
+    assert estimate.prompt_tokens > 500
+
+
+DUMP = "\n".join(f"{n}: the record of customer {n * 7919 % 1000}, all paid, nothing open" for n in range(120))
+
+
+def with_shared_dump(members: int = 6) -> TrajectoryGroup:
+    """Members that begin alike with a long dump, then say something of their own."""
+    opening = [*OPENING, {"role": "user", "content": DUMP}]
+    return TrajectoryGroup(
+        Trajectory(messages_and_choices=[*opening, choice(f"Answer {n}: " + f"because of {n}. " * 20)])
+        for n in range(members)
+    )
+
+
+async def test_the_first_order_goes_ahead_and_the_others_find_its_prompt_in_the_cache(endpoint):
+    server = CachingServer()
+    endpoint.script = [server]
+    judged = await Judge(Juror("openai/gpt-5-mini", params=endpoint.params), orders=4).score(with_shared_dump())
+    first, *others = server.cached
+    assert first == 0
+    assert min(others) >= 0.6 * max(server.prompts)
+    judgement = judged.judgement
+    assert judgement.cached_prompt_tokens == sum(server.cached)
+    paid = (sum(server.prompts) - sum(server.cached)) * 0.25 + sum(server.cached) * 0.025 + 4 * 20 * 2
+    assert judgement.cost_usd == pytest.approx(paid / 1e6)
+    assert TrajectoryGroup.model_validate_json(judged.model_dump_json()).judgement == judgement
+
+
+async def test_the_others_are_asked_when_the_first_call_fails(endpoint):
+    endpoint.script = [lambda _: says("no"), CachingServer()]
+    juror = Juror("openai/gpt-5-mini", params=endpoint.params)
+    judged = await Judge(juror, orders=4, config=JudgeConfig(content_retries=0)).score(with_shared_dump())
+    assert judged.judgement.lost_orders == 1
+    assert judged.judgement.status == "scored"

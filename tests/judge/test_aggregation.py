@@ -1,3 +1,5 @@
+import collections
+import itertools
 import math
 import statistics
 from collections.abc import Hashable
@@ -20,18 +22,24 @@ from gavel.judge.panel.aggregate import (
 )
 from gavel.judge.panel.bradley_terry import PRIOR, Comparison, rate
 from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
-from gavel.judge.panel.modes import group_schedule, orders, pair_schedule
+from gavel.judge.panel.modes import (
+    LARGEST_WHOLE,
+    OPPONENTS,
+    block_rounds,
+    group_schedule,
+    orders,
+    pair_schedule,
+)
 from gavel.judge.panel.standard_errors import (
-    Noise,
     NoisePrior,
     NoisyVote,
     residual_noise,
-    shrunk,
 )
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.reply.verdict import Scored
-from gavel.judge.stats import centred_positions, score_interval
+from gavel.judge.stats import PositionBias, centred_positions, order_agreement, score_interval
 from gavel.llm.types import Reply
+from gavel.scenarios.judgement import Judgement
 from tests.judge.groups import saying
 
 
@@ -57,15 +65,6 @@ def test_a_noisy_wide_juror_does_not_drown_a_good_narrow_one():
     assert (kendall_tau(list(zip(scores, TRUTH, strict=True))) or 0) > 0.9
 
 
-@given(st.lists(st.floats(0, 1), min_size=3, max_size=8), st.permutations(range(3)))
-def test_a_jury_of_one_keeps_its_scores_and_jurors_may_come_in_any_order(scores: list[float], order: list[int]):
-    alone = groupwise([answer(0, 0, scores), answer(1, 0, scores)], len(scores))
-    assert [alone[member].score for member in range(len(scores))] == pytest.approx(scores)
-    jury = [answer(n, n, [(score + 0.3 * n * m) % 1 for m, score in enumerate(scores)]) for n in range(3)]
-    here, there = groupwise(jury, len(scores)), groupwise([jury[n] for n in order], len(scores))
-    assert {m: s.score for m, s in there.items()} == pytest.approx({m: s.score for m, s in here.items()}, abs=1e-9)
-
-
 def doubtful(call: int, spread: float | None, juror: int = 0, weight: float = 1.0) -> Answer:
     return Answer(call, juror, weight, {0: 0.5, 1: 0.2}, {} if spread is None else {0: spread, 1: spread})
 
@@ -79,13 +78,10 @@ def errors(*answers: Answer, between: float | None = None, fixed: dict[int, floa
 TENTHS = [doubtful(0, 0.1), doubtful(1, 0.1), doubtful(2, 0.1)]
 ERRORS = {
     "one call has the spread as its error": (TENTHS[:1], {}, 0.1),
-    "more calls of one juror have the same doubts": (TENTHS, {}, 0.1),
-    "the doubts of one juror are averaged": ([doubtful(0, 0.0), doubtful(1, 0.2)], {}, math.sqrt(0.02)),
     "differences between orders are added": ([doubtful(0, 0.3), doubtful(1, 0.3)], {"between": 0.4}, 0.5),
     "the doubts of jurors are their own": ([doubtful(0, 0.1), doubtful(1, 0.1, juror=1)], {}, 0.1 / math.sqrt(2)),
     "by weight": ([doubtful(0, 0.1, weight=3), doubtful(1, 0.0, juror=1)], {}, 0.075),
     "on the scale of the anchors": (TENTHS[:1], {"fixed": {0: 0.8, 1: 0.2}}, 0.2),
-    "scores in words have no spread": ([doubtful(0, None)], {"between": 0.4}, 0.4),
 }
 
 
@@ -93,9 +89,6 @@ ERRORS = {
 def test_the_doubts_of_a_distribution_and_the_differences_of_orders_make_one_error(case):
     answers, options, expected = ERRORS[case]
     assert errors(*answers, **options) == pytest.approx([expected] * 2)
-
-
-NOISE_PRIOR = NoisePrior(variance=0.01, df=12)
 
 
 def drawn(members: int, orders: int, seed: int, slope: float = 0.0, square: float = 0.0, noise: float = 0.1):
@@ -168,14 +161,6 @@ def test_votes_that_only_the_position_explains_leave_an_error(members, orders, s
     assert all(0 < error < scatter / math.sqrt(orders) for error in errors)
 
 
-def test_the_prior_adds_its_squares_and_its_degrees_of_freedom():
-    assert shrunk(Noise(0.04, 6), NOISE_PRIOR) == pytest.approx(((6 * 0.04 + 12 * 0.01) / 18, 18))
-    assert shrunk(Noise(0.04, 6), None) == (0.04, 6)
-    agreeing = [Answer(n, 0, 1.0, dict.fromkeys(row, 0.5)) for n, row in enumerate([(0, 1, 2), (2, 1, 0)])]
-    errors = [score.standard_error for score in groupwise(agreeing, 3, NOISE_PRIOR).values()]
-    assert all(error and error > 0.05 for error in errors)
-
-
 def slow_scores(comparisons: list[Comparison]) -> dict[int, float]:
     """By the minorise-maximise iteration of Hunter (2004): wins over the sum of showings by the pair's strengths."""
     mean_weight = statistics.fmean(c.weight for c in comparisons)
@@ -212,22 +197,6 @@ def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):
     )
 
 
-@given(st.integers(2, 12), st.randoms(use_true_random=False))
-def test_scores_are_chances_of_winning_whose_mean_is_a_half(members, random):
-    comparisons = [
-        Comparison(first, second, random.random()) for first, second in pair_schedule(members, [1], "seed")[0]
-    ]
-    rated = rate(comparisons)
-    assert all(0 < rating.score < 1 for rating in rated.values())
-    assert statistics.fmean(rating.score for rating in rated.values()) == pytest.approx(0.5)
-
-
-def test_members_that_no_chain_of_comparisons_links_to_the_most_are_not_rated():
-    assert set(rate([Comparison(0, 1, 0.9), Comparison(1, 2, 0.9), Comparison(3, 4, 1.0)])) == {0, 1, 2}
-    assert rate([Comparison(0, 1, 0.9), Comparison(2, 3, 0.9)]) == {}
-    assert rate([]) == {}
-
-
 def outcome(*ballots: Ballot):
     trajectories = saying("a", "b").trajectories
     group = canonicalize(dict(enumerate(trajectories)))
@@ -238,14 +207,6 @@ def outcome(*ballots: Ballot):
 def ballot(order: int, first: float, *, cost: float | None = 0.25) -> Ballot:
     scores = {0: Scored(first, f"said in {order}"), 1: Scored(0.5)}
     return Ballot(order, (1, 0), "m", scores=scores, calls=1, replies=[Reply("", 10, 2, cost)])
-
-
-def test_votes_come_with_their_position_and_the_most_typical_explanation():
-    members, whole = outcome(ballot(0, 0.1), ballot(1, 0.4), ballot(2, 1.0))
-    assert members[0].score == pytest.approx(0.5)
-    assert members[0].explanation == "said in 1"
-    assert [(vote.order, vote.position) for vote in members[0].votes] == [(0, 1), (1, 1), (2, 1)]
-    assert (whole.status, whole.cost_usd, whole.prompt_tokens) == ("scored", 0.75, 30)
 
 
 def test_scores_that_equating_moves_out_of_range_keep_their_differences():
@@ -261,24 +222,6 @@ def test_scores_that_equating_moves_out_of_range_keep_their_differences():
     by_member = [rewards[member.indices[0]] for member in group.members]
     assert [score - by_member[0] for score in by_member] == pytest.approx([0.05 * member for member in range(12)])
     assert 0 <= min(rewards) <= max(rewards) <= 1
-
-
-def opposed(first: float, second: float) -> list[Ballot]:
-    """Two orders, each of which gives what it shows first the first score."""
-    return [
-        Ballot(order, shown, "m", scores=dict(zip(shown, (Scored(first), Scored(second)), strict=True)))
-        for order, shown in enumerate([(0, 1), (1, 0)])
-    ]
-
-
-@pytest.mark.parametrize("scores", [(0.9, 0.1), (0.7, 0.3), (0.2, 0.8), (1.0, 0.0)])
-def test_orders_that_contradict_each_other_are_told_and_leave_wide_errors(scores: tuple[float, float]):
-    members, whole = outcome(*opposed(*scores))
-    assert whole.order_agreement == -1.0
-    assert [warning for warning in whole.warnings if "more orders" in warning and "stronger judge" in warning]
-    for member in members:
-        low, high = score_interval(member) or (0, 0)
-        assert high - low >= abs(scores[0] - scores[1])
 
 
 DOWN = Ballot(1, (0, 1), "m", problem="down", calls=1)
@@ -300,20 +243,99 @@ def test_a_cost_is_known_when_the_cost_of_every_call_is(case):
     assert whole.warnings == [f"order 1 is lost: {b.problem}" for b in ballots if b.problem]
 
 
-def _whole_square_votes(effect, noise: float, seed: int) -> list[NoisyVote]:
-    """Votes over a whole square of 8 orders; `effect` of the position and of the quality of the member before."""
-    random = Random(seed)
-    quality = [random.random() for _ in range(8)]
-    votes: list[NoisyVote] = []
-    for call, row in enumerate(orders(8, 8, str(seed))):
-        for place, (position, member) in enumerate(zip(centred_positions(8), row, strict=True)):
-            before = quality[row[place - 1]] if place else 0.0
-            score = quality[member] + effect(place, before) + random.gauss(0, noise)
-            votes.append(NoisyVote(member, None, 0, position, score, call=call))
-    return votes
+def test_an_interval_is_that_of_students_t_and_stays_within_the_scale():
+    judgement = Judgement(score=0.5, standard_error=0.1, degrees_of_freedom=4)
+    assert score_interval(judgement) == pytest.approx((0.5 - 0.21318, 0.5 + 0.21318), abs=1e-4)
+    assert score_interval(Judgement(score=0.5, standard_error=0.1), 0.95) == pytest.approx((0.304, 0.696), abs=1e-3)
+    assert score_interval(Judgement(score=0.95, standard_error=0.1, degrees_of_freedom=4)) == (
+        pytest.approx(0.7368, abs=1e-3),
+        1.0,
+    )
 
 
-@pytest.mark.parametrize("effect", [lambda place, before: 0.5 * (place == 0), lambda place, before: -0.4 * before])
-def test_over_a_whole_square_no_effect_of_place_or_neighbour_counts_as_noise(effect):
-    found = [residual_noise(_whole_square_votes(effect, 0.05, seed)).variance for seed in range(20)]
-    assert fmean(found) == pytest.approx(0.05**2, rel=0.1)
+@pytest.mark.parametrize(
+    ("ballots", "gain", "noise", "biased"),
+    [
+        (50, 0.11, 0.0, True),
+        (49, 0.11, 0.0, False),
+        (50, -0.11, 0.0, True),
+        (50, 0.09, 0.0, False),
+        (50, 0.11, 0.4, False),
+    ],
+)
+def test_a_bias_must_be_large_and_significant(ballots, gain, noise, biased):
+    bias = PositionBias()
+    for number in range(ballots):
+        tilt = gain + (noise if number % 2 else -noise)
+        bias.add([0.5 - tilt, 0.5, 0.5 + tilt])
+    assert bias.is_biased == biased
+
+
+FOUR = {0: 0.9, 1: 0.6, 2: 0.4, 3: 0.1}
+BACK = {0: 0.1, 1: 0.4, 2: 0.6, 3: 0.9}
+
+CASES = {
+    "two orders that agree": ([FOUR, FOUR], 1.0),
+    "another scale": ([FOUR, {member: score / 10 for member, score in FOUR.items()}], 1.0),
+    "two opposed orders": ([FOUR, BACK], -1.0),
+    "three against one": ([FOUR, FOUR, FOUR, BACK], 0.0),
+    "one order": ([FOUR], None),
+    "orders that tie all": ([dict.fromkeys(FOUR, 0.5)] * 2, None),
+    "an order that ties all": ([FOUR, dict.fromkeys(FOUR, 0.5)], None),
+    "blocks without common pairs": ([{0: 0.9, 1: 0.1}, {1: 0.1, 2: 0.9}], None),
+    "blocks with a common pair": ([{0: 0.9, 1: 0.1}, {0: 0.7, 1: 0.3, 2: 1.0}], 1.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_agreement_is_the_mean_tau_between_orders(case):
+    orders, expected = CASES[case]
+    assert order_agreement(orders) == expected
+
+
+@given(st.integers(1, 12), st.integers(1, 15), st.text())
+def test_over_an_even_number_of_orders_every_member_has_the_same_mean_position(members, half, seed):
+    rows = orders(members, 2 * half, seed)
+    places = [sum(row.index(member) for row in rows) for member in range(members)]
+    assert len(set(places)) == 1
+
+
+@given(st.integers(2, 12), st.text())
+def test_in_a_whole_square_each_member_follows_each_other_equally_often_and_has_every_position(members, seed):
+    times = 1 + members % 2  # an odd number takes two squares
+    rows = orders(members, times * members, seed)
+    follows = collections.Counter(pair for row in rows for pair in itertools.pairwise(row))
+    assert follows == dict.fromkeys(itertools.permutations(range(members), 2), times)
+    places = collections.Counter((place, member) for row in rows for place, member in enumerate(row))
+    assert places == dict.fromkeys(itertools.product(range(members), repeat=2), times)
+
+
+large = st.integers(LARGEST_WHOLE + 1, 70)
+
+
+@given(large, st.integers(0, 6), st.text())
+def test_any_two_rounds_in_a_row_link_all_members(members, start, seed):
+    blocks = [set(block) for blocks in block_rounds(members, start + 2, seed)[start:] for block in blocks]
+    linked = blocks[0]
+    for _ in blocks:
+        linked = linked.union(*(block for block in blocks if block & linked))
+    assert linked == set(range(members))
+
+
+counts = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+
+
+@given(st.integers(2, OPPONENTS + 1), counts, st.text())
+def test_up_to_nine_members_all_pairs_are_shown_to_each_juror_as_often_as_it_has_orders(members, counts, seed):
+    for pairs, count in zip(pair_schedule(members, counts, seed), counts, strict=True):
+        shown = sorted(tuple(sorted(pair)) for pair in pairs)
+        assert shown == sorted([*itertools.combinations(range(members), 2)] * count)
+
+
+@given(st.integers(OPPONENTS + 2, 80), st.text())
+def test_in_a_larger_group_every_member_meets_eight_others_and_is_first_half_the_time(members, seed):
+    [pairs] = pair_schedule(members, [1], seed)
+    assert len({frozenset(pair) for pair in pairs}) == len(pairs)
+    for member in range(members):
+        assert sum(first == member for first, _ in pairs) == OPPONENTS // 2
+        assert sum(second == member for _, second in pairs) == OPPONENTS // 2

@@ -8,7 +8,6 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, read_anchors, read_attempts
-from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.modes import BLOCK
 from gavel.judge.prompt.provider_formats import View
 from gavel.scenarios.group import TrajectoryGroup
@@ -21,15 +20,13 @@ def anchor(text: str, score: float) -> Anchor:
     return Anchor(saying(text).trajectories[0], score)
 
 
-ANCHORS = [anchor("low", 0.2), anchor("high", 0.8)]
+HEARD = Trajectory(
+    messages_and_choices=[{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA"}}]}]
+)
 
 
 async def harsh(messages, schema):
     return json.dumps({label: score / 2 for label, score in by_length(messages).items()})
-
-
-async def lenient(messages, schema):
-    return json.dumps({label: 0.4 + score / 4 for label, score in by_length(messages).items()})
 
 
 async def test_one_anchor_moves_the_scale_and_two_stretch_it():
@@ -38,13 +35,6 @@ async def test_one_anchor_moves_the_scale_and_two_stretch_it():
     assert [trajectory.reward for trajectory in one] == pytest.approx([0.35, 0.45])
     two = await Judge(harsh, anchors=[anchor("b" * 4, 0.4), anchor("b" * 8, 0.8)]).score(group)
     assert [trajectory.reward for trajectory in two] == pytest.approx([0.3, 0.5])
-
-
-async def test_each_juror_s_scale_is_its_own():
-    anchors = [anchor("b" * 2, 0.2), anchor("b" * 8, 0.8)]
-    judged = await Judge([Juror(harsh, weight=3), lenient], anchors=anchors).score(saying("a" * 3, "a" * 5))
-    assert [trajectory.reward for trajectory in judged] == pytest.approx([0.3, 0.5])
-    assert [t.judgement and t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-9)
 
 
 async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_group():
@@ -63,26 +53,6 @@ async def test_anchors_are_shown_like_any_member_and_are_none_of_the_judged_grou
         assert len(re.findall(r"trajectory \w+\n¦\w+ assistant: \w+\n", prompt)) == 3
         assert not re.search("anchor|reference|0\\.5", prompt)
     assert judged.trajectories[0].messages() == group.trajectories[0].messages()
-
-
-@pytest.mark.parametrize("texts", [("aaa",), ("aaa", "aaa")])
-async def test_a_group_without_a_difference_is_scored_beside_an_anchor(texts):
-    judged = await Judge(harsh, anchors=[anchor("bbbb", 0.4)]).score(saying(*texts))
-    assert [trajectory.reward for trajectory in judged] == pytest.approx([0.35] * len(texts))
-    assert judged.judgement.status == "scored"
-
-
-async def test_a_member_that_is_an_anchor_as_well_is_shown_once_and_gets_votes():
-    sizes: list[int] = []
-
-    async def judge(messages, schema):
-        sizes.append(len(by_length(messages)))
-        return json.dumps(by_length(messages))
-
-    judged = await Judge(judge, anchors=[anchor("aaaa", 0.6)]).score(saying("aaaa", "aa"))
-    assert sizes == [2, 2]
-    assert [trajectory.reward for trajectory in judged] == pytest.approx([0.6, 0.4])
-    assert [len(t.judgement.votes) for t in judged if t.judgement] == [2, 2]
 
 
 async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_their_scale():
@@ -109,28 +79,13 @@ async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_the
         lambda: Anchor(Trajectory(), 0.5),
         lambda: check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)]),
         lambda: Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)]),
-        lambda: Judge("stand-in", anchors=ANCHORS, mode="pairwise"),
+        lambda: Judge("stand-in", anchors=[anchor("low", 0.2)], mode="pairwise"),
+        lambda: read_attempts({0: desk()}, (Anchor(HEARD, 0.5),), View(), "unscored"),
     ],
 )
-def test_anchors_that_make_no_sense_are_refused(make):
+def test_anchors_that_make_no_sense_or_are_not_seen_are_refused(make):
     with pytest.raises(JudgeError):
         make()
-
-
-AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
-
-
-def said(*parts) -> Trajectory:
-    return Trajectory(
-        messages_and_choices=[{"role": "user", "content": "?"}, {"role": "assistant", "content": [*parts]}]
-    )
-
-
-def test_an_anchor_that_the_judge_does_not_see_is_an_error():
-    anchor = Anchor(said("x", AUDIO), 0.5)
-    with pytest.raises(JudgeError):
-        read_attempts({0: said("a")}, (anchor,), View(), "unscored")
-    assert read_attempts({0: said("a")}, (anchor,), View(), "flag").fixed
 
 
 def scored(file: Path, *groups: dict[str, float | None]) -> Path:
@@ -158,7 +113,6 @@ def test_anchors_are_spread_over_the_scores_from_the_best_to_the_worst(tmp_path:
     ("groups", "most"),
     [
         ([{"one": None, "two": None}], 3),
-        ([{"one": 0.5, "two": 0.5}], 3),
         ([{"one": 0.5, "two": 7.0}], 3),
         ([{"same": 0.5}, {"same": 0.9}], 3),
         ([{"one": 0.5, "two": 0.9}], 1),

@@ -46,22 +46,6 @@ async def test_no_prompt_is_longer_than_the_context_less_the_reply(context):
     assert "were shortened to fit" in judged.judgement.warnings[0]
 
 
-async def test_every_member_is_shortened_alike_and_ranks_as_before():
-    reads = Reads()
-    judged = await Judge(Juror(reads, context=8_000), orders=2).score(long_group(6, 3_000))
-    assert [t.reward for t in judged] == sorted(t.reward for t in judged)
-    lengths = {len(attempt[0].events[-1].text.split()) for attempt in read_transcripts(reads.prompts[0]).values()}
-    assert max(lengths) - min(lengths) <= 1
-
-
-async def test_a_group_without_room_for_all_is_shown_in_smaller_blocks():
-    reads = Reads()
-    judged = await Judge(Juror(reads, context=2_600), orders=4).score(long_group(9, 400))
-    assert judged.judgement.status == "scored"
-    assert max(reads.shown) < 9
-    assert [t.reward for t in judged] == sorted(t.reward for t in judged)
-
-
 async def test_a_context_too_small_for_two_members_is_an_error_that_says_so():
     reads = Reads()
     with pytest.raises(ContextTooSmallError):

@@ -9,33 +9,17 @@ from hypothesis import strategies as st
 import gavel
 from gavel.judge.drafts import (
     DraftError,
-    draft_prompt,
     draft_rubric,
     draft_schema,
     read_draft,
 )
-from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
-from gavel.scenarios.task import Task
 from tests.endpoint import says
 from tests.judge.groups import saying
 
 TEXT = "- Reads the order first.\n- Tells the customer what was done: name: the amount."
 TWO = [{"name": "looks", "text": "Reads the order.", "weight": 2}, {"name": "tells", "text": "Says so.", "weight": 1}]
-
-
-def test_a_text_is_asked_for_and_read():
-    assert '{"text": "<the rubric>"}' in draft_prompt("Refunds.", criteria=False)[0]["content"]
-    assert read_draft(json.dumps({"text": TEXT}), criteria=False) == Rubric(TEXT)
-
-
-def test_criteria_are_asked_for_and_read_with_their_weights():
-    words = draft_prompt("Refunds for {{ all }}.", criteria=True)[0]["content"]
-    assert "Refunds for {{ all }}." in words
-    assert '{"text": "<the rubric>"}' not in words
-    read = read_draft(f"```json\n{json.dumps({'criteria': TWO})}\n```", criteria=True)
-    assert read.criteria == (Criterion("looks", "Reads the order.", 2), Criterion("tells", "Says so.", 1))
 
 
 NO_TEXT = ["", TEXT, '{"text": "Reads the ord', '{"text": " "}', '{"text": "a", "text": "b"}', '{"rubric": "a"}']
@@ -72,7 +56,7 @@ async def test_a_draft_that_breaks_the_rules_goes_back_with_the_reason(endpoint)
         lambda _: says(json.dumps({"criteria": TWO})),
     ]
     rubric = await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.", criteria=True)
-    assert [criterion.name for criterion in rubric.criteria] == ["looks", "tells"]
+    assert rubric.criteria == (Criterion("looks", "Reads the order.", 2), Criterion("tells", "Says so.", 1))
     first, second = endpoint.requests
     assert first["response_format"]["json_schema"]["schema"] == draft_schema(criteria=True)
     assert "The returns desk." in first["messages"][0]["content"]
@@ -140,31 +124,3 @@ async def test_criteria_that_tell_attempts_apart_are_kept_and_near_duplicates_me
     assert "Who wrote Emma?" in user
     assert "Score all" not in user
     assert len(re.findall("^¦", user, re.MULTILINE)) == user.count("¦")
-
-
-async def test_drafted_criteria_judge_all_attempts_of_their_task_alike():
-    model = Model()
-    task = Task(user="Who wrote Emma?", reference="Jane Austen")
-    group = saying("Austen", "Shelley", "Brontë", metadata={"task": task.model_dump(mode="json")})
-    task.criteria = await gavel.draft_criteria(task, group, model)
-    assert all("reference: Jane Austen" in prompt[1]["content"] for prompt in model.prompts)
-    group.metadata["task"] = task.model_dump(mode="json")
-    judged = await gavel.Judge(model, rubric="Be kind.").score(group)
-    assert {frozenset(t.judgement.criteria) for t in judged} == {frozenset(c.name for c in task.criteria)}
-    assert judged.judgement.prompt_ids[0] == Rubric("Be kind.", task.criteria).id
-
-
-async def test_a_judge_that_scores_nobody_keeps_no_criteria():
-    model = Model()
-
-    async def drafts_only(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-        if "criteria" in schema["properties"]:
-            return await model(messages, schema)
-        return "I cannot say."
-
-    with pytest.raises(JudgeError):
-        await gavel.draft_criteria(
-            "Who?", saying("Austen", "Shelley"), drafts_only, config=gavel.JudgeConfig(content_retries=0)
-        )
-    with pytest.raises(JudgeError):
-        await gavel.draft_criteria("Who?", saying("Austen", "Shelley"), "stand-in")

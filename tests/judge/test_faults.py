@@ -5,12 +5,14 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.llm.budget import Budget
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, fails, says, scores
 from tests.judge.groups import saying
@@ -90,3 +92,52 @@ async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoin
     judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
     assert judged.judgement.status == "unscored"
     assert "within 0.5 s" in (judged.judgement.reason or "")
+
+
+PRICE = {"openai/judge": (2.0, 8.0)}
+COST = (100 * 2 + 20 * 8) / 1e6
+"""Of one call."""
+
+
+@pytest.fixture
+def judge(endpoint: Endpoint, tmp_path: Path) -> Judge:
+    endpoint.script = [scores(0.75, 0.25)]
+    juror = Juror("openai/judge", params=endpoint.params)
+    budget = Budget(max_cost_usd=5)
+    return Judge(
+        juror,
+        budget=budget,
+        prices=PRICE,
+        cassette=tmp_path / "c.sqlite",
+        concurrency=4,
+        config=JudgeConfig(requests_per_minute=6000),
+    )
+
+
+def statuses(judged: list[TrajectoryGroup]) -> list[str]:
+    return [group.judgement.status for group in judged if group.judgement]
+
+
+async def score_all(judge: Judge, name: str, count: int = 6) -> list[TrajectoryGroup]:
+    return list(await asyncio.gather(*(judge.score(saying(f"{name} {n}", "other")) for n in range(count))))
+
+
+def test_a_script_may_start_a_loop_for_each_group(judge: Judge):
+    judged = [asyncio.run(judge.score(saying(f"a {n}", "b"))) for n in range(4)]
+    assert statuses(judged) == ["scored"] * 4
+    assert judge.budget.spent_usd == pytest.approx(8 * COST)
+
+
+def test_threads_with_loops_of_their_own_share_a_judge(judge: Judge, endpoint: Endpoint):
+    judged: list[TrajectoryGroup] = []
+    threads = [
+        threading.Thread(target=lambda name=name: judged.extend(asyncio.run(score_all(judge, f"thread {name}"))))
+        for name in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+    assert statuses(judged) == ["scored"] * 24
+    assert len(endpoint.requests) == 48
+    assert judge.budget.spent_usd == pytest.approx(48 * COST)

@@ -1,7 +1,5 @@
-import asyncio
 import itertools
 import json
-import math
 import re
 
 import pytest
@@ -9,14 +7,13 @@ import pytest
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.judgements import Progress
 from gavel.judge.panel.juror import Juror
+from gavel.judge.ruler import ruler, ruler_score_group
 from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
-from tests.judge.groups import broken, by_length, desk, never, prefers_length, saying
-from tests.limits import HANG_SECONDS
+from tests.judge.groups import OPENING, TOOLS, broken, by_length, desk, never, prefers_length, saying
 
 
 def judge_of(endpoint: Endpoint, **options) -> Judge:
@@ -27,28 +24,6 @@ async def test_every_member_gets_its_own_score_in_input_order():
     judged = await Judge(prefers_length, orders=4).score(saying("aaa", "a", "aaaaa", "aa"))
     assert [trajectory.reward for trajectory in judged] == [0.3, 0.1, 0.5, 0.2]
     assert judged.judgement.status == "scored"
-
-
-async def test_scores_do_not_depend_on_the_order_of_arrival():
-    forward = await Judge(prefers_length).score(saying("a", "bb", "ccc"))
-    backward = await Judge(prefers_length).score(saying("ccc", "bb", "a"))
-    assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
-
-
-async def test_the_same_seed_shows_the_same_prompts():
-    async def prompts(seed: int) -> list[str]:
-        seen: list[str] = []
-
-        async def judge(messages, schema):
-            seen.append(messages[1]["content"])
-            return json.dumps(by_length(messages))
-
-        await Judge(judge, seed=seed).score(saying("a", "bb", "ccc"))
-        return seen
-
-    assert await prompts(1) == await prompts(1)
-    assert await prompts(1) != await prompts(2)
-    assert len(set(await prompts(1))) == 2
 
 
 async def test_a_judge_that_favours_the_first_place_favours_nobody_over_two_orders():
@@ -106,43 +81,6 @@ async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost(
     assert (one.policy_version, one.metadata, one.reward) == (3, {"k": [1]}, 0.1)
     assert one.metrics == {"independent_reward": 0.25}
     assert "independent_reward" not in judged.trajectories[1].metrics
-
-
-async def test_a_group_of_nobody_is_an_error():
-    with pytest.raises(JudgeError):
-        await Judge(prefers_length).score(TrajectoryGroup([], exceptions=[ValueError("x")]))
-
-
-async def test_a_pending_group_is_run_first():
-    async def rollout(text: str) -> Trajectory:
-        await asyncio.sleep(0)
-        return saying(text).trajectories[0]
-
-    judged = await Judge(prefers_length).score(TrajectoryGroup(rollout(text) for text in ("a", "bb")))
-    assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
-
-
-async def test_jurors_vote_with_their_weights_and_in_their_own_orders():
-    async def generous(messages, schema):
-        return json.dumps(dict.fromkeys(by_length(messages), 1.0))
-
-    async def stern(messages, schema):
-        return json.dumps(dict.fromkeys(by_length(messages), 0.0))
-
-    judged = await Judge([Juror(generous, weight=3.0), Juror(stern, orders=1)], orders=1).score(saying("a", "b"))
-    assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
-    assert judged.judgement.calls == 2
-    assert len(judged.judgement.models) == 2
-
-
-async def test_a_juror_that_fails_costs_its_votes_only():
-    judged = await Judge([prefers_length, broken], orders=1).score(saying("a", "bb"))
-    assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
-    assert judged.judgement.status == "scored"
-    failed, equal_weights = judged.judgement.warnings
-    assert "no idea" in failed
-    assert "weight" in equal_weights
-    assert judged.judgement.cost_usd is None
 
 
 async def test_without_a_quorum_nobody_gets_a_number():
@@ -206,28 +144,6 @@ async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(en
     assert "cut off at the token limit" in (judged.judgement.reason or "")
 
 
-async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
-    async def likes_the_first(messages, schema):
-        labels = re.findall(r"trajectory (\w+)\n", messages[1]["content"])
-        return json.dumps({label: 0.8 - 0.2 * place for place, label in enumerate(labels)})
-
-    judge = Judge(likes_the_first, orders=10)
-    told = [(await judge.score(saying("a", "b", f"c {number}"))).judgement for number in range(5)]
-    biases = [[warning for warning in whole.warnings if "position bias" in warning] for whole in told if whole]
-    assert [len(warnings) for warnings in biases] == [0, 0, 0, 0, 1]
-    assert "of 3 members shown, the last has gained -0.40 over the first (50 ballots)" in biases[-1][0]
-    degenerate = (await judge.score(saying("a", "a"))).judgement
-    assert degenerate.warnings == []
-
-
-async def test_a_judge_that_is_down_leaves_no_number(endpoint):
-    endpoint.script = [fails(400, "bad luck")]
-    judged = await judge_of(endpoint).score(saying("a", "b"))
-    assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", 0)
-    assert "bad luck" in (judged.judgement.reason or "")
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-
-
 async def test_a_wrong_key_is_an_error_of_the_first_group_and_no_other_is_asked(endpoint):
     endpoint.script = [fails(401, "bad key")]
     judge = judge_of(endpoint, orders=1)
@@ -240,16 +156,6 @@ async def test_a_wrong_key_is_an_error_of_the_first_group_and_no_other_is_asked(
     assert len(endpoint.requests) == 1
     assert judge.stopped is not None
     assert "bad key" in judge.stopped.message
-
-
-async def test_a_fallback_takes_over_for_good_from_a_model_that_cannot_be_asked(endpoint):
-    endpoint.script = [lambda r: fails(404, "gone")(r) if r["model"] == "lost" else scores(0.75, 0.25)(r)]
-    judge = Judge(Juror(["openai/lost", "openai/judge"], params=endpoint.params), orders=1)
-    for _ in range(3):
-        judged = await judge.score(saying("a", "b"))
-        assert judged.judgement.status == "scored"
-    assert [request["model"] for request in endpoint.requests] == ["lost", *["judge"] * 3]
-    assert judge.stopped is None
 
 
 async def test_a_probe_asks_every_model_once_and_names_the_fallback_that_fails(endpoint):
@@ -275,12 +181,6 @@ async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_fail
     failed = Trajectory(status="failed", status_reason="no server")
     judged = await Judge(prefers_length).score(TrajectoryGroup([*saying("a"), failed, *saying("bb")]))
     assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.2]
-
-
-@pytest.mark.parametrize("weight", [0, -1, math.inf, math.nan])
-def test_a_juror_without_a_finite_weight_above_0_is_refused(weight):
-    with pytest.raises(JudgeError):
-        Juror("stand-in", weight=weight)
 
 
 async def test_the_environment_names_the_judge(monkeypatch):
@@ -343,30 +243,64 @@ async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_
     assert judge.settings == {**config.build().settings, "orders": [4, 4], "seed": 0}
 
 
-async def test_votes_are_there_as_soon_as_their_ballot_is_over():
-    asked, go_on = asyncio.Event(), asyncio.Event()
-    calls: list[int] = []
+RULES = "- ends with a message"
 
-    async def judge(messages, schema) -> str:
-        calls.append(1)
-        if len(calls) > 1:
-            asked.set()
-            await go_on.wait()
-        labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
-        return json.dumps({"scores": [{"trajectory_id": n, "explanation": "so", "score": 0.5} for n in labels]})
 
-    group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "aba")
-    progress = Progress()
-    assert (progress.answered, progress.calls, progress.votes()) == (0, 0, {})
-    judging = asyncio.create_task(Judge(judge, orders=2).score(group, progress=progress))
-    await asked.wait()
-    async with asyncio.timeout(HANG_SECONDS):
-        while not progress.answered:  # noqa: ASYNC110  the second request may go out before the first reply is read
-            await asyncio.sleep(0.01)
-    assert (progress.answered, progress.calls) == (1, 2)
-    assert {index: len(votes) for index, votes in progress.votes().items()} == {0: 1, 1: 1, 2: 1}
-    go_on.set()
-    judged = await judging
-    assert progress.answered == 2
-    votes = [trajectory.judgement.votes for trajectory in judged.trajectories if trajectory.judgement]
-    assert [progress.votes()[index] for index in range(3)] == votes
+async def test_one_line_scores_a_group(endpoint):
+    endpoint.script = [scores(0.5)]
+    judged = await ruler_score_group(
+        saying("a", "b"),
+        "openai/judge",
+        extra_litellm_params={**endpoint.params, "temperature": 0.25},
+        rubric="Be kind.",
+        swallow_exceptions=True,
+    )
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
+    assert all(request["temperature"] == 0.25 for request in endpoint.requests)
+
+
+async def test_a_judge_that_fails_raises_unless_told_otherwise():
+    with pytest.raises(JudgeError, match="no idea"):
+        await ruler_score_group(saying("a", "b"), broken)
+    judged = await ruler_score_group(saying("a", "b"), broken, swallow_exceptions=True)
+    assert all(t.reward is None and t.judgement and "no idea" in (t.judgement.reason or "") for t in judged)
+
+
+async def test_the_score_and_its_explanation_are_where_code_for_art_looks_for_them():
+    judged = await ruler_score_group(TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", rubric=RULES)
+    for trajectory in judged:
+        assert trajectory.metrics["ruler_score"] == trajectory.reward
+        assert trajectory.logs == [f"RULER explanation: {trajectory.judgement.explanation}"]
+
+
+async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
+    judged = await ruler_score_group(
+        TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", rubric=RULES, debug=True
+    )
+    printed = capsys.readouterr().out.splitlines()
+    for number, trajectory in enumerate(judged, start=1):
+        votes = [line for line in trajectory.logs if ", order " in line]
+        assert len(votes) == 2
+        own = [line for line in printed if f"trajectory {number}:" in line]
+        assert own == [f"[RULER] trajectory {number}: {line}" for line in [*votes, f"{trajectory.reward:g}"]]
+
+
+async def test_without_a_model_the_default_is_asked(monkeypatch):
+    with pytest.raises(JudgeError, match="OPENAI_API_KEY"):
+        await ruler_score_group(saying("a", "b"))
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "constant")
+    assert [trajectory.reward for trajectory in await ruler_score_group(saying("a", "b"))] == [0.5, 0.5]
+
+
+async def test_nothing_to_score_is_no_error():
+    assert await ruler([]) == []
+    empty = await ruler_score_group(TrajectoryGroup([], metadata={"task": 1}))
+    assert empty.trajectories == []
+    assert empty.metadata == {"task": 1}
+
+
+async def test_bare_message_lists_are_scored_in_order():
+    lists = [[*OPENING, {"role": "assistant", "content": text}] for text in ("Done.", "")]
+    good, bad = await ruler(lists, "stand-in", rubric=RULES, tools=TOOLS, orders=1)
+    assert good.score > bad.score
+    assert good.explanation

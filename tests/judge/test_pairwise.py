@@ -37,34 +37,12 @@ async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
         assert trajectory.judgement.standard_error is not None
 
 
-async def test_more_orders_show_a_pair_again_with_other_marks():
-    prompts: list[str] = []
-
-    async def judge(messages, schema):
-        prompts.append(messages[1]["content"])
-        return await prefers_length(messages, schema)
-
-    await Judge(judge, mode="pairwise", orders=4).score(saying("a", "bb"))
-    assert len(set(prompts)) == 4
-
-
 async def test_a_large_group_takes_eight_pairs_of_each_member_and_keeps_their_order():
     group = saying(*("x" * length for length in range(1, 25)))
     judged = await Judge(prefers_length, mode="pairwise", orders=1).score(group)
     rewards = [trajectory.reward or 0.0 for trajectory in judged]
     assert rewards == sorted(rewards)
     assert judged.judgement.calls == 24 * OPPONENTS // 2
-
-
-async def test_a_lost_call_costs_its_comparison_only():
-    async def lost(messages, schema):
-        if tuple(texts(messages).values()) == ("a", "bb"):
-            raise ValueError("no idea")
-        return await prefers_length(messages, schema)
-
-    judged = await Judge(lost, mode="pairwise").score(saying("a", "bb", "ccc"))
-    assert judged.judgement.status == "scored"
-    assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [3, 3, 4]
 
 
 def apart(*parts: set[str]) -> Any:

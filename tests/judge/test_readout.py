@@ -15,7 +15,6 @@ from gavel.judge.panel.juror import Juror
 from gavel.judge.reply.readout import LEVELS, MAX_OFF_SCALE, read_readout
 from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.llm.cassette import Cassette
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, Step, says
 from tests.judge.groups import saying
@@ -87,22 +86,6 @@ async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoin
     assert "one digit for each id" in request["messages"][1]["content"]
 
 
-@pytest.mark.parametrize(
-    ("alternatives", "reason"),
-    [
-        ([("7", 0.5), (" seven", 0.5)], "50% of the probability is off the scale"),
-        ([(" ten", 0.9)], "90% of the probability|100% of the probability"),
-        ([("7", 0.9), ("8", 0.9)], "sum to 1.8"),
-    ],
-)
-async def test_a_member_whose_probability_is_off_the_scale_has_no_score(endpoint: Endpoint, alternatives, reason):
-    good = [("2", 1.0)]
-    endpoint.script = [digits(alternatives=lambda quality: alternatives if quality == 7 else good)]
-    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 2))
-    assert [t.reward is None for t in judged] == [False, True, False]
-    assert re.search(reason, judged.trajectories[1].judgement.reason)
-
-
 async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoint):
     def plain(request: Request) -> Answer:
         return says(json.dumps(asked(request)))
@@ -119,16 +102,6 @@ async def test_criteria_have_a_digit_each(endpoint: Endpoint):
     rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
     judged = await judge(endpoint, orders=1, rubric=rubric).score(qualities(2, 7))
     assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
-
-
-async def test_a_cassette_keeps_the_log_probabilities(endpoint: Endpoint, tmp_path):
-    endpoint.script = [digits()]
-    tape = Cassette(tmp_path / "tape.sqlite")
-    first = await judge(endpoint, cassette=tape).score(qualities(2, 7))
-    asked_before = len(endpoint.requests)
-    again = await judge(endpoint, cassette=tape).score(qualities(2, 7))
-    assert len(endpoint.requests) == asked_before
-    assert [t.reward for t in again] == [t.reward for t in first] == pytest.approx([2 / 9, 7 / 9])
 
 
 def test_a_local_model_is_refused():
@@ -166,14 +139,10 @@ def test_the_mean_is_over_the_digits_and_little_may_be_off_the_scale(weights, of
 @pytest.mark.parametrize(
     ("said", "end"),
     [
-        ('{"X":', "}"),
         ('```json\n{"X": ', "}\n```"),
         ('<think>{"X": 1}</think>{"X": ', "}"),
-        ('[THINK]X: 1[/THINK]{"X": ', "}"),
         ("X: ", ""),
-        ("X =", ""),
         ("- **X**:", ""),
-        ("`X` ", ""),
     ],
 )
 def test_a_digit_is_found_behind_its_label_in_the_final_answer(said, end):
@@ -185,12 +154,9 @@ def test_a_digit_is_found_behind_its_label_in_the_final_answer(said, end):
     ("before", "after"),
     [
         ("", "\nWait, X should be 2."),
-        ("", "\nX: 2"),
         ("", "\nOn reflection swap them."),
         ("", "\n(0 = best, 9 = worst)"),
-        ("", "\nLower is better."),
         ("", '\n```json\n{"X": 2'),
-        ("From 1 (best) to 9 (worst):\n", ""),
         ('{"X": 2}\nNo. ', ""),
     ],
 )

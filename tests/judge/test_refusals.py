@@ -1,19 +1,12 @@
 """Judge models on loopback that refuse some text: the member is unscored, and the others are scored."""
 
-import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.judge.judge import Judge
-from gavel.judge.panel.judgements import Ballot
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.polling import Refusals
-from gavel.judge.reply.verdict import Scored
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.judge.groups import saying
@@ -76,20 +69,6 @@ async def test_only_the_member_whose_text_is_refused_is_unscored(endpoint: Endpo
     assert judged.judgement.calls == len(endpoint.requests)
 
 
-async def test_several_refused_members_are_all_left_out_and_a_jury_keeps_their_other_votes(endpoint: Endpoint):
-    async def lenient(messages: Any, schema: Any) -> str:
-        labels = labels_in({"messages": messages})
-        return "{" + ", ".join(f'"{label}": 0.{n + 1}' for n, label in enumerate(labels)) + "}"
-
-    endpoint.script = [refusing(REFUSALS["400 of a content policy"])]
-    judged = await judge(endpoint, orders=4).score(group(8, 0, 5, 6))
-    assert [n for n, trajectory in enumerate(judged) if trajectory.reward is None] == [0, 5, 6]
-    assert len(endpoint.requests) <= 4 + 3 * 5 + 3 * 4
-    both = Judge([Juror("openai/judge", params=endpoint.params), lenient])
-    judged = await both.score(group(8, 0))
-    assert all(trajectory.reward is not None for trajectory in judged)
-
-
 @pytest.mark.parametrize("size", [2, 3, 8, 20])
 async def test_a_model_that_refuses_everything_scores_nobody_and_is_asked_a_few_times(endpoint: Endpoint, size: int):
     endpoint.script = [REFUSALS["finish reason content_filter"]]
@@ -108,61 +87,9 @@ async def test_texts_that_are_refused_only_together_leave_the_group_unscored(end
     assert len(endpoint.requests) <= 10
 
 
-async def test_a_refusal_by_chance_costs_nobody_a_vote(endpoint: Endpoint):
-    endpoint.script = [REFUSALS["finish reason content_filter"], scores(0.2, 0.4)]
-    judged = await judge(endpoint, orders=1).score(group(8))
-    assert judged.judgement.status == "scored"
-
-
 async def test_a_member_that_is_refused_does_not_cut_the_others_of_its_pairs(endpoint: Endpoint):
     endpoint.script = [refusing(REFUSALS["400 of a content policy"])]
     judged = await judge(endpoint, mode="pairwise").score(group(5, 2))
     assert [n for n, trajectory in enumerate(judged) if trajectory.reward is None] == [2]
     reasons = Counter(t.judgement.reason for t in judged if t.judgement and t.judgement.reason)
     assert [reason.startswith("the judge model refuses its text") for reason in reasons] == [True]
-
-
-class Filter:
-    """A judge model that refuses by a rule, and counts what it is asked."""
-
-    def __init__(self, refuses: Callable[[set[int]], bool]) -> None:
-        self.refuses, self.asked = refuses, list[tuple[int, ...]]()
-
-    async def __call__(self, members: tuple[int, ...]) -> Ballot:
-        self.asked.append(members)
-        ballot = Ballot(0, members, "m")
-        if self.refuses(set(members)):
-            ballot.refusal = "no"
-        else:
-            ballot.scores = dict.fromkeys(members, Scored(0.5))
-        return ballot
-
-
-async def isolate(size: int, ask: Filter) -> Refusals:
-    """Asks about a whole group, and again without what was found, until it is answered or given up."""
-    refusals = Refusals(size)
-    for _ in range(size + 1):
-        shown = tuple(member for member in range(size) if member not in refusals.members)
-        if refusals.everything or len(shown) < 2 or not (await ask(shown)).refusal:
-            break
-        if not await refusals.narrow_down(shown, ask):
-            break
-    return refusals
-
-
-@given(st.integers(2, 32).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), max_size=3))))
-async def test_refused_members_are_found_in_a_logarithmic_number_of_prompts(case: tuple[int, set[int]]):
-    size, refused = case
-    ask = Filter(lambda shown: bool(shown & refused))
-    refusals = await isolate(size, ask)
-    assert set(refusals.members) == refused if size > len(refused) else refusals.everything
-    assert len(ask.asked) <= 1 + len(refused) * (math.ceil(math.log2(size)) + 2) + 3
-
-
-@pytest.mark.parametrize("together", [{0, 1}, {1, 6}, {0, 7}, set(range(8))])
-async def test_nobody_is_blamed_for_a_combination(together: set[int]):
-    ask = Filter(lambda shown: together <= shown)
-    refusals = await isolate(8, ask)
-    assert not refusals.members
-    assert not refusals.everything
-    assert len(ask.asked) <= 6

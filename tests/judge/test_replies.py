@@ -105,37 +105,3 @@ async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_cou
     assert judged.judgement
     found = {"tool call", "content parts"} & judged.judgement.repairs.keys()
     assert [judged.judgement.repairs[kind] for kind in found] == [len(judges)]
-
-
-async def test_an_answer_that_a_server_took_for_reasoning_is_read(endpoint):
-    def step(request: Request) -> Answer:
-        labels = places(labels_in(request), request["messages"][1]["content"])
-        return says(**filled({"content": "\n", "reasoning_content": FULL}, labels))
-
-    endpoint.script = [step]
-    judged = await Judge(Juror("openai/judge", params=endpoint.params), orders=1).score(saying(*MEMBERS))
-    assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]
-
-
-async def test_reasoning_without_an_answer_is_asked_again(endpoint):
-    def step(request: Request) -> Answer:
-        labels = places(labels_in(request), request["messages"][1]["content"])
-        return says(**filled({"content": "\n", "reasoning_content": f"Perhaps {FULL}"}, labels))
-
-    endpoint.script = [step]
-    judged = await Judge(Juror("openai/judge", params=endpoint.params), orders=1).score(saying(*MEMBERS))
-    assert judged.judgement
-    assert judged.judgement.status == "unscored"
-    assert "reasoning without an answer" in judged.judgement.reason
-    assert len(endpoint.requests) == 3
-    assert "reasoning without an answer" in endpoint.requests[1]["messages"][-1]["content"]
-
-
-async def test_repairs_are_counted_over_all_calls_of_a_group():
-    async def judge(messages, schema) -> str:
-        labels = labels_in({"messages": messages})
-        return "```json\n" + str(dict.fromkeys(labels, "90%")) + "\n```"
-
-    judged = await Judge(judge, orders=2).score(saying(*MEMBERS))
-    assert judged.judgement
-    assert judged.judgement.repairs == {"fence": 2, "quotes": 12, "form": 2, "number": 6}

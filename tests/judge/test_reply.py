@@ -3,7 +3,6 @@ import re
 from contextlib import suppress
 from random import Random
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,44 +28,25 @@ DRAFT = json.dumps({"scores": entries(dict.fromkeys(LABELS, 0.1))})
 
 GOOD = {
     "plain": PLAIN,
-    "in a code fence": f"```json\n{PLAIN}\n```",
-    "in a fence that never closes": f"```\n{PLAIN}",
     "after thinking": f"<think>maybe {DRAFT}</think>{PLAIN}",
     "after thinking about tags": f"<think>it wrote <think>, </think> and {DRAFT}</think>\n\n{PLAIN}",
-    "after thoughts whose beginning is missing": f"perhaps {DRAFT} or so</think>\n{PLAIN}",
-    "after two blocks of thoughts": f"<think>hm</think>\n<reasoning>{DRAFT}</reasoning>\n{PLAIN}",
     "after the thoughts of other models": f"<|START_THINKING|>{DRAFT}<|END_THINKING|>{PLAIN}",
-    "in the final channel": (
-        f"<|channel|>analysis<|message|>{DRAFT}<|end|><|start|>assistant<|channel|>final<|message|>{PLAIN}"
-    ),
-    "after a token of the template": f"<|python_tag|>{PLAIN}<|eom_id|>",
-    "with invisible characters at its edges": f"\ufeff\u200b{PLAIN}\u200b\n",
-    "sorted by score": json.dumps({"scores": sorted(entries(), key=lambda entry: entry["score"])}),
-    "a bare list": json.dumps(entries()),
-    "wrapped": json.dumps({"Response": {"scores": entries()}}),
     "wrapped, the wrapper never closed": json.dumps({"Response": {"scores": entries()}})[:-1],
     "in the wrappers of two vendors": json.dumps({"parameter": {"properties": {"scores": entries()}}}),
-    "a map": json.dumps(EXPECTED),
-    "a map under scores": json.dumps({"scores": EXPECTED}),
     "a map of objects": json.dumps({label: {"score": s, "explanation": "why"} for label, s in EXPECTED.items()}),
     "keys in capitals": PLAIN.replace("score", "Score").replace("trajectory_id", "Trajectory_ID"),
     "labels in small letters": PLAIN.lower(),
     "labels dressed up": PLAIN.replace('"K7QX"', '"trajectory_K7QX"').replace('"W3RT"', '"Trajectory [W3RT]"'),
     "percent": PLAIN.replace("0.9", '"90%"').replace("0.2", '"20 %"').replace("0.5", '"50%"'),
-    "decimal commas": PLAIN.replace("0.9", '"0,9"').replace("0.2", '"0,2"').replace("0.5", '"0,5"'),
     "full-width digits": PLAIN.replace("0.9", '"０．９"').replace("0.2", '"２０％"'),
     "a duplicate that agrees": json.dumps({"scores": [*entries(), entries()[0]]}),
     "a label never given out": json.dumps({"scores": [*entries(), {"trajectory_id": "ZZZZ", "score": 7}]}),
     "raw line breaks in a string": PLAIN.replace("why", "line one\nline two", 1),
     "fractions": PLAIN.replace("0.9", '"9/10"').replace("0.2", '"0.2/1.0"').replace("0.5", '"0.5/1"'),
-    "bare percentages and fractions": PLAIN.replace("0.9", "90%").replace("0.2", "1/5").replace("0.5", "50 %"),
     "bare decimal commas": PLAIN.replace("0.9", "0,9").replace("0.2", "0,2"),
     "numbers as strings": PLAIN.replace("0.9", '".9"').replace("0.2", '"0.20"').replace("0.5", '"5e-1"'),
-    "encoded twice": json.dumps(PLAIN),
     "encoded three times": json.dumps(json.dumps(PLAIN)),
-    "encoded twice in a wrapper": json.dumps({"arguments": PLAIN}),
     "without the last brace": json.dumps({"scores": entries()})[:-1],
-    "without the last brace, in a fence": f"```json\n{PLAIN[:-1]}\n```",
     "without a closing bracket within": PLAIN.replace("]}", "}"),
     "tags in an explanation": PLAIN.replace("why", "it wrote <think> and </think>", 1),
     "an explanation that says otherwise": PLAIN.replace("why", "It is worth 0.1, on a scale of ten 7.", 1),
@@ -75,59 +55,34 @@ GOOD = {
 
 BAD = {
     "empty": "",
-    "a refusal": "I'm sorry, but I can't evaluate these trajectories.",
-    "an empty object": "{}",
     "the schema": json.dumps(reply_schema(LABELS)),
-    "text before it": f"Here are the scores:\n{PLAIN}",
     "text after it": f"{PLAIN}\nLet me know!",
-    "a draft before it": f"Draft: {DRAFT}\nFinal: {PLAIN}",
-    "another object after it": PLAIN + json.dumps(entries({"K7QX": 0.1})),
     "one closing brace too many": PLAIN + "}",
     "positions instead of labels": '{"scores": [0.9, 0.2, 0.5]}',
-    "a label is missing": json.dumps({"scores": entries()[:2]}),
     "a conflict": json.dumps({"scores": [*entries(), entries({"K7QX": 0.1})[0]]}),
-    "a number and null": json.dumps({"scores": [*entries(), entries({"K7QX": None})[0]]}),
     "a key given twice": '{"K7QX": 0.9, "K7QX": 0.1, "W3RT": 0.2, "M4TD": 0.5}',
     "a key given twice in other letters": PLAIN.replace('"score": 0.9', '"score": 0.9, "Score": 0.1'),
     "a scale of ten": PLAIN.replace("0.9", "9.0"),
     "a string on a scale of ten": PLAIN.replace("0.9", '"9"'),
-    "a percentage that may be none": PLAIN.replace("0.9", '"0.9%"'),
-    "a fraction that may be none": PLAIN.replace("0.9", '"0.9/10"'),
-    "more than all of ten": PLAIN.replace("0.9", '"11/10"'),
-    "nothing of nothing": PLAIN.replace("0.9", '"0/0"'),
     "a number and a remark": PLAIN.replace("0.9", '"0.9 (good)"'),
-    "an unfinished number": PLAIN.replace("0.9", '"0."'),
     "a leading nought": PLAIN.replace("0.9", "09"),
-    "a list for a score": PLAIN.replace("0.9", "[0.9]"),
     "an object for a score": PLAIN.replace("0.9", '{"value": 0.9, "max": 5}'),
-    "a field beside the score": PLAIN.replace('"score": 0.9', '"score": 0.9, "max_score": 10'),
     "a field beside the scores": json.dumps({"scores": entries(), "lower_is_better": True}),
     "two ids in an entry": PLAIN.replace('"explanation"', '"id": "W3RT", "explanation"', 1),
     "an id given twice": PLAIN.replace('"explanation"', '"trajectory_id": "W3RT", "explanation"', 1),
     "other labels": PLAIN.replace("K7QX", "ZZZZ"),
     "numbers that are no scores": json.dumps({"penalties": EXPECTED}),
-    "labels with something beside them": json.dumps({f"{label}_confidence": s for label, s in EXPECTED.items()}),
-    "two wrapped answers": json.dumps({"result": EXPECTED, "data": entries({"K7QX": 0.1})}),
-    "only a draft": json.dumps({"draft": {"scores": entries()}}),
     "only thoughts": f"<think>{PLAIN}</think>",
     "only thoughts without a beginning": f"I think {PLAIN}</think> That is it.",
     "thoughts that never end": f"<think>hmm {PLAIN}",
-    "thoughts after a draft": f"{DRAFT}\n<think>or rather</think>{PLAIN}",
     "a fence of something else": f"```thinking\n{PLAIN}\n```",
-    "a comment that may change a score": PLAIN.replace("0.9}", "0.9} // this is W3RT's"),
     "plain lines": "\n".join(f"Trajectory {label}: {score}" for label, score in EXPECTED.items()),
-    "encoded twice and broken off": json.dumps(PLAIN[:-30]),
     "a quote that is missing": json.dumps([*entries(), *entries({"W3RT": 0.2})]).replace(
         'why", "score": 0.9', 'why, "score": 0.9'
     ),
-    "a thousand": PLAIN.replace("0.9", '"1,000"'),
     "below zero": PLAIN.replace("0.9", "-0.1"),
-    "not a number": PLAIN.replace("0.9", "NaN"),
     "infinity": PLAIN.replace("0.9", "1e400"),
     "a truth value": PLAIN.replace("0.9", "true"),
-    "a word": PLAIN.replace("0.9", '"good"'),
-    "more than all percent": PLAIN.replace("0.9", '"190%"'),
-    "broken off": PLAIN[:-30],
     "an id that names two": PLAIN.replace('"K7QX"', '"K7QX and W3RT"'),
     "null for all": json.dumps(dict.fromkeys(LABELS)),
 }
@@ -150,20 +105,6 @@ def test_a_judge_may_decline_a_member():
     assert list(read.unread) == ["W3RT"]
 
 
-def test_the_schema_that_a_server_enforces_lets_a_judge_decline():
-    schema = reply_schema(LABELS)
-    declined = {"scores": entries(EXPECTED | {"W3RT": None})}
-    jsonschema.validate(declined, schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"scores": entries(EXPECTED | {"W3RT": "0.5"})}, schema)
-
-
-def test_everything_that_is_wrong_is_named_at_once():
-    with pytest.raises(VerdictError) as problem:
-        read_verdict(json.dumps({"scores": entries({"K7QX": 9, "W3RT": True})}), LABELS)
-    assert all(label in problem.value.message for label in LABELS)
-
-
 def test_a_reply_of_nothing_but_braces_ends():
     with pytest.raises(VerdictError):
         read_verdict('{"a":' * 2000, LABELS)
@@ -181,6 +122,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=20), json_values, st.text(max_size=20))
 def test_any_reply_gives_all_labels_a_score_in_range_or_is_refused(before, value, after):
     try:
@@ -189,18 +131,6 @@ def test_any_reply_gives_all_labels_a_score_in_range_or_is_refused(before, value
         return
     assert list(read) == list(LABELS)
     assert all(isinstance(score, float) and 0 <= score <= 1 for score in read.values())
-
-
-@given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.permutations(range(3)), st.data())
-def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
-    expected = dict(zip(LABELS, scores, strict=True))
-    listed = entries(expected)
-    reply = json.dumps({"scores": [listed[place] for place in order]})
-    cut = data.draw(st.integers(0, len(reply)))
-    try:
-        assert values_of(reply[:cut]) == expected
-    except VerdictError:
-        assert cut < len(reply)
 
 
 NOISE = [*"\"'”{}[]:,;\\/#* \nabXQ<>`-_=.", *LABELS, '"score":', "},{", "null", "//", "/*", "*/", "```", "</think>"]
@@ -279,12 +209,9 @@ MEMBER_INDICES = {"K7QX": (1,), "W3RT": (0, 2), "M4TD": ()}
 
 NAMED = {
     "K7QX looked first.": "Attempt 2 looked first.",
-    "Better than K7QX.": "Better than attempt 2.",
     "better than trajectory K7QX, worse than [W3RT]": "better than attempt 2, worse than attempts 1 and 3",
     "Trajectory K7QX's refund": "Attempt 2's refund",
-    "It failed. K7QX did not.": "It failed. Attempt 2 did not.",
     "see **K7QX** and `W3RT`": "see **attempt 2** and attempts 1 and 3",
-    "trajectory_K7QX (K7QX)": "attempt 2 attempt 2",
     "k7qx and K7QXa": "Attempt 2 and attempt 2",
     "looks 1: K7QXb is kind": "looks 1: attempt 2 is kind",
     "as good as M4TD": "as good as a reference attempt",

@@ -41,17 +41,6 @@ async def test_a_member_with_content_that_is_not_shown_is_unscored_and_says_what
     assert not any("And this?" in text_of(prompt[1]["content"]) for prompt in watches.prompts)
 
 
-async def test_a_member_with_unseen_content_is_scored_with_the_flag_when_asked():
-    watches = Watches()
-    judged = await Judge(watches, config=JudgeConfig(unseen="flag", caps={"unseen content": 0.2})).score(
-        with_part(AUDIO, "a", "b")
-    )
-    assert [t.reward for t in judged] == [0.5, 0.2]
-    assert judged.trajectories[1].judgement.flags == ["unseen content"]
-    assert "note: some of its content is not shown" in watches.prompts[0][1]["content"]
-    assert "unseen: input_audio " in watches.prompts[0][1]["content"]
-
-
 async def test_a_task_that_is_a_picture_is_not_judged_blind():
     task = {"role": "user", "content": [PICTURE]}
     group = TrajectoryGroup(Trajectory(messages_and_choices=[task, choice(text)]) for text in ("a cat", "a dog"))
@@ -87,14 +76,6 @@ async def test_pictures_are_sent_once_and_numbered_in_every_order():
         ]
         lines = [line.split(" ")[2] for line in text["text"].splitlines() if line.startswith(f"{code} image")]
         assert sorted(lines) == ["1:", "1:", "2:"]
-
-
-async def test_a_group_of_one_is_scored_when_asked():
-    watches = Watches()
-    judged = await Judge(watches, alone="scored").score(saying("a"))
-    assert judged.trajectories[0].reward == 0.5
-    assert judged.judgement.status == "scored"
-    assert (await Judge(watches).score(saying("a"))).trajectories[0].reward is None
 
 
 async def test_no_secret_leaves_for_the_judge():

@@ -1,7 +1,6 @@
 """Batches of every vendor that LiteLLM speaks them with, through the real LiteLLM, against services on loopback."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from gavel.llm.batch_api import vendor_of
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, PermanentError, RefusedError
+from gavel.llm.errors import BudgetError, LlmError, NotYetError
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
@@ -109,46 +108,12 @@ async def test_questions_are_answered_in_one_batch_at_the_price_of_the_vendor_an
     assert (await replay.ask([{"role": "user", "content": "question 7"}], SCHEMA)).text == "good: question 7"
 
 
-async def test_a_request_is_what_the_model_would_have_been_sent_without_batches(service, tmp_path):
-    asker = Asker(service, tmp_path, model="openai/gpt-5-mini", params={**service.params, "max_tokens": 50, "seed": 1})
-    await asker.all(["hello"])
-    [sent] = [request for batch in service.batches.values() for request in batch.requests]
-    assert sent["url"] == "/v1/chat/completions"
-    assert len(sent["custom_id"]) <= 64
-    assert sent["body"] == {
-        "model": "gpt-5-mini",
-        "messages": [{"role": "user", "content": "hello"}],
-        "max_completion_tokens": 50,
-        "seed": 1,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "scores", "schema": SCHEMA, "strict": True},
-        },
-    }
-    assert b"api_key" not in b"".join(service.files.values())
-
-
 @ALL
 async def test_what_an_expired_batch_did_not_reach_is_asked_again(model, service, tmp_path):
     service.fate = lambda number: "expired" if number == 1 and model != "xai/judge" else "completed"
     service.share = 0.5
     assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
     assert sum(service.asked.values()) == 20
-
-
-async def test_what_failed_for_the_moment_is_asked_again_and_nothing_else(service, tmp_path):
-    failed: set[str] = set()
-
-    def sometimes(request: Request) -> Answer:
-        text = request["messages"][0]["content"]
-        if text[-1] in "135" and text not in failed:
-            failed.add(text)
-            return refuses(429 if text[-1] == "1" else 503, "Slow down")(request)
-        return echo(request)
-
-    service.answer = sometimes
-    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
-    assert (len(service.batches), sum(service.asked.values())) == (2, 20 + len(failed))
 
 
 @ALL
@@ -162,21 +127,6 @@ async def test_a_request_that_fails_for_good_leaves_the_others_alone(model, serv
     assert isinstance(found[3], LlmError)
     assert "You may not ask this" in found[3].message
     assert texts(found[:3] + found[4:]) == ANSWERS[:3] + ANSWERS[4:]
-
-
-@pytest.mark.parametrize(("share", "words"), [(1.0, "Internal error"), (0.0, "completion window expired")])
-async def test_a_request_that_fails_or_is_not_reached_every_time_is_given_up(service, tmp_path, share, words):
-    service.answer, service.share = refuses(500, "Internal error"), share
-    service.fate = lambda number: "completed" if share else "expired"
-    [found] = await Asker(service, tmp_path).all(["hello"])
-    assert words in str(found)
-    assert len(service.batches) == 3
-
-
-async def test_a_model_without_schemas_is_asked_in_a_plainer_format(service, tmp_path):
-    service.answer = lambda r: refuses(400, "unknown response_format")(r) if "response_format" in r else echo(r)
-    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
-    assert len(service.batches) == 3
 
 
 async def test_a_new_process_goes_on_with_the_batches_of_the_old_one(service, tmp_path):
@@ -306,23 +256,6 @@ def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state)
     assert error.value.remedy
 
 
-GOOD = {"custom_id": "a", "response": {"status_code": 200, "body": {"choices": []}}, "error": None}
-
-
-def line(**changes: object) -> bytes:
-    return json.dumps({**GOOD, **changes}).encode()
-
-
-async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):
-    service.answer = refuses(429, "You exceeded your current quota: insufficient_quota.")
-    first = Asker(service, tmp_path)
-    [found] = await first.all(["hello"])
-    assert isinstance(found, PermanentError)
-    service.answer = echo
-    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
-    assert len(service.batches) == 2
-
-
 async def test_a_reply_to_a_part_of_the_prompt_is_paid_for_and_not_kept(service, tmp_path):
     usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
     service.answer = lambda request: says("good", usage)
@@ -331,17 +264,3 @@ async def test_a_reply_to_a_part_of_the_prompt_is_paid_for_and_not_kept(service,
     assert isinstance(found, PromptCutError)
     assert asker.batches._budget.spent_tokens == 4116
     assert not await Cassette(tmp_path / "c.sqlite").has_replies_of("openai/judge")
-
-
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        ("This model's maximum context length is 8192 tokens, yours are 9000.", ContextError),
-        ("The prompt was flagged by the content filter.", RefusedError),
-    ],
-)
-async def test_a_request_that_is_refused_has_the_error_of_an_ordinary_call(service, tmp_path, words, kind):
-    service.answer = refuses(400, words)
-    [found] = await Asker(service, tmp_path).all(["hello"])
-    assert type(found) is kind
-    assert len(service.batches) == 1

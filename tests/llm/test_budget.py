@@ -1,17 +1,19 @@
-"""Budgets that calls share, and ledgers of what one piece of work asks."""
+"""Budgets that calls share, ledgers of what one piece of work asks, and limits of how much is asked at once."""
 
 import asyncio
 import random
-import threading
 from dataclasses import replace
+from math import nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.llm.budget import Budget, Ledger, Size, cost_in_words, noted_calls
+from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, LlmError
+from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
+from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow
 from gavel.llm.types import Message, Reply, Schema
 from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS
@@ -39,34 +41,6 @@ def test_a_budget_of_nothing_is_refused(limits):
         Budget(**limits)
 
 
-O3, GPT_5 = (2.0, 8.0, 100_000), (1.25, 10.0, 128_000)
-
-
-"""Prices and longest completions of LiteLLM's table."""
-
-
-def large(longest: int, parallel: int = 32, **options) -> Size:
-    """A call of a group of eight trajectories with 500 tokens each."""
-    return Size(prompt=4000, prompt_bound=16_000, completion_bound=longest, parallel=parallel, **options)
-
-
-async def in_flight(budget: Budget, price, size: Size) -> int:
-    """Calls that run at once, of as many as their client lets run."""
-    calls = [asyncio.create_task(budget.reserve("m", price, size)) for _ in range(size.parallel)]
-    await asyncio.sleep(0)
-    count = sum(call.done() for call in calls)
-    for call in calls:
-        call.cancel()
-    return count
-
-
-@pytest.mark.parametrize("prices", [O3, GPT_5])
-async def test_a_cap_on_replies_keeps_calls_in_flight_under_a_small_budget(prices):
-    *price, longest = prices
-    assert await in_flight(Budget(max_cost_usd=5), tuple(price), large(longest)) < 10
-    assert await in_flight(Budget(max_cost_usd=5), tuple(price), large(longest, can_be_capped=True)) == 32
-
-
 async def test_the_last_call_is_capped_at_what_is_left():
     budget = Budget(max_tokens=2000)
     reservation = await budget.reserve("m", None, replace(SIZE, completion_bound=50_000, can_be_capped=True))
@@ -77,10 +51,8 @@ async def test_the_last_call_is_capped_at_what_is_left():
     ("usd", "calls", "unknown", "words"),
     [
         (0.0, 0, 0, "0.00 USD"),
-        (0.4249, 9, 0, "0.42 USD"),
         (0.00132, 1, 0, "0.0013 USD"),
         (0.42, 9, 1, "≥ 0.42 USD, 1 call unknown"),
-        (12.0, 9, 1200, "≥ 12.00 USD, 1,200 calls unknown"),
         (0.0, 3, 3, "cost unknown"),
     ],
 )
@@ -146,27 +118,6 @@ def test_a_budget_is_never_passed_by_calls_that_keep_to_their_cap(limit, workers
     asyncio.run(spend())
 
 
-@settings(max_examples=25)
-@given(st.integers(300, 6000), st.integers(2, 4), st.integers(0, 99))
-def test_a_budget_that_threads_share_lets_all_of_them_end(limit, threads, seed):
-    budget = Budget(max_tokens=limit)
-    spenders = [_Spender(budget, seed + number, 100, capped=False) for number in range(threads)]
-
-    async def work(spender: _Spender) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(3):
-                tasks.create_task(spender.work())
-
-    runs = [threading.Thread(target=lambda s=spender: asyncio.run(work(s)), daemon=True) for spender in spenders]
-    for run in runs:
-        run.start()
-    for run in runs:
-        run.join(HANG_SECONDS)
-    assert not any(run.is_alive() for run in runs)
-    assert budget._in_flight == []
-    assert limit - 200 < budget.spent_tokens <= limit + threads * 3 * 160
-
-
 MESSAGES: list[Message] = [{"role": "user", "content": "Hello?"}]
 
 
@@ -225,3 +176,110 @@ async def test_a_closed_ledger_lets_what_is_in_flight_end_and_nothing_more_be_se
     late.cancel()
     assert ledger.usd == 0.5
     await Ledger().close()
+
+
+SAID = [{"role": "user", "content": "Hello."}]
+OF_A_TURN = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+
+
+@pytest.fixture
+def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
+    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/agent": [1, 2]}')
+    return endpoint
+
+
+async def test_a_turn_that_fails_for_now_is_asked_for_again(model: Endpoint):
+    model.script = [fails(503), fails(429), lambda _: says("Hello!", OF_A_TURN)]
+    agent = ChatAgent("openai/agent")
+    turn = await agent.turn(SAID, [])
+    assert turn.choices[0].message.content == "Hello!"
+    assert agent.cost_usd == pytest.approx(0.002)
+    assert len(model.requests) == 3
+
+
+async def test_turns_end_with_the_budget(model: Endpoint):
+    model.script = [lambda _: says("Hello!", OF_A_TURN)]
+    budget = Budget(0.005)
+    agent = ChatAgent("openai/agent", budget)
+
+    async def talk() -> None:
+        while len(model.requests) < 20:
+            await agent.turn(SAID, [], max_completion_tokens=1000)
+
+    with pytest.raises(BudgetError):
+        await talk()
+    assert 1 <= len(model.requests) <= 3
+    assert budget.spent_usd == pytest.approx(0.002 * len(model.requests))
+
+
+def test_a_judge_that_goes_by_rules_is_no_agent():
+    with pytest.raises(UnknownModelError, match="cannot act as an agent"):
+        ChatAgent("gavel/stand-in")
+
+
+_REQUESTS = st.lists(
+    st.tuples(st.floats(0, 50), st.integers(0, 100), st.integers(0, 100)),  # pause, estimate, actual
+    max_size=60,
+)
+
+
+@given(_REQUESTS, st.none() | st.integers(1, 5), st.none() | st.integers(100, 300))
+def test_no_sixty_seconds_hold_more_than_is_allowed(requests, most_requests, most_tokens):
+    limits = Limits(requests_per_minute=most_requests, tokens_per_minute=most_tokens)
+    window, now, left = MinuteWindow(), 0.0, []
+    for pause, estimate, _ in requests:
+        now += pause
+        while wait := window.seconds_until(now, estimate, limits):
+            assert 0 < wait <= MINUTE + 1e-6
+            now = max(now + wait, now + 1e-9)
+        left.append((window.add(now, estimate).at, estimate))
+    for start, _ in left:
+        within = [tokens for at, tokens in left if start <= at < start + MINUTE - 1e-6]
+        assert most_requests is None or len(within) <= most_requests
+        assert most_tokens is None or sum(within) <= most_tokens
+
+
+@pytest.mark.parametrize(
+    "limits", [{"requests_per_minute": 0}, {"tokens_per_minute": -1}, {"deadline": 0}, {"timeout": nan}]
+)
+def test_limits_that_let_nothing_through_are_refused(limits):
+    with pytest.raises(LlmError):
+        Limits(**limits)
+
+
+async def test_calls_run_in_the_order_of_asking_and_the_smallest_limit_holds_for_all():
+    running, most, ran = 0, 0, list[str]()
+
+    async def model(messages, schema) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        ran.append(messages[0]["content"])
+        await asyncio.sleep(0)
+        running -= 1
+        return "hi"
+
+    clients = [Client(model, limits=Limits(concurrency=limit)) for limit in (2, 5, 3)]
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(12):
+            tasks.create_task(clients[number % 3].ask([{"role": "user", "content": str(number)}], {}))
+    assert (most, ran) == (2, [str(number) for number in range(12)])
+
+
+async def test_a_call_that_is_cancelled_leaves_its_share_to_the_next():
+    asked, silence = asyncio.Event(), asyncio.Event()
+
+    async def model(messages, schema) -> str:
+        asked.set()
+        await silence.wait()
+        return "hi"
+
+    client = Client(model, limits=Limits(concurrency=1))
+    running, waiting, behind = (asyncio.create_task(client.ask([], {})) for _ in range(3))
+    await asked.wait()
+    waiting.cancel()
+    running.cancel()
+    silence.set()
+    assert (await asyncio.wait_for(behind, HANG_SECONDS)).text == "hi"

@@ -1,17 +1,21 @@
 import asyncio
 import json
-import threading
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 
 from gavel.llm.budget import Budget
-from gavel.llm.client import Client
-from gavel.llm.completion import direct_request
-from gavel.llm.errors import ContextError, LlmError, PermanentError
-from gavel.llm.providers import load_litellm
+from gavel.llm.client import PROBE_MESSAGES, Client, traced_calls
+from gavel.llm.decisions import PROBE, decide
+from gavel.llm.errors import ContextError, LlmError
 from gavel.llm.rate_limits import Limits
+from tests.decisions import DecisionServer
 from tests.endpoint import Answer, Endpoint, fails, limit_attempts, says
 from tests.limits import HANG_SECONDS
 
@@ -95,26 +99,9 @@ async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_
     assert formats(endpoint) == ["json_schema", "json_object", "plain", "plain"]
 
 
-async def test_a_request_that_is_bad_in_every_format_teaches_nothing_about_formats(endpoint, wire):
-    endpoint.script = [fails(400, "bad"), fails(400, "bad"), fails(400, "bad"), lambda _: says("hi")]
-    judge = client(endpoint)
-    with pytest.raises(LlmError, match="bad"):
-        await judge.ask(PROMPT, SCHEMA)
-    await judge.ask(PROMPT, SCHEMA)
-    assert formats(endpoint) == ["json_schema", "json_object", "plain", "json_schema"]
-
-
 async def test_thoughts_stand_in_for_a_reply_without_content(endpoint, wire):
     endpoint.script = [lambda _: says(None, reasoning_content="in my thoughts")]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "in my thoughts"
-
-
-async def test_thoughts_that_break_off_are_no_reply(endpoint, wire):
-    body = says(None, reasoning_content='Perhaps {"A": 0.9}, or').body
-    body["choices"][0]["finish_reason"] = "length"
-    endpoint.script = [lambda _: Answer(body)]
-    reply = await client(endpoint).ask(PROMPT, SCHEMA)
-    assert (reply.text, reply.finish_reason) == ("", "length")
 
 
 @pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
@@ -184,45 +171,6 @@ async def test_a_reply_without_an_end_is_broken_off(endpoint, wire, monkeypatch,
     assert asking.budget.unpriced_calls == 1, "it may be charged for"
 
 
-@pytest.mark.parametrize(
-    ("callbacks", "options", "is_direct"),
-    [
-        ([], {}, True),
-        (["cache"], {}, True),  # LiteLLM leaves it behind after a request to Gemini
-        (["langfuse"], {}, False),
-        ([], {"fallbacks": ["openai/b"]}, False),
-        ([], {"temperature": 0.5}, True),
-    ],
-)
-def test_what_needs_litellm_goes_over_litellm(monkeypatch, callbacks, options, is_direct):
-    monkeypatch.setattr(load_litellm(), "success_callback", callbacks)
-    sent = direct_request("openai/judge", PROMPT, {"api_base": "http://127.0.0.1:1/v1", **options})
-    assert (sent is not None) == is_direct
-
-
-def test_each_request_has_its_own_schema_and_the_key_of_today(monkeypatch):
-    def sent(schema, **options):
-        form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
-        request = direct_request(
-            "openai/judge", PROMPT, {"api_base": "http://127.0.0.1:1/v1", "response_format": form, **options}
-        )
-        assert request is not None
-        return request
-
-    monkeypatch.setenv("OPENAI_API_KEY", "one")
-    first, second = sent({"type": "object"}), sent({"type": "array"}, temperature=0.5)
-    monkeypatch.setenv("OPENAI_API_KEY", "two")
-    third = sent({"type": "object"})
-    schemas = [request.body["response_format"]["json_schema"]["schema"]["type"] for request in (first, second, third)]
-    assert schemas == ["object", "array", "object"]
-    assert [request.headers["Authorization"] for request in (first, second, third)] == [
-        "Bearer one",
-        "Bearer one",
-        "Bearer two",
-    ]
-    assert ("temperature" in first.body, second.body["temperature"]) == (False, 0.5)
-
-
 CHUNKS = [
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": '{"a": "it\'s'}, "finish_reason": None}]},
     {"choices": [{"index": 0, "delta": {"content": ' \\"so\\""}'}, "finish_reason": None}]},
@@ -262,13 +210,6 @@ async def test_an_error_inside_a_choice_is_asked_again(endpoint, wire, error):
     assert endpoint.requests[0] == endpoint.requests[1]
 
 
-async def test_an_empty_account_inside_a_choice_is_told_at_once(endpoint, wire):
-    endpoint.script = [with_error({"code": 402, "message": "Insufficient credits"})]
-    with pytest.raises(PermanentError, match="Insufficient credits"):
-        await client(endpoint).ask(PROMPT, SCHEMA)
-    assert len(endpoint.requests) == 1
-
-
 async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed():
     async def broken(messages, schema):
         raise ValueError("no idea")
@@ -292,20 +233,6 @@ async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed(
         await Client(silent).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
 
 
-async def test_a_plain_callable_holds_up_neither_the_loop_nor_its_timeout():
-    release = threading.Event()
-
-    def hangs(messages, schema):
-        release.wait(HANG_SECONDS)
-        return "late"
-
-    try:
-        with pytest.raises(LlmError, match=r"hangs did not answer within 0\.01 s"):
-            await Client(hangs, limits=Limits(timeout=0.01, deadline=0.02)).ask(PROMPT, SCHEMA)
-    finally:
-        release.set()
-
-
 class Asked:
     async def __call__(self, messages, schema):
         assert asyncio.get_running_loop()
@@ -323,3 +250,90 @@ async def says_hi(messages, schema, name=""):
 )
 async def test_any_callable_may_answer_with_text_or_an_awaitable(model):
     assert (await Client(model).ask(PROMPT, SCHEMA)).text == "hi"
+
+
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "Is it there?"}]}]
+
+
+async def test_parts_of_a_message_are_sent_as_parts_of_the_input():
+    server = DecisionServer("openai")
+    server.shown = lambda body: ""  # type: ignore[method-assign]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    message = {"role": "user", "content": [*MESSAGES[0]["content"], image]}
+    reply = await decide("openai/d", [message], PROBE, server.params, {}, 30)
+    server.close()
+    ((_, body, _),) = server.requests
+    assert [part["type"] for part in body["input"][0]["content"]] == ["input_text", "input_image"]
+    assert (reply.prompt_tokens, reply.served_by) == (900, "decider-1-2026")
+
+
+async def test_a_part_that_cannot_be_shown_is_refused():
+    with pytest.raises(LlmError, match="'audio'"):
+        await decide("openai/d", [{"role": "user", "content": [{"type": "audio"}]}], PROBE, {}, {}, 30)
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def first_questions(endpoint: Endpoint) -> list[int]:
+    """Indices of the requests that are the first question."""
+    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == PROBE_MESSAGES]
+
+
+async def test_the_first_question_goes_before_the_first_request_and_only_once(endpoint):
+    endpoint.script = [lambda request: says('{"ready": true}')]
+    client = Client("openai/judge", endpoint.params)
+    client.probe_when_asked()
+    await asyncio.gather(*(client.ask(HELLO, {"type": "object"}) for _ in range(8)))
+    assert (first_questions(endpoint), len(endpoint.requests)) == ([0], 9)
+
+
+SECRET = [{"role": "user", "content": "a secret question"}]
+
+
+class Spans:
+    """A tracer whose spans are kept."""
+
+    def __init__(self) -> None:
+        self._kept = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.tracer = provider.get_tracer("test")
+
+    @property
+    def all(self) -> list[ReadableSpan]:
+        return list(self._kept.get_finished_spans())
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+async def test_a_request_has_a_span_after_the_conventions(endpoint: Endpoint, spans: Spans):
+    endpoint.script = [lambda _: says("a secret answer", USAGE)]
+    with traced_calls(spans.tracer):
+        await asyncio.create_task(Client("openai/judge", endpoint.params).ask(SECRET, SCHEMA))
+    (span,) = spans.all
+    assert (span.name, span.kind, span.status.status_code) == ("chat judge", SpanKind.CLIENT, StatusCode.UNSET)
+    assert dict(span.attributes or {}) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "judge",
+        "gen_ai.response.model": "m",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 20,
+    }
+    assert "secret" not in span.to_json()
+
+
+async def test_every_attempt_has_one_and_an_error_is_told_by_its_kind(endpoint: Endpoint, spans: Spans):
+    endpoint.script = [fails(500, "a secret message"), lambda _: says("hi", USAGE)]
+    with traced_calls(spans.tracer):
+        await Client("openai/judge", endpoint.params).ask(SECRET, SCHEMA)
+    failed, answered = spans.all
+    assert (failed.status.status_code, dict(failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "500")
+    assert (failed.status.description, failed.events) == (None, ())
+    assert answered.status.status_code is StatusCode.UNSET
+    assert "secret" not in failed.to_json()

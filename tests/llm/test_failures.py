@@ -1,13 +1,16 @@
 """What failed requests mean: whether they may pass, what they may have cost, and what the user reads."""
 
+import subprocess
+import sys
 from typing import Any
 
 import openai
 import pytest
 
+from gavel.base.errors import GavelError
 from gavel.llm.budget import Budget
 from gavel.llm.client import Client
-from gavel.llm.errors import LlmError
+from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.failures import (
     CONTENT_FILTER,
     context_limit,
@@ -18,29 +21,16 @@ from gavel.llm.failures import (
     may_pass,
     status_error,
 )
+from gavel.llm.providers import check_model
 from gavel.llm.rate_limits import Limits
 from tests.endpoint import Answer, Endpoint, fails, limit_attempts, says
 
 TOO_LONG = [
     ("This model's maximum context length is 8192 tokens. However, your messages resulted in 10000 tokens.", 8192),
     ("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300012 tokens.", 272000),
-    (
-        "'max_tokens' is too large: 5000. This model's maximum context length is 4096 tokens and your request has "
-        "10 input tokens (5000 > 4096 - 10).",
-        4096,
-    ),
-    ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 4096),
-    ("prompt is too long: 210000 tokens > 200000 maximum", 200000),
-    ("input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000, decrease them", 200000),
-    ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1048576),
     ("Input is too long for requested model.", None),
-    ("Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 32768),
     ("the request exceeds the available context size (4096 tokens), try increasing it", 4096),
-    ("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens", 4096),
-    ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 4096),
     ("Requested token count exceeds the model's maximum context length of 131,072 tokens.", 131072),
-    ("too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000", 4081),
-    ("This model's maximum prompt length is 131072 but the request contains 200000 tokens.", 131072),
 ]
 
 
@@ -64,7 +54,6 @@ def test_a_prompt_that_is_too_long_is_known_in_any_words(words, limit):
         "Invalid value for 'response_format': json_schema is not supported.",
         "max_tokens must be at least 1, got 0",
         "Invalid 'user': string too long. Expected a string with maximum length 64, but got 80 instead.",
-        "The model `judge-400` does not exist",
     ],
 )
 def test_another_refusal_is_not_taken_for_a_prompt_that_is_too_long(words):
@@ -76,12 +65,9 @@ def test_another_refusal_is_not_taken_for_a_prompt_that_is_too_long(words):
     [
         (400, "The response was filtered due to the prompt triggering Azure's content management policy.", True),
         (400, "Invalid prompt: your prompt was flagged as potentially violating our usage policy.", True),
-        (400, "Your request was rejected as a result of our safety system.", True),
-        (400, "Output blocked by content filtering policy", True),
         (403, 'Your chosen model requires moderation and your input was flagged for "violence"', True),
         (400, "Invalid schema for response_format 'scores'", False),
         (403, "You have insufficient permissions for this operation.", False),
-        (400, "temperature is not supported with this model", False),
     ],
 )
 def test_errors_of_content_filters_are_refusals_and_others_are_not(status: int, message: str, is_one: bool):
@@ -94,9 +80,6 @@ def test_errors_of_content_filters_are_refusals_and_others_are_not(status: int, 
     [
         "I'm sorry, but I can't help with that.",
         "I’m sorry, I can’t assist with this request.",
-        "Sorry, I am unable to evaluate this content.",
-        "I cannot comply with this request.",
-        "I apologize, but I won't be able to help with that.",
     ],
 )
 def test_a_refusal_in_plain_words_is_known(text: str):
@@ -148,13 +131,6 @@ async def test_a_reply_that_is_cut_has_an_unknown_cost(endpoint, wire, once, ans
     assert (budget.calls, budget.unpriced_calls) == (len(endpoint.requests), len(endpoint.requests))
 
 
-async def test_a_reply_that_was_lost_before_the_last_attempt_is_not_forgotten(endpoint, wire, monkeypatch) -> None:
-    limit_attempts(monkeypatch, 2)
-    endpoint.script = [lambda _: Answer(BODY, breaks_off=True), fails(400)]
-    budget = await budget_after(endpoint.params)
-    assert (budget.calls, len(endpoint.requests) > 1) == (1, True)
-
-
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 502, 503, 529])
 async def test_an_error_of_the_server_costs_nothing(endpoint, wire, once, status: int) -> None:
     endpoint.script = [fails(status)]
@@ -181,3 +157,56 @@ async def test_a_login_page_in_place_of_a_reply_is_an_error_about_the_address(
         await Client(model, endpoint.params).ask([{"role": "user", "content": "hi"}], {"type": "object"})
     assert "api_base" in error.value.remedy
     assert "proxy" in error.value.remedy
+
+
+@pytest.mark.parametrize("key", [None, "", " "])
+def test_a_missing_key_is_named_with_what_to_do(key, monkeypatch):
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(MissingKeyError) as error:
+        check_model("openai/o3")
+    assert error.value.message == "the model openai/o3 needs OPENAI_API_KEY, which is not set."
+    assert "stand-in" in error.value.remedy
+    assert "--" not in error.value.remedy  # it may be called from code
+    assert isinstance(error.value, GavelError)
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["stand-in", "gavel/constant", "ollama/qwen3", "ollama_chat/qwen3", "hosted_vllm/x", "bedrock/anthropic.claude-v2"],
+)
+def test_judges_that_need_no_key_are_not_asked_for_one(model):
+    check_model(model)
+
+
+def test_a_server_of_ones_own_needs_no_key(monkeypatch):
+    check_model("openai/mine", {"api_base": "http://127.0.0.1:8000/v1"})
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    check_model("openai/mine")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000/v1", "ftp://desk/v1", "localhost"])
+def test_an_address_without_its_scheme_is_refused_before_anything_is_asked(address, monkeypatch):
+    with pytest.raises(LlmError, match="begins with http:// or https://") as error:
+        check_model("hosted_vllm/mine", {"api_base": address})
+    assert "api_base=http://" in error.value.remedy
+    monkeypatch.setenv("OPENAI_BASE_URL", address)
+    with pytest.raises(LlmError, match="OPENAI_BASE_URL"):
+        check_model("openai/mine", {"api_key": "x"})
+    check_model("openai/mine", {"base_url": "https://desk/v1"})
+
+
+@pytest.mark.slow
+def test_importing_the_judge_loads_no_litellm():
+    check = "import sys, gavel.judge.judge, gavel.judge.ruler, gavel.judge.offline; sys.exit('litellm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [("not-a-model", {}), ("openay/o3", {}), ("gpt-99", {"api_base": "http://127.0.0.1:1/v1"}), ("gavel/nobody", {})],
+)
+def test_a_model_that_nobody_serves_is_named_with_what_to_do(model, params):
+    with pytest.raises(UnknownModelError, match=f"there is no model {model}") as error:
+        check_model(model, params)
+    assert "stand-in" in error.value.remedy

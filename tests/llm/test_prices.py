@@ -1,4 +1,6 @@
-"""What calls cost: prices of LiteLLM, of the user, of caches and of reasoning."""
+"""What calls cost: prices of LiteLLM, of the user, of caches and of reasoning; and what is put into a cache."""
+
+import json
 
 import pytest
 
@@ -6,9 +8,8 @@ from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
 from gavel.llm.client import Client
 from gavel.llm.prices import cost, prices_from_environment
-from gavel.llm.providers import load_litellm
-from gavel.llm.types import Usage
-from tests.endpoint import says
+from gavel.llm.types import CachedPrefix, Usage
+from tests.endpoint import Answer, says
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,6 @@ async def test_a_reply_tells_what_was_cached_and_costs_less_by_that(endpoint, pr
     assert reply.cost_usd == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("prompt_tokens", [2000, 400_000])
-@pytest.mark.parametrize("model", ["openai/gpt-5-mini", "openai/gpt-5.6"])  # the price of one depends on the length
-async def test_a_listed_price_is_that_of_litellm(endpoint, model, prompt_tokens):
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 50, "total_tokens": prompt_tokens + 50}
-    reply = await reply_of(endpoint, model, usage, {})
-    assert reply.cost_usd == pytest.approx(sum(load_litellm().cost_per_token(model, prompt_tokens, 50)))
-
-
 @pytest.mark.parametrize("prices", [{}, {"openai/gpt-5-mini": (0.25, 2)}], ids=["LiteLLM's prices", "own prices"])
 @pytest.mark.parametrize("apart", [True, False])
 async def test_reasoning_that_is_reported_apart_is_paid_for(endpoint, prices, apart):
@@ -81,3 +74,37 @@ async def test_reasoning_that_is_reported_apart_is_paid_for(endpoint, prices, ap
     reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
     assert reply.completion_tokens == 350
     assert reply.cost_usd == pytest.approx((2000 * 0.25 + 350 * 2) / 1e6)
+
+
+PROMPT = [
+    {"role": "system", "content": "Judge."},
+    {"role": "user", "content": "what all share, and the rest"},
+    {"role": "assistant", "content": "no"},
+    {"role": "user", "content": "again"},
+]
+SHARED = len("what all share")
+
+
+async def test_a_breakpoint_reaches_claude_and_its_cache_is_counted(endpoint):
+    def claude(request):
+        usage = {
+            "input_tokens": 100,
+            "output_tokens": 10,
+            "cache_read_input_tokens": 2000,
+            "cache_creation_input_tokens": 400,
+        }
+        body = {"id": "1", "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn"}
+        return Answer({**body, "content": [{"type": "text", "text": "{}"}], "usage": usage})
+
+    endpoint.script = [claude]
+    params = {"api_base": endpoint.params["api_base"].removesuffix("/v1"), "api_key": "none"}
+    reply = await Client("anthropic/claude-sonnet-4-5", params=params).ask(
+        PROMPT[:2], {"type": "object", "properties": {}, "additionalProperties": False}, prefix=CachedPrefix(1, SHARED)
+    )
+    [request] = endpoint.requests
+    shared, rest = request["messages"][0]["content"]
+    assert (shared["text"], rest["text"]) == ("what all share", ", and the rest")
+    assert shared["cache_control"]["type"] == "ephemeral"
+    assert json.dumps(request).count("cache_control") == 1
+    assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2500, 2000)
+    assert reply.cost_usd == pytest.approx((100 * 3 + 2000 * 0.3 + 400 * 3.75 + 10 * 15) / 1e6)

@@ -34,9 +34,6 @@ ENGLISH = "The agent looked the order up, and it was 12 days old; so it refunded
 CHINESE = "代理查询了订单，发现订单只有十二天，因此退款了四十八美元。\n" * 500
 
 
-HINDI = "एजेंट ने ऑर्डर देखा और पाया कि वह बारह दिन पुराना था, इसलिए उसने पैसे लौटा दिए।\n" * 300
-
-
 CODE = "def refund(order_id: str, amount: float) -> bool:\n    return api.post(f'/orders/{order_id}')\n" * 500
 
 
@@ -52,18 +49,12 @@ def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, l
 TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
 
 
-VIETNAMESE = "Đại lý đã kiểm tra đơn hàng và thấy rằng nó mới được mười hai ngày, vì vậy đã hoàn tiền.\n" * 500
-
-
 MEASURED = {
     "English": (ENGLISH, 12_000),
     "Chinese": (CHINESE, 8_500),
-    "Hindi": (HINDI, 7_800),
     "code": (CODE, 12_500),
     "Turkish": (TURKISH, 12_000),
-    "Vietnamese": (VIETNAMESE, 12_500),
     "a line": ("=" * 50_000, 781),
-    "newlines": ("\n" * 20_000, 1_250),
 }
 
 

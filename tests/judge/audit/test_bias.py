@@ -9,19 +9,16 @@ import pytest
 from gavel.judge.audit.bias import bias_report
 from gavel.judge.audit.engine_quality import simulated_groups
 from gavel.judge.audit.health import judge_health
-from gavel.judge.audit.votes import distinct_members, fit_noise_prior, noise_of
+from gavel.judge.audit.votes import distinct_members, fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.standard_errors import _MIRRORED, NoisePrior, shrunk
+from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.fenced_transcript import read_transcripts
-from gavel.judge.stats import characters_written
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
-from gavel.scenarios.trajectory import History, Trajectory
-from tests.judge.groups import choice
+from gavel.scenarios.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -97,52 +94,11 @@ async def test_its_figures_are_those_of_the_report_without_intervals():
         assert found[f"health/{name}"] == pytest.approx(getattr(report, name).value)
 
 
-async def test_unscored_flagged_and_the_gap_to_success_are_shares_of_the_members():
-    groups = await judged_by(Bias(), groups=1, members=4)
-    first, second, third, fourth = groups[0].trajectories
-    for member in (first, second, third, fourth):
-        member.judgement.score = 1.0
-        member.metrics["success"] = False
-    first.judgement.score = None  # type: ignore[union-attr]
-    second.judgement.flags = ["empty"]  # type: ignore[union-attr]
-    found = judge_health(groups)
-    assert (found["health/unscored"], found["health/flagged"], found["health/success_gap"]) == (0.25, 0.25, 1.0)
-
-
-async def test_groups_of_identical_members_are_not_unscored():
-    (group,) = await judged_by(Bias(), groups=1, members=4)
-    group.judgement.status = "degenerate"
-    for member in group:
-        member.judgement.score = None  # type: ignore[union-attr]
-    assert "health/unscored" not in judge_health([group])
-    assert judge_health([group, *await judged_by(Bias(), groups=1, members=4)])["health/unscored"] == 0.0
-
-
-def test_only_what_the_agent_wrote_is_counted() -> None:
-    items = [
-        {"role": "user", "content": "a long question"},
-        choice("four", calls=[("refund", '{"id": 1}')]),
-        {"role": "tool", "content": "a long result", "tool_call_id": "c0"},
-        {"role": "assistant", "content": None},
-    ]
-    other = History(messages_and_choices=[{"role": "assistant", "content": "more"}])
-    trajectory = Trajectory(messages_and_choices=items, additional_histories=[other])
-    assert characters_written(trajectory) == len("four") + len("refund") + len('{"id": 1}') + len("more")
-
-
 async def groups_of_noise(noise: float, mode: str = "groupwise") -> list[TrajectoryGroup]:
     table: dict[str, Latent] = {}
     groups = simulated_groups(12, 6, 0, table)
     judge = Judge(SimulatedJudge(table, Bias(noise=noise)), mode=mode)  # pyright: ignore[reportArgumentType]
     return [await judge.score(simulated.group) for simulated in groups]
-
-
-async def test_the_noise_read_back_from_votes_is_that_of_the_standard_errors():
-    for group in await groups_of_noise(0.5):
-        errors = [t.judgement.standard_error for t in group if t.judgement]
-        variance, df = shrunk(noise_of(group), None)
-        assert errors == pytest.approx([(_MIRRORED * variance / 2) ** 0.5] * 6, rel=1e-6)
-        assert {t.judgement.degrees_of_freedom for t in group if t.judgement} == {df}
 
 
 async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
@@ -156,11 +112,6 @@ async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
         assert wide.judgement
         assert narrow.judgement
         assert (wide.judgement.standard_error or 0) > 3 * (narrow.judgement.standard_error or 0) > 0
-
-
-async def test_votes_on_other_scales_and_groups_without_votes_give_no_prior():
-    assert fit_noise_prior(await groups_of_noise(0.5, "pairwise")) is None
-    assert fit_noise_prior([TrajectoryGroup([Trajectory()])]) is None
 
 
 def padded(count: int, seed: int, better: bool = False) -> list[TrajectoryGroup]:
@@ -213,27 +164,3 @@ async def test_the_report_tells_length_apart_from_what_the_reference_explains():
         judge = Judge(fond_of_length(0.1))
         judged = [await judge.score(group) for group in padded(40, 1, better)]
         assert ("long ones" in read_report(judged, "quality", "x").verdict) is said
-
-
-async def test_equal_weights_of_different_judges_are_warned_of_once():
-    one, other = fond_of_length(0.0), fond_of_length(0.1)
-    other.__qualname__ = "other"
-    groups = padded(2, 2)
-    jury = Judge([one, other])
-    told = [[w for w in (await jury.score(group)).judgement.warnings if "weigh the same" in w] for group in groups]
-    assert [len(warnings) for warnings in told] == [1, 0]
-    for jurors in ([one, one], [Juror(one, weight=1.4), Juror(other, weight=0.6)], [one]):
-        assert "weigh" not in str((await Judge(jurors).score(groups[0])).judgement.warnings)
-
-
-async def test_labels_make_a_probability_of_being_right_which_the_report_says_in_words():
-    prior = NoisePrior(skill=2.0)
-    judged = await Judge(fond_of_length(0.1), config=JudgeConfig(noise_prior=prior)).score(padded(1, 3)[0])
-    assert 0.5 < judged.judgement.p_right < 1
-    assert f"probability {judged.judgement.p_right:.2f}" in read_report([judged], None, "x").verdict
-    weaker = await Judge(fond_of_length(0.1), config=JudgeConfig(noise_prior=NoisePrior(skill=0.2))).score(
-        padded(1, 3)[0]
-    )
-    assert weaker.judgement.p_right < judged.judgement.p_right
-    assert any(f"probability {weaker.judgement.p_right:.2f}" in warning for warning in weaker.judgement.warnings)
-    assert (await Judge(fond_of_length(0.1)).score(padded(1, 3)[0])).judgement.p_right is None

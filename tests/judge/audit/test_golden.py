@@ -61,15 +61,6 @@ def result(group: GoldenGroup, **scores: float) -> GoldenResult:
     return GoldenResult(group, scores)
 
 
-def test_the_shipped_set_speaks_of_many_things_and_more_than_one_language():
-    groups = load_golden()
-    assert len(groups) >= 12
-    assert all(group.shows and 2 <= len(group.members) <= 6 for group in groups)
-    text = json.dumps([group.model_dump() for group in groups], ensure_ascii=False)
-    assert any("\u4e00" <= character <= "\u9fff" for character in text)
-    assert "Mehrwertsteuer" in text
-
-
 async def test_a_judge_that_knows_the_order_is_right_throughout_and_its_opposite_nowhere():
     groups = load_golden()
     for sign, share in ((1, 1.0), (-1, 0.0), (0, 0.0)):
@@ -119,7 +110,6 @@ GOOD = golden(a="4", b="5").model_dump()
         [GOOD, GOOD],
         [{**GOOD, "order": [["a"]]}],
         [{**GOOD, "order": [["a", "b"]]}],
-        [{**GOOD, "members": {"a": [ASK], "b": []}}],
         [{**GOOD, "ordre": []}],
         None,
     ],
@@ -130,22 +120,6 @@ def test_a_file_that_is_no_golden_set_is_named(tmp_path, groups):
         path.write_text(groups if isinstance(groups, str) else json.dumps(groups))
     with pytest.raises(GavelError, match=r"mine\.json"):
         load_golden(path)
-
-
-def drawn(noises: dict[str, float], count: int = 200, members: int = 6) -> list[dict[str, list[tuple[float, float]]]]:
-    random = Random(0)
-    groups = []
-    for _ in range(count):
-        truth = [random.gauss() for _ in range(members)]
-        groups.append({judge: [(t + noise * random.gauss(), t) for t in truth] for judge, noise in noises.items()})
-    return groups
-
-
-def test_weights_are_close_to_those_of_the_best_combination():
-    weights = jury_weights(drawn({"good": 0.5, "poor": 2.0}, members=20))
-    # With errors of these sizes the best weights of standardised scores are 1/0.25·√1.25 to 1/4·√5.
-    assert weights["good"] / weights["poor"] == pytest.approx(8, rel=0.15)
-    assert sum(weights.values()) == pytest.approx(2)
 
 
 async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
@@ -162,10 +136,6 @@ FORMS = {
     "a winner from 1": [
         {"id": 7, "instruction": ASKED, "outputs": ["4", "5"], "label": 1},
         {"id": 8, "instruction": ASKED, "outputs": ["5", "4"], "label": 2},
-    ],
-    "a winner from 0": [
-        {"question": ASKED, "outputs": ["4", "5"], "winner": 0},
-        {"question": ASKED, "outputs": ["5", "4"], "winner": 1},
     ],
     "the majority of three, one of them undecided": [
         {"instruction": ASKED, "input": "", "response1": "4", "response2": "5", "a1": 1, "a2": 0, "a3": 1},

@@ -1,22 +1,11 @@
-import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of, words_of
+from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of
 from gavel.judge.offline.rules import nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
-from gavel.judge.prompt.provider_formats import TextEvent, ToolCallEvent
 from tests.judge.groups import desk
-
-RUBRIC = """
-- calls get_order and get_policy before refund, exchange or deny (weight 2)
-- calls refund when days <= window and (not opened or opened_ok); calls deny when not (days <= window and (not opened or opened_ok)). (weight 4)
-- calls only one of refund, exchange, deny
-- ends with a message to the customer.
-"""  # noqa: E501
 
 
 def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None):
@@ -44,31 +33,15 @@ def kept(rule: str, attempt: Facts) -> bool:
     ("rubric", "rules", "unread"),
     [
         ("- calls a before b\n- Answers correctly", ["calls a before b"], ["Answers correctly"]),
-        ("* calls a\n+ calls b\n1. calls c\n2) calls d", ["calls a", "calls b", "calls c", "calls d"], []),
-        ("Forbidden:\n- calls a.\n- calls b", [], ["Forbidden:", "calls a", "calls b"]),
-        ("What it must not do\n\n- calls a.", [], ["What it must not do", "calls a"]),
         ("Calls b. It never:\n- calls a.", ["Calls b"], ["It never:", "calls a"]),
-        ("- calls b\n# Must not\n\n- calls a.\n  - nested\n", ["calls b"], ["# Must not", "calls a", "nested"]),
         ("- it must not:\n  - calls a\n- calls b", [], ["it must not:", "calls a", "calls b"]),
-        ("- it must not\n  - calls a\n- calls b", ["calls b"], ["it must not", "calls a"]),
-        ("- calls b\n  - it must not:\n  - calls a\n- calls c", ["calls b", "calls c"], ["it must not:", "calls a"]),
-        ("The next is wrong. Calls a.", [], ["The next is wrong", "Calls a"]),
-        ("- is polite\n- calls a", ["calls a"], ["is polite"]),
         ("- calls a\n  before b\n", ["calls a before b"], []),
-        ("- calls a\nOf two, the shorter is better.", ["calls a"], ["Of two, the shorter is better"]),
         ("Calls a before b. Ends with a message. Be kind!", ["Calls a before b", "Ends with a message"], ["Be kind!"]),
         ('- calls a. Says "Yes. No." to the customer.', ["calls a", 'Says "Yes. No." to the customer'], []),
         ("- says “Canberra” or „180“ to the user.", ['says "Canberra" or "180" to the user'], []),
-        ("- says Canberra or 180", [], ["says Canberra or 180"]),
         ("- ends with a message that is true", [], ["ends with a message that is true"]),
-        ("- ends with a message to the manager", [], ["ends with a message to the manager"]),
-        ('- says "yes" if it is right', [], ['says "yes" if it is right']),
         ("- calls a; is polite", [], ["calls a; is polite"]),
-        ("- calls a and b or c", [], ["calls a and b or c"]),
-        ("- calls a (weight 0)", [], ["calls a (weight 0)"]),
         ("- says the reference", [], ["says the reference"]),
-        ("", [], []),
-        ("---\n***", [], []),
     ],
 )
 def test_each_item_and_sentence_is_read_or_told_as_not_read(rubric: str, rules: list[str], unread: list[str]):
@@ -91,17 +64,10 @@ def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
         ('["Paris", "Lutetia"]', "It is Rome.", False),
         ('{"answer": "Paris"}', "Paris.", True),
         ("4.0", "The sum is 4.", True),
-        ("4.0", "The sum is 40.", False),
-        ("true", "That is true.", True),
     ],
 )
 def test_each_answer_of_a_structured_reference_may_be_said(reference: str, said: str, right: bool):
     assert kept("says the reference", Facts(said=said, reference=reference)) == right
-
-
-@pytest.mark.parametrize("reference", ['{"capital": "Paris", "river": "Seine"}', '[["Paris"]]', "[]", " . "])
-def test_a_reference_that_is_no_answer_is_not_read(reference: str):
-    assert read_rubric("- says the reference\n- calls a", reference=reference).lacking
 
 
 @pytest.mark.parametrize("result", [None, False, 0, "", [], {}, {"count": 0, "rows": []}, {"found": False, "at": {}}])
@@ -111,22 +77,14 @@ def test_an_empty_result_is_nothing_however_it_is_wrapped(result: object):
     assert kept("calls refund when look finds something", facts)
 
 
-def test_who_never_looked_is_told_so():
-    ((_, _, why),) = read_rubric("calls refund when look finds something").rules[0].findings(made())
-    assert why == "look was never called"
-
-
 @pytest.mark.parametrize(
     "rule",
     [
         "does not call Refund",
         "does not call anything",
-        "calls look before refund, and apologises",
         "calls refund only after looks",
-        "calls refund only with order from looks",
         'calls refund when looks says "30 days"',
         'says "no" when looks finds something',
-        "calls only one of refund, deny",
         "calls everything at most once",
     ],
 )
@@ -169,13 +127,9 @@ def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
         ("calls a, b and c before x, y or z.", "abcy", True),
         ("calls `a` and `b`, before `x`", "axb", False),
         ("calls a or b before x", "bx", True),
-        ("calls a or b", "b", True),
-        ("calls a or b", "c", False),
         ("calls a and b", "b", False),
-        ("does not call a or b", "c", True),
         ("does not call a or b", "cb", False),
         ("calls x only after a or b", "bx", True),
-        ("calls x only after a or b", "x", False),
     ],
 )
 def test_lists_of_tools_are_read_as_they_are_written(text: str, calls: str, is_kept: bool):
@@ -188,52 +142,20 @@ def test_lists_of_tools_are_read_as_they_are_written(text: str, calls: str, is_k
         "- calls refund when the customer is angry",
         "- calls refund when __import__('os').system('true')",
         "- calls refund when days + 1 < window",
-        "- calls refund when order.days < 3",
         "- calls refund when 9**9**9**9 > days",
-        "- calls refund when range(10**12)|list == days",
-        "- calls refund when 'a' * 10**12 == item",
         "- calls refund when ''.__class__.__mro__ == days",
-        "- calls refund when days['x'] == 1",
-        "- calls refund when days in window",
-        "- calls refund when days is defined",
         "- calls refund when days }}{{ window",
-        "- calls refund when days %}{% set x = 1 %}{{ days",
-        "- calls refund when " + "(" * 5000 + "days" + ")" * 5000,
         "- calls refund when " + "not " * 5000 + "days",
-        "- calls refund when " + " and ".join(["days"] * 5000),
-        "- calls refund when days == " + "9" * 5000,
         "- calls the right tool before anything else happens",
-        "- tells the truth",
         "- calls a only after lunch is served",
-        "- calls a when the request says x",
         "- calls a with great care from the request",
-        "- calls a with x from the first of many results",
         "- calls a thing at most once",
-        "- is told that the chest is open",
         "- is not told ''",
-        "- says what is true",
-        '- says ""',
     ],
 )
 def test_a_line_of_another_form_is_no_rule(line):
     assert read_rubric(line).rules == ()
     assert len(read_rubric(line).unread) >= 1
-
-
-def test_what_is_needed_must_come_before_the_first_action():
-    rule = "calls get_order and get_policy before refund or deny"
-    assert kept(rule, facts("get_order", "get_policy", "refund"))
-    assert not kept(rule, facts("get_order", "refund", "get_policy"))
-    assert not kept(rule, facts("get_order", "refund"))
-    assert not kept(rule, facts("get_order", "get_policy"))
-
-
-def test_an_action_is_right_exactly_when_its_condition_kept():
-    looked = ("get_order", "get_policy")
-    assert kept("calls refund when days <= window", facts(*looked, "refund"))
-    assert not kept("calls refund when days <= window", facts(*looked, "deny"))
-    assert not kept("calls refund when days > window", facts(*looked, "refund"))
-    assert kept("calls refund when days > window", facts(*looked, "deny"))
 
 
 def test_a_condition_on_what_the_agent_never_learned_is_not_kept_either_way():
@@ -247,12 +169,9 @@ def test_a_condition_on_what_the_agent_never_learned_is_not_kept_either_way():
     ("condition", "holds"),
     [
         ("days < 20 < window", True),
-        ("window < 20 < days", False),
         ("result == 1 and range == 2 and loop == 3", True),
-        ("result != 1 or not range == 2", False),
         ("opened == true and opened == True and gone == None", True),
         ("tags == tags and item == 'lamp'", True),
-        ("item", False),
         ("gone", False),
     ],
 )
@@ -268,11 +187,7 @@ def test_a_condition_compares_the_values_that_tools_returned(condition, holds):
     ("rule", "known", "told"),
     [
         ("calls refund when days <= 30", {"days": True}, "days is true, which cannot be compared"),
-        ("calls refund when days == 1", {"days": True}, "cannot be compared"),
-        ("calls refund when days == true", {"days": 1}, "cannot be compared"),
         ("calls refund when days <= 30", {"days": "12"}, 'days is "12", which cannot be compared'),
-        ("calls refund when days <= window", {"days": "9", "window": "10"}, "cannot be compared"),
-        ("calls refund when days <= window", {"days": None, "window": 3}, "cannot be compared"),
     ],
 )
 def test_values_of_different_kinds_are_not_compared(rule: str, known: dict, told: str):
@@ -303,33 +218,12 @@ def test_what_decides_is_known_before_the_call(rule: str):
     assert kept(rule, elsewhere)
 
 
-def test_one_of_several_calls_is_enough_where_the_rule_says_or():
-    look, act = CallMade("look", {}, {"days": 10}, 1), CallMade("refund", {}, "", 2)
-    assert kept("calls refund or exchange when days <= 30", Facts((look, act)))
-    assert not kept("calls refund and exchange when days <= 30", Facts((look, act)))
-    assert not kept("calls refund or exchange when days <= 30", Facts((look,)))
-
-
-def test_a_call_that_failed_was_not_made():
-    failing = {'{"done": "refunded"}': '{"error": "no such order"}'}
-    attempt = facts("get_order", "refund", results=failing)
-    assert (attempt.calls, attempt.failed) == (("get_order",), ("refund",))
-    assert not kept("calls only one of refund, deny", attempt)
-
-
-def test_the_end_is_a_message_that_says_something():
-    assert kept("ends with a message", facts("refund"))
-    assert not kept("ends with a message", facts("refund", ending=None))
-    assert not kept("ends with a message", facts("refund", ending="  "))
-
-
 @pytest.mark.parametrize(
     ("rule", "said", "is_kept"),
     [
         ('is told "The chest is open"', "You are in the hall.\nThe chest is OPEN: well done.", True),
         ('is told "The chest is open"', "The chest is locked.", False),
         ('is told "You win" or "It is a draw".', "It is a draw.", True),
-        ('is not told "There is a wall", "Say one step"', "Open ways: north.", True),
         ('is not told "There is a wall", "Say one step"', "There is a wall. Open ways: north.", False),
     ],
 )
@@ -340,36 +234,18 @@ def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, 
 @pytest.mark.parametrize(
     ("rule", "said", "is_kept"),
     [
-        ('says "refund" or "30 days" to the customer.', "That was within 30 DAYS.", True),
-        ('says "refund", "money" or "30 days"', "No.", False),
-        ('does not say "as an AI"', "As an AI, I cannot.", False),
         ('does not say "as an AI"', "It is on its way.", True),
         ('says "can\'t"', "I can’t.", True),
-        ('does not say "can’t"', "I can't.", False),
         ('says "possible"', "That is impossible.", False),
         ('says "180"', "1,180 and 1800 and 180.5 and -180", False),
         ('says "180"', "It is 180°.", True),
-        ('says "4"', "It is 1/4.", False),
         ('says "4"', "It is 4%, or 4 %, or 4\\%.", False),
-        ('says "4"', "It is **4**%, or `1/4`.", False),
-        ('says "4"', "½ of 4½, 10⁴, 4k, .4, -4, (-4), 12:4, 1 / 4 or $\\frac{1}{4}$", False),
-        ('says "4%" and "1/4"', "It is 1/4, so **4%**.", True),
         ('says "4"', "2+2=4.", True),
-        ('says "4"', "4. That is it.", True),
-        ('says "4"', "(4)", True),
         ('says "30 days"', "That was within **30** days.", True),
-        ('says "30 days"', "It is _30_ [days](http://a.b/c).", True),
         ('says "http://a.b/c"', "See [there](http://a.b/c).", True),
         ('says "4"', "It is [5](http://a.b/4), see ![there](http://a.b/4).", False),
         ('says "4"', "It is 5.<!-- It is 4. -->\n\n<!-- It is\n\n4. -->", False),
-        ('says "4"', "<details><!-- 5 -->**4**</details>", True),
-        ('says "4"', "`<!-- 4 -->`", True),
         ('says "order_id" and "a * b"', "The order_id is a * b.", True),
-        ('says "**Done**" and "- it"', "Done\n\n- it", True),
-        ('does not say "30 days"', "**30** days", False),
-        ('says "3.5 EUR"', "It costs 3.5\u00a0EUR.", True),
-        ('says "退款"', "我们已经退款了。", True),
-        ('says "a lamp" and "a tent"', "A lamp.", False),
         ('says "a lamp" and "a tent"', "A tent, a lamp.", True),
     ],
 )
@@ -377,61 +253,11 @@ def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
     assert kept(rule, facts("refund", ending=said)) is is_kept
 
 
-def test_a_line_that_may_be_turned_round_is_offered_both_ways():
-    offered = nearest_form("do not call refund").split("` or `- ")
-    assert offered == ["does not call refund", "calls refund"]
-
-
 @pytest.mark.parametrize("item", ["**calls refund**", "[ ] calls refund", "[x] *calls* `refund`.", "__calls refund__"])
 def test_a_rule_is_read_without_its_markdown(item: str):
     assert [rule.text for rule in read_rubric(f"- {item}").rules] == ["calls refund"]
     assert read_rubric('- says "**4**"').rules[0].text == 'says "**4**"'
     assert not read_rubric("- ~~calls refund~~").rules
-
-
-@pytest.mark.parametrize(
-    ("tools", "share"),
-    [
-        (("get_order", "get_policy", "refund"), 1.0),
-        (("get_order", "get_policy", "deny"), 0.5),
-        (("refund",), 0.25),
-        (("get_order", "get_policy"), 0.125),
-    ],
-)
-def test_the_share_is_of_weights(tools, share):
-    assert score_rules(read_rubric(RUBRIC).rules, facts(*tools))[0] == share
-
-
-@pytest.mark.parametrize(
-    ("rule", "told"),
-    [
-        ("calls get_order before refund", "get_order was never called"),
-        ("calls refund before deny", "deny was never called"),
-        ("calls deny only after get_order", "deny was never called"),
-        ("calls get_policy", "get_policy's call failed"),
-        ("calls refund only after get_policy", "get_policy's call failed"),
-        ("calls refund when days <= 30", "refund was called, and days is 46"),
-        ("calls refund when price <= 30", "no tool told price"),
-        ('calls refund when the request says "cancel"', "refund was called, and the request does not say so"),
-        ("does not call refund", "refund was called"),
-        ("calls only one of deny, refund, look", "look and refund were called"),
-        ("calls look at most once", "look was called 3 times"),
-        ("calls only one of look, deny", "look was called 3 times"),
-        ("does not call look or refund", "look and refund were called"),
-        ("calls exchange", "exchange's call has no result"),
-        ("calls refund with order from the request", "order 9, which the request does not say"),
-        ('says "x" or "y"', 'it did not say "x" or "y"'),
-        ('does not say "Done"', 'it said "Done"'),
-        ("ends with a message", "it ends with a call of look"),
-    ],
-)
-def test_what_happened_is_told(rule: str, told: str):
-    names = ("look", "look", "refund", "look")
-    calls = [CallMade(name, {"order": "9"}, {"days": 45 + turn}, turn) for turn, name in enumerate(names)]
-    ending = "it ends with a call of look"
-    attempt = Facts(tuple(calls), ("get_policy",), ending, (UserText("Order 7.", -1),), said="Done.")
-    attempt = replace(attempt, unanswered=("exchange",))
-    assert told in finding(rule, attempt)[1]
 
 
 def made(*calls: tuple[str, dict, object], request: str = "I am Ada. A room for 2 people from night 3 to night 5."):
@@ -444,13 +270,6 @@ FOUND = ("find_rooms", {"people": 2, "first_night": 3, "last_night": 5}, ROOMS)
 
 def booked(room: str = "101", first: int = 3, last: int = 5):
     return ("book_room", {"room": room, "guest": "Ada", "first_night": first, "last_night": last}, {"booking": "B1"})
-
-
-def test_what_must_come_first_is_asked_only_of_those_who_act():
-    rule = "calls book_room only after find_rooms"
-    assert kept(rule, made())
-    assert kept(rule, made(FOUND, booked()))
-    assert not kept(rule, made(booked(), FOUND))
 
 
 def test_a_result_that_is_text_decides_and_so_what_is_said():
@@ -496,46 +315,3 @@ def test_arguments_are_taken_from_what_a_tool_said_before():
     assert not kept(anything, made(booked("101"), FOUND))
     assert not kept(anything, made(FOUND, ("find_rooms", {}, ROOMS[:1]), booked("204")))
     assert not kept(anything, made(FOUND, ("book_room", {}, "ok")))
-
-
-def test_arguments_are_taken_from_the_users_words_in_their_order():
-    rule = "calls find_rooms with people, first_night and last_night from the request"
-    assert kept(rule, made(FOUND))
-    for people, first, last in ((2, 5, 3), (3, 3, 5), (2, 3, 3), (2, 3, 50)):
-        wrong = {"people": people, "first_night": first, "last_night": last}
-        assert not kept(rule, made(("find_rooms", wrong, [])))
-
-
-def test_what_may_be_done_once_is_done_once_or_not_at_all():
-    rule = "calls book_room and cancel at most once"
-    assert kept(rule, made(FOUND, FOUND, booked(), ("cancel", {}, "ok")))
-    assert not kept(rule, made(FOUND, booked(), booked("204")))
-
-
-def test_calls_come_with_their_arguments_and_results():
-    attempt = [
-        TextEvent("user", "A room, please."),
-        ToolCallEvent("find", '{"people": 2}', '[{"room": "a"}]'),
-        ToolCallEvent("book", '{"room": "b"}', '{"error": "taken"}'),
-        ToolCallEvent("book", '{"room": "a"}', "booked a"),
-        TextEvent("assistant", "Done."),
-        TextEvent("user", "Thanks."),
-    ]
-    facts = facts_of([Conversation(tuple(attempt))])
-    assert facts.made == (
-        CallMade("find", {"people": 2}, [{"room": "a"}], turn=1),
-        CallMade("book", {"room": "a"}, "booked a", turn=3),
-    )
-    assert (facts.calls, facts.failed, facts.request) == (("find", "book"), ("book",), "A room, please.\n\nThanks.")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-)
-
-
-@given(JSON)
-def test_the_words_of_a_list_are_those_of_its_items_in_order(value: object):
-    assert words_of([value, "and", value]) == [*words_of(value), "and", *words_of(value)]
-    assert words_of(json.loads(json.dumps(value))) == words_of(value)

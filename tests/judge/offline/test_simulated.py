@@ -1,10 +1,20 @@
+"""Simulated judges, and how well ways of asking them find the truth."""
+
 import math
 from statistics import fmean
 
 import pytest
 
+from gavel.judge.audit.engine_quality import (
+    SimulatedGroup,
+    engine_scorer,
+    measure_quality,
+    prompt_scorer,
+    simulated_groups,
+)
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
+from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import limit_attempts
 from tests.judge.groups import saying
@@ -46,33 +56,6 @@ async def test_the_place_shown_adds_a_slope_and_favours_the_ends():
         assert logit(vote.score) == pytest.approx(quality - 0.6 * place + 0.3 * (place**2 - flat))
 
 
-async def test_a_member_gets_a_share_of_the_score_shown_before_it():
-    judged = await Judge(simulated(Bias(halo=0.3)), orders=1).score(eight())
-    votes = sorted(
-        (t.judgement.votes[0].position, t.judgement.votes[0].score, n) for n, t in enumerate(judged) if t.judgement
-    )
-    before = 0.0
-    for _, score, number in votes:
-        assert logit(score) == pytest.approx(QUALITIES[number] + 0.3 * before)
-        before = score
-
-
-async def test_text_e_times_as_long_gains_the_length_bias():
-    table = {"sim-a": Latent(0.0), "sim-b": Latent(0.0)}
-    short, long = saying("sim-a", "sim-b" + "." * 1000).trajectories
-    judge = SimulatedJudge(table, Bias(length=0.5))
-    low, high = await seen(judge, TrajectoryGroup([short, long]))
-    shared = len("You run the returns desk.\nI want a refund for order 7890.\nsim-a")
-    assert high - low == pytest.approx(0.5 * math.log((shared + 1000) / shared))
-
-
-async def test_taste_is_a_judge_s_own_and_always_the_same():
-    bias = Bias(idiosyncrasy=0.7)
-    one = await seen(simulated(bias, name="one"))
-    assert await seen(simulated(bias, name="one"), orders=4) == pytest.approx(one)
-    assert await seen(simulated(bias, name="two")) != pytest.approx(one)
-
-
 async def test_noise_differs_from_call_to_call_and_not_from_run_to_run():
     judge = Judge(simulated(Bias(noise=0.5)), orders=2)
     first, again = await judge.score(eight()), await judge.score(eight())
@@ -98,8 +81,32 @@ async def test_a_fault_that_passes_leaves_the_right_number(fault, monkeypatch):
     assert await seen(simulated(faults=Faults(**{fault: 0.5})), orders=8) == pytest.approx(QUALITIES)
 
 
-async def test_two_reversed_orders_undo_the_slope():
-    judged = await Judge(simulated(Bias(slope=0.1)), orders=2).score(eight())
-    assert [logit(t.reward) for t in judged] == pytest.approx(QUALITIES, abs=0.01)
-    alone = await Judge(simulated(POSITION_BIASED), orders=1).score(eight())
-    assert [logit(t.reward) for t in alone] != pytest.approx(QUALITIES, abs=0.1)
+PERFECT = Bias()
+
+
+def made(count: int = 5, members: int = 8) -> tuple[list[SimulatedGroup], dict[str, Latent]]:
+    table: dict[str, Latent] = {}
+    return simulated_groups(count, members, 0, table), table
+
+
+async def test_every_way_of_asking_a_perfect_judge_finds_the_truth():
+    groups, table = made()
+    judge = SimulatedJudge(table, PERFECT)
+    for way in (engine_scorer(Judge(judge, orders=2)), prompt_scorer(judge, 2, in_order=True), prompt_scorer(judge, 2)):
+        quality = await measure_quality(way, groups)
+        assert quality.tau == pytest.approx(1)
+        assert (quality.unscored_members, quality.groups, quality.calls_per_group) == (0, 5, 2)
+
+
+async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures():
+    groups, table = made(count=2)
+    judge = SimulatedJudge(table, PERFECT, Faults(refusal=0.5, rate_limit=0.5))
+    ways = (
+        engine_scorer(Judge(judge, orders=1, config=JudgeConfig(content_retries=0))),
+        prompt_scorer(judge, 1, in_order=True),
+        prompt_scorer(judge, 1, by_position=True, in_order=True),
+    )
+    for way in (*ways, prompt_scorer(judge, 2)):
+        quality = await measure_quality(way, groups)
+        assert (quality.tau, quality.advantage_correlation, quality.position_slope) == (None, None, None)
+        assert quality.unscored_members == 16

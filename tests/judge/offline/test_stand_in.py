@@ -41,10 +41,8 @@ async def test_it_scores_by_the_rules_in_the_rubric_whatever_the_order():
     "text",
     [
         '<tool_call>\n{"name": "refund", "arguments": {"id": 1}}\n</tool_call>',
-        "<function=refund><parameter=id>1</parameter></function>",
         '<invoke name="refund"><parameter name="id">1</parameter></invoke>',
         'Thought: I refund it.\nAction: refund {"id": 1}',
-        "[refund(id=1)]",
     ],
 )
 async def test_a_rule_about_a_tool_that_a_text_calls_is_not_kept(text: str):
@@ -86,19 +84,10 @@ def test_a_deeply_nested_result_is_read_or_told():
         assert share or "not read" in told
 
 
-@pytest.mark.parametrize(("order", "kept"), [("1001", False), ("1002", True)])
-async def test_of_two_objects_that_of_the_same_arguments_counts(order: str, kept: bool):
-    looked = [CallMade("get_order", {"id": name}, {"days": days}) for name, days in (("1001", 45), ("1002", 10))]
-    for made in (looked, looked[::-1]):
-        facts = Facts(made=(*made, CallMade("refund", {"id": order}, "done", turn=1)))
-        assert score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)[0] == kept
-
-
 @pytest.mark.parametrize(
     ("told", "amount", "kept"),
     [
         ("12 pieces at 45.50 EUR", 45.5, True),
-        ("12 pieces at 45.50 EUR", 45, False),
         ("12 pieces at 45.50 EUR", 50, False),
         ({"amount": "1,045.50 EUR"}, 1045.5, True),
         ({"amount": "1,045.50 EUR"}, 1, False),
@@ -112,16 +101,6 @@ async def test_of_two_objects_that_of_the_same_arguments_counts(order: str, kept
 def test_a_number_that_an_argument_is_taken_from_is_whole(told: object, amount: object, kept: bool):
     made = (CallMade("look", {}, told), CallMade("refund", {"amount": amount}, "done", turn=1))
     assert score_rules(read_rubric("- calls refund with amount from look").rules, Facts(made=made))[0] == kept
-
-
-async def test_a_reference_is_said_with_its_thousands_set_apart():
-    group = TrajectoryGroup([desk(ending="You get 1,000 EUR."), desk(ending="You get 1,0000 EUR.")])
-    assert await scores(group, rubric='- says "1000"') == [1.0, 0.0]
-
-
-async def test_hyphens_that_look_alike_are_alike():
-    group = TrajectoryGroup([desk(ending="It is past the 30\u2011day limit."), desk(ending="No.")])
-    assert await scores(group, rubric='- says "30-day limit"') == [1.0, 0.0]
 
 
 async def test_text_in_a_trajectory_does_not_sway_it():
@@ -168,7 +147,6 @@ async def test_an_error_in_python_names_the_nearest_form_that_is_read():
     ("rubric", "truth", "told"),
     [
         ('- says "Canberra"\n- answers correctly', {}, '1 of 2 rules checked; not read: "answers correctly"'),
-        ('- says "Canberra"', {"reference": "180"}, "1 of 2 rules checked; not read: the reference"),
         (
             Rubric("Be brief.", [Criterion("a", 'Says "Canberra".'), Criterion("b", "Ends with a message. Is right.")]),
             {},
@@ -197,46 +175,16 @@ async def test_nothing_is_scored_by_a_rule_that_may_be_turned_round(lead: str):
         assert "- does not call refund" in refused.value.remedy
 
 
-async def test_names_that_are_no_tool_s_are_told():
-    declared, bare = (
-        TrajectoryGroup([desk("refund"), desk("deny")]),
-        TrajectoryGroup([*map(without_tools, (desk("refund"), desk("deny")))]),
-    )
-    judge = Judge("stand-in", rubric="- does not call Refund\n- calls deny", orders=1)
-    for group, told in ((declared, "not read"), (bare, "no attempt calls")):
-        judged = await judge.score(group)
-        assert judged.judgement is not None
-        assert told in judged.judgement.warnings[0]
-        assert "Refund" in judged.judgement.warnings[0]
-        for member in judged:
-            assert member.judgement is not None
-            assert told in (member.judgement.explanation or "")
-    with pytest.raises(JudgeError, match="deny and refund"):
-        check_readable(Rubric("- does not call Refund"), [Truth()], declared=["refund", "deny"])
-
-
-def without_tools(trajectory: Trajectory) -> Trajectory:
-    return trajectory.model_copy(update={"tools": None})
-
-
 @pytest.mark.parametrize(
     ("content", "fields", "is_made"),
     [
         ("refunded", {}, True),
-        ("", {}, True),
         ("no errors", {}, True),
-        ('{"error": null, "success": true, "status": "success"}', {}, True),
-        ("refunded", {"status": "success", "isError": False}, True),
         ("declined", {"status": "error"}, False),
         ('{"done": true}', {"isError": True}, False),
         ('{"error": "declined"}', {}, False),
-        ('{"errors": ["declined"]}', {}, False),
         ('{"isError": true, "content": []}', {}, False),
-        ('{"success": false}', {}, False),
         ('{"ok": false}', {}, False),
-        ('{"status": "error"}', {}, False),
-        ("Error: declined", {}, False),
-        ("Traceback (most recent call last):", {}, False),
         (None, {}, False),
     ],
 )
@@ -252,31 +200,6 @@ async def test_a_call_that_failed_or_has_no_result_was_not_made(content: str | N
 
 def is_result(item: object) -> TypeGuard[dict]:
     return isinstance(item, dict) and item["role"] == "tool"
-
-
-async def test_a_result_that_anthropic_flags_is_a_failure():
-    use = {"type": "tool_use", "id": "t", "name": "refund", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "t", "content": "declined"}
-    attempts = [
-        Trajectory(
-            messages_and_choices=[
-                {"role": "user", "content": "A refund, please."},
-                {"role": "assistant", "content": [use]},
-                {"role": "user", "content": [{**result, "is_error": is_error}]},
-            ]
-        )
-        for is_error in (True, False)
-    ]
-    assert await scores(TrajectoryGroup(attempts), rubric="- calls refund") == [0.0, 1.0]
-
-
-async def test_quotes_of_the_rubric_and_of_results_are_not_held_against_a_score():
-    """A language model that wrote so would be asked again."""
-    rubric = '- says "Canberra"\n- of two attempts, the one that scores 0.9 is better than the best'
-    judged = await Judge("stand-in", rubric=rubric).score(
-        TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")])
-    )
-    assert [member.reward for member in judged] == [1.0, 0.0]
 
 
 async def test_a_name_that_is_no_model_of_ours_is_refused_at_once():
@@ -304,18 +227,6 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
             check_readable(rubric, [truth], whole=False)
 
 
-async def test_where_no_rubric_is_named_the_refusal_says_so_and_quotes_no_rule_that_nobody_wrote():
-    with pytest.raises(JudgeError, match="no rubric is named") as refused:
-        check_readable(Rubric.of(None), [Truth(rubric="- calls deny"), Truth()])
-    assert "rubric=" in refused.value.remedy
-    judged = await Judge("stand-in").score(TrajectoryGroup([desk(ending="Yes."), desk(ending="No.")]))
-    judgement = judged.trajectories[0].judgement
-    assert judgement
-    assert "no rubric is named" in (judgement.reason or "")
-    with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):
-        check_readable(Rubric.of(None), [Truth(rubric="Be kind.")], whole=False)
-
-
 def turn(*names: str, results: Sequence[str] = ()) -> list[Message]:
     """Calls of one turn, with their results; an argument is the call's own name."""
     function = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
@@ -338,17 +249,6 @@ SEEN, BLIND = [*turn("look_up"), *turn("refund"), *DONE], [*turn("look_up", "ref
 @pytest.mark.parametrize("rule", ["calls look_up before refund", "calls refund only after look_up"])
 async def test_a_call_beside_another_in_its_turn_did_not_come_after_it(rule):
     assert await scores_of(f"- {rule}", SEEN, BLIND) == [1.0, 0.0]
-
-
-async def test_attempts_that_look_alike_score_the_same_in_every_company():
-    rubric = '- calls refund when status == "open"'
-    alike = [
-        [*turn("look_up")[:1], {**turn("look_up")[1], "content": f'{{"status": "{status}"}}'}, *turn("refund"), *DONE]
-        for status in ("open", "open ")
-    ]
-    assert [await scores_of(rubric, each, DONE) for each in alike] == [[1.0, 0.0]] * 2
-    assert await scores_of(rubric, *alike, DONE) == [1.0, 1.0, 0.0]
-    assert await scores_of(rubric.replace("open", "open\N{NO-BREAK SPACE}"), *alike, DONE) == [1.0, 1.0, 0.0]
 
 
 PLAIN = "Your order is refunded."

@@ -1,13 +1,11 @@
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gavel.judge.panel.modes import orders
 from gavel.judge.prompt.call_prompt import GroupPrompts, count_message_tokens
 from gavel.judge.prompt.canonical_group import canonicalize
-from gavel.judge.prompt.fenced_transcript import draw_markers, read_transcripts
+from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, choice
@@ -47,21 +45,3 @@ def test_all_pairs_begin_with_the_same_text():
     [beginning] = {prompt.messages[1]["content"][: prompt.same_in_group] for prompt in made}
     assert DUMP in beginning
     assert len(made[0].messages[1]["content"]) < 2.2 * len(made[2].messages[1]["content"])
-
-
-@given(st.permutations(range(4)), st.integers(2, 4))
-def test_a_reader_finds_the_members_of_any_call(order, count):
-    texts = ["one", "two", "x" * 120, "x" * 120 + "!"]
-    prompts = prompts_of(*texts)
-    read = read_transcripts(prompts.fit(order[:count], 100_000).messages[1]["content"])
-    shown = {prompts.markers.labels[n]: prompts._whole.group.members[n].conversations[0].events for n in order[:count]}
-    assert list(read) == list(shown)
-    for label, events in shown.items():
-        assert read[label][0].events[-len(events) :] == events
-
-
-def test_the_prompt_does_not_depend_on_which_order_was_made_first():
-    first, second = prompts_of(*LONG), prompts_of(*LONG)
-    rows = orders(4, 4, "seed")
-    ahead = {row: first.fit(row, 8_000) for row in rows}
-    assert ahead == {row: second.fit(row, 8_000) for row in reversed(rows)}

@@ -10,9 +10,8 @@ from gavel.judge.prompt.canonical_group import (
     ToolCallEvent,
     canonicalize,
 )
-from gavel.judge.reply.verdict import read_verdict
 from gavel.llm.types import Message
-from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
 
 
@@ -46,28 +45,16 @@ def said(content: object, **fields: object) -> Trajectory:
     "content",
     [
         "<think>\nhmm\n</think>\n\nDone.",
-        "<think>hmm</think> <think>hmm</think> Done.",
-        "hmm, so\n</think>\n\nDone.",
-        "<thinking>hmm</thinking>\nDone.",
         "<seed:think>hmm</seed:think>Done.",
         "<|START_THINKING|>hmm<|END_THINKING|>Done.",
         "[THINK]hmm[/THINK]Done.",
-        "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Done.",
         "< think >hmm</ think >Done.",
-        "<scratchpad>hmm</scratchpad>\nDone.",
-        "<reflection>\nhmm\n</reflection>Done.",
-        "<inner_monologue>hmm</inner_monologue>Done.",
         '<details type="reasoning" done="true" duration="5">\n<summary>hmm</summary>\n> hmm\n</details>\nDone.',
-        "analysisThe user said hmm.assistantfinalDone.",
-        "analysis hmm. assistantfinal Done.",
-        "<|begin_of_thought|>hmm<|end_of_thought|>Done.",
-        "<th\u200bink>hmm</think>Done.",
         "Done. <think>hmm</think>",
         "Done.\n\n<think>hmm",
         "<think>hmm <think>hmm</think> hmm</think>Done.",
         [{"type": "text", "text": "<think>hmm</think>Done."}, {"type": "text", "text": "<think>hmm"}],
         [{"type": "text", "text": "<think>hmm"}, {"type": "text", "text": "hmm</think>Done."}],
-        [{"type": "text", "text": "<think>hmm</think>"}, {"type": "text", "text": "Done."}],
     ],
 )
 def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
@@ -82,7 +69,6 @@ def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
     [
         "<think>hmm",
         "<think>hmm `</think>` hm",
-        "<think>hmm</think>",
         "hmm</think>\n",
         "<|channel|>analysis<|message|>hmm",
         "analysisIt says hmm",
@@ -101,13 +87,9 @@ _CHATML = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
     ("role", "prompt", "shown"),
     [
         ("user", _CHATML + "<think>\n", ["", "4", "4"]),
-        ("user", "<｜begin▁of▁sentence｜><｜User｜>2 + 2?<｜Assistant｜><think>\n", ["", "4", "4"]),
-        ("user", "<s>[INST] 2 + 2? [/INST][THINK]", ["", "4", "4"]),
         ("assistant", "<think>\n", ["", "4", "4"]),
         ("user", _CHATML, ["5 or 4", "4", "4"]),
-        ("user", _CHATML + "<think>\n\n</think>\n\n", ["5 or 4", "4", "4"]),
         ("user", "What opens a thought?\n<think>", ["5 or 4", "4", "4"]),
-        ("user", "Q: 2 + 2? A: <think>", ["", "4", "4"]),
     ],
 )
 def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, prompt, shown):
@@ -123,15 +105,9 @@ def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, 
         "It ends with `</think>`.",
         "See: `<think>hmm</think>` is how it thinks.",
         'It said "<think>hmm</think>", so I asked again.',
-        "Its tags are '<think>' and “</think>”, as in «<think>hmm</think>».",
         "1. ```text\n<think>hmm</think>\n```",
-        "Yes:\n~~~~\n```\n<think>hmm</think>\n~~~\n~~~~",
-        "```\n<think>\nhmm\n</think>\n```",
         "I think so.",
-        "Put it in <scratchpad> tags, and <think> before you act.",
         "<details><summary>More</summary>It is 4.</details>",
-        "The channels are analysis and assistantfinal.",
-        "analysis of a format: `assistantfinal` comes last",
         "analysis of the data shows that it is 4.",
         "<answer>4</answer>",
     ],
@@ -141,31 +117,9 @@ def test_an_answer_about_thoughts_is_shown_whole(content):
     assert event == TextEvent("assistant", content)
 
 
-@pytest.mark.parametrize(
-    "thoughts",
-    ["<scratchpad>hm</scratchpad>", '<details type="reasoning">hm</details>', "analysisIt is 1.assistantfinal"],
-)
-def test_a_judge_may_think_in_the_same_forms(thoughts: str):
-    scores = {"K7QX": 0.9, "W3RT": 0.5}
-    read = read_verdict(thoughts + json.dumps(scores), list(scores))
-    assert {label: scored.score for label, scored in read.scores.items()} == scores
-
-
 def test_only_the_agent_thinks():
     asked = Trajectory(messages_and_choices=[{"role": "user", "content": "<think>hmm</think>Hi"}])
     assert "hmm" in repr(canonical(asked))
-
-
-@given(st.lists(st.sampled_from(["One", " two ", "\n", "é", "`x`", "3 < 4", '5" wide']), max_size=4), st.data())
-def test_thoughts_within_an_answer_change_nothing(words, data):
-    at = data.draw(st.integers(0, len(words)))
-    before, after = "".join(words[:at]), "".join(words[at:])
-    thoughts = st.text(st.sampled_from("hm \"`'\n<"), max_size=8)
-    one, other = (f"{before}<think>{data.draw(thoughts)}</think>{after}" for _ in "ab")
-    group = canonical(said(one), said(other))
-    assert len(group.members) == 1
-    assert "think" not in repr(group)
-    assert "".join(group.shared[-1].text.split()) == "".join((before + after).split())
 
 
 LINE_ENDS = ["\n", "\r\n", "\r", "\r\r\n", "\x85", "\u2028", "\u2029", " \n", "\t\r\n", "\u200b\n"]
@@ -204,11 +158,9 @@ def test_what_looks_alike_is_one(where, pieces, data):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("a b", "ab"),
         ("a\nb", "a\n\nb"),
         ("  a", "a"),
         ("a\tb", "a b"),
-        ("👨‍👩‍👧", "👨👩👧"),
         ("می‌خواهم", "میخواهم"),
         ('{"é": 1, "é": 2}', '{"é": 2}'),
         ('{"é": 3.14159265358979323846}', '{"é": 3.141592653589793}'),
@@ -217,45 +169,6 @@ def test_what_looks_alike_is_one(where, pieces, data):
 )
 def test_what_looks_different_is_two(one, other):
     assert len(canonical(said(one), said(other)).members) == 2
-
-
-def test_a_text_is_shown_as_it_is():
-    [event] = canonical(said("10\u00a0€\u2028 done\u200b.")).shared[-1:]
-    assert event == TextEvent("assistant", "10\u00a0€\u2028 done.")
-
-
-def test_additional_histories_count():
-    with_helper = desk("refund")
-    with_helper.additional_histories = [History(messages_and_choices=[{"role": "user", "content": "help"}])]
-    group = canonical(desk("refund"), with_helper)
-    assert len(group.members) == 2
-    assert {len(member.conversations) for member in group.members} == {1, 2}
-
-
-def test_what_all_begin_with_is_shared_and_nothing_more():
-    group = canonical(desk("get_order", "refund"), desk("get_order", "deny"))
-    assert group.shared[:2] == (
-        TextEvent("system", "You run the returns desk."),
-        TextEvent("user", "I want a refund for order 7890."),
-    )
-    assert group.shared[2] == ToolCallEvent("get_order", '{"id":"7890"}', '{"item":"lamp","days":10,"opened":true}')
-    firsts = {member.conversations[0].events[0] for member in group.members}
-    assert {event.name for event in firsts if isinstance(event, ToolCallEvent)} == {"refund", "deny"}
-
-
-def test_results_belong_to_their_calls_in_whatever_order_they_come():
-    calls = choice(calls=[("f", "{}"), ("g", "{}")])
-    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": str(n)} for n in (0, 1)]
-    group = canonical(
-        Trajectory(messages_and_choices=[calls, *results]), Trajectory(messages_and_choices=[calls, *reversed(results)])
-    )
-    assert group.members[0].conversations[0].events == ()
-    assert group.shared == (ToolCallEvent("f", "{}", "0"), ToolCallEvent("g", "{}", "1", same_turn=True))
-
-
-def test_a_result_without_a_call_is_a_message_of_a_tool():
-    group = canonical(Trajectory(messages_and_choices=[{"role": "tool", "tool_call_id": "x", "content": "?"}]))
-    assert group.shared == (TextEvent("tool", "?"),)
 
 
 def test_tools_are_shown_once_and_in_one_line():

@@ -16,7 +16,6 @@ from gavel.judge.prompt.provider_formats import (
     Unseen,
     View,
     read_messages,
-    unseen_content,
 )
 from gavel.scenarios.trajectory import Trajectory
 
@@ -35,7 +34,6 @@ def shown(*messages: dict) -> tuple[str, CanonicalGroup]:
 
 
 OPENAI = [
-    {"role": "system", "content": "Run the desk."},
     {"role": "user", "content": "Refund 7890."},
     {
         "role": "assistant",
@@ -48,10 +46,8 @@ OPENAI = [
     },
     {"role": "tool", "tool_call_id": "b", "content": '{"window": 30}'},
     {"role": "tool", "tool_call_id": "a", "content": '{"days": 10}', "name": "get_order"},
-    {"role": "assistant", "content": "Done."},
 ]
 ANTHROPIC = [
-    {"role": "system", "content": [{"type": "text", "text": "Run the desk.", "cache_control": {"type": "ephemeral"}}]},
     {"role": "user", "content": [{"type": "text", "text": "Refund 7890."}]},
     {
         "role": "assistant",
@@ -69,10 +65,8 @@ ANTHROPIC = [
             {"type": "tool_result", "tool_use_id": "b", "content": '{"window": 30}', "is_error": False},
         ],
     },
-    {"role": "assistant", "content": [{"type": "text", "text": "Done.", "citations": None}]},
 ]
 RESPONSES = [
-    {"role": "system", "content": [{"type": "input_text", "text": "Run the desk."}]},
     {"type": "message", "role": "user", "content": "Refund 7890."},
     {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "x"},
     {
@@ -93,12 +87,10 @@ RESPONSES = [
     },
     {"type": "function_call_output", "call_id": "a", "output": '{"days": 10}'},
     {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": '{"window": 30}'}]},
-    {"role": "assistant", "content": "Done."},
 ]
 
 
 CAMEL = [
-    {"role": "system", "content": "Run the desk."},
     {"role": "user", "parts": [{"text": "Refund 7890."}]},
     {
         "role": "model",
@@ -116,7 +108,6 @@ CAMEL = [
             {"functionResponse": {"name": "get_order", "response": {"days": 10}}},
         ],
     },
-    {"role": "model", "parts": [{"text": "Done."}]},
 ]
 FORMS = [ANTHROPIC, RESPONSES, CAMEL]
 
@@ -126,12 +117,10 @@ def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
     group = canonicalize({0: Trajectory(messages_and_choices=OPENAI), 1: Trajectory(messages_and_choices=other)})
     assert len(group.members) == 1
     assert group.shared == (
-        TextEvent("system", "Run the desk."),
         TextEvent("user", "Refund 7890."),
         TextEvent("assistant", "I look."),
         ToolCallEvent("get_order", '{"id":"7890","n":1}', '{"days":10}'),
         ToolCallEvent("get_policy", "{}", '{"window":30}', same_turn=True),
-        TextEvent("assistant", "Done."),
     )
 
 
@@ -163,37 +152,6 @@ UNSEEN_PARTS = [
 ]
 
 
-@pytest.mark.parametrize("part", UNSEEN_PARTS, ids=lambda part: str(part)[:50])
-@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
-def test_a_part_that_is_not_text_is_unseen_content(role, part):
-    found = events({"role": role, "content": [{"type": "text", "text": "look:"}, part]})
-    assert len(unseen_content(found)) == 1
-    said = found[0]
-    assert isinstance(said, TextEvent)
-    assert said.text.startswith("look:\n")
-    assert f"[{unseen_content(found)[0].tag}]" in said.text
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "assistant", "content": None, "audio": {"id": "a", "data": "AAAA", "transcript": "hello"}},
-        {"role": "user", "content": "see", "attachments": [{"file_id": "f"}]},
-        {"role": "user", "content": "see", "images": [PIXEL]},
-        {"role": "assistant", "content": None, "tool_calls": "f()"},
-        {"role": "assistant", "content": None, "tool_calls": [5]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"arguments": "{}"}}]},
-        {"role": "assistant", "function_call": "f"},
-        {"type": "item_reference", "id": "x"},
-        {"type": "image_generation_call", "id": "x", "result": PIXEL},
-        {"role": "user", "content": b"bytes"},
-    ],
-    ids=str,
-)
-def test_a_message_with_more_than_text_has_unseen_content(message):
-    assert unseen_content(events(message))
-
-
 @pytest.mark.parametrize(
     ("message", "texts"),
     [
@@ -223,27 +181,12 @@ def test_all_that_is_text_is_shown(message, texts):
     assert group.members[0].flags == () or UNSEEN not in group.members[0].flags
 
 
-def test_a_failed_tool_says_so_and_a_custom_tool_is_a_call():
-    found = events(
-        {"role": "assistant", "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "no", "is_error": True}]},
-        {"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "server_label": "s", "output": "it"},
-    )
-    assert found == (
-        ToolCallEvent("sh", "ls", "no\n[is_error: true]"),
-        TextEvent("assistant", '[server_label: "s"]'),
-        ToolCallEvent("find", "{}", "it"),
-    )
-
-
 @pytest.mark.parametrize(
     "part",
     [
         {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "low"}},
-        {"type": "input_image", "image_url": DATA_URL},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
         {"type": "image", "data": PIXEL, "mimeType": "image/png"},
-        {"type": "computer_screenshot", "image_url": DATA_URL},
         {"inlineData": {"mimeType": "image/png", "data": PIXEL}},
     ],
     ids=lambda part: part.get("type", "gemini"),
@@ -266,14 +209,6 @@ def test_an_image_at_an_address_is_sent_only_to_those_who_fetch_it():
     assert isinstance(events(message, view=View("embedded"))[0].attachments[0], Unseen)
     signed = View("any", redact=lambda text: text.replace("a.png", "?"))
     assert isinstance(events(message, view=signed)[0].attachments[0], Unseen)
-
-
-def test_an_image_in_a_tool_result_stands_with_its_call():
-    call = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
-    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "seen:"}, image]}
-    found = events({"role": "assistant", "content": [call]}, {"role": "user", "content": [result]})
-    assert [event.attachments != () for event in found] == [True]
 
 
 SKIPPED = frozenset({"type", "role", "id", "tool_call_id", "tool_use_id", "call_id", "signature", "cache_control"})
@@ -313,47 +248,34 @@ junk = st.recursive(
 texts = st.sampled_from(["hello", "", '{"a":1}', "data:image/png;base64,AAAA"])
 parts = st.one_of(
     st.sampled_from([part for part in UNSEEN_PARTS if not isinstance(part, dict) or part.get("image") is not object]),
+    st.builds(lambda text, extra: {"type": "output_text", "text": text, "extra": extra}, texts | junk, junk),
     st.builds(
-        lambda kind, text: {"type": kind, "text": text}, st.sampled_from(["text", "input_text", "output_text"]), texts
+        lambda name, given: {"type": "tool_use", "id": "a", "name": name, "input": given, "more": "x"}, junk, junk
     ),
-    st.builds(lambda text, extra: {"type": "text", "text": text, "extra": extra}, texts, junk),
-    st.builds(lambda value: {"type": "text", "text": value}, junk),
-    st.builds(lambda given: {"type": "tool_use", "id": "a", "name": "f", "input": given}, junk),
-    st.builds(lambda name: {"type": "server_tool_use", "id": "a", "name": name, "input": {}, "more": "x"}, junk),
     st.builds(lambda content: {"type": "tool_result", "tool_use_id": "a", "content": content}, junk),
-    st.builds(lambda content: {"type": "web_search_tool_result", "tool_use_id": "a", "content": content}, junk),
     st.just({"type": "thinking", "thinking": "hm"}),
-    st.builds(lambda value: {"type": "refusal", "refusal": value}, junk),
     st.builds(lambda source: {"type": "document", "source": source, "title": "t"}, junk),
-    st.builds(lambda value: {"type": "image_url", "image_url": value, "caption": "c"}, junk),
-    st.builds(lambda kind, value: {"type": kind, "payload": value}, st.sampled_from(["new", "text", "system"]), junk),
+    st.builds(lambda kind, value: {"type": kind, "payload": value}, st.sampled_from(["new", "text", "refusal"]), junk),
     junk,
 )
-calls = st.one_of(
-    st.builds(lambda name, given: {"id": "a", "function": {"name": name, "arguments": given}}, texts, junk),
-    st.builds(lambda given: {"id": "a", "type": "custom", "custom": {"name": "f", "input": given}}, junk),
-    st.builds(lambda more: {"id": "a", "function": {"name": "f", "arguments": "{}", "more": more}, "also": "x"}, junk),
-    junk,
+calls = junk | st.builds(
+    lambda name, given, more: {"id": "a", "function": {"name": name, "arguments": given, "more": more}, "also": "x"},
+    *(texts, junk, junk),
 )
 contents = st.lists(parts, max_size=3) | texts | junk
+more = st.dictionaries(
+    st.sampled_from(["name", "refusal", "audio", "annotations", "new", "function_call"]), junk, max_size=2
+)
 messages = st.one_of(
     st.builds(
-        lambda role, content, more: {"role": role, "content": content, **more},
-        st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "critic"]),
-        contents,
-        st.dictionaries(
-            st.sampled_from(["name", "refusal", "audio", "annotations", "files", "new", "function_call"]),
-            junk,
-            max_size=2,
-        ),
-    ),
-    st.builds(
-        lambda content, made: {"role": "assistant", "content": content, "tool_calls": made}, contents, st.lists(calls)
+        lambda role, content, made, more: {"role": role, "content": content, "tool_calls": made, **more},
+        *(st.sampled_from(["system", "user", "assistant", "tool", "critic"]), contents, st.lists(calls), more),
     ),
     st.builds(lambda given: {"type": "function_call", "call_id": "a", "name": "f", "arguments": given}, junk),
     st.builds(lambda given: {"type": "function_call_output", "call_id": "a", "output": given}, contents),
-    st.builds(lambda kind, given: {"type": kind, "value": given}, st.sampled_from(["new", "new_call", "text"]), junk),
-    st.builds(lambda content: {"type": "message", "content": content}, contents),
+    st.builds(
+        lambda kind, given: {"type": kind, "value": given}, st.sampled_from(["new", "new_call", "message"]), junk
+    ),
 )
 
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.http.requests import check_json
 from gavel.judge.service.http.wires import NemoVerify
 from gavel.judge.service.schemas.bodies import CriterionIn, MemberRequest, ScoreRequest
-from gavel.judge.service.schemas.records import KeyScope
-from gavel.scenarios.truth import truth_of
 from tests.judge.service.in_process import serving
 
 Ask = Any
@@ -85,24 +83,6 @@ def test_any_other_body_is_refused(ask: Ask, body: Any):
     assert ask(body).status_code in (400, 422)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"rubric": "Be kind."},
-        {"criteria": ["kind", {"name": "short", "text": "Is short.", "weight": 2}], "reference": "Jane Austen"},
-        {"metadata": {"task": {"reference": "Jane Austen"}}},
-        {"metadata": {"truth": {"rubric": "Be kind."}, "step": 3}},
-    ],
-    ids=str,
-)
-def test_the_truth_of_a_request_is_that_of_its_group(fields: dict[str, Any]):
-    of_members = {"metadata": fields.pop("metadata", {})}
-    members = [{"messages": [{"role": "user", "content": text}], **of_members} for text in "ab"]
-    request = ScoreRequest.model_validate({"trajectories": members, **fields})
-    assert bool(truth_of(request.group())) == bool(fields or of_members["metadata"])
-
-
 MESSAGES = [{"role": "user", "content": "Hello?"}]
 MEMBER = {"expected": 2, "id": "a", "messages": MESSAGES}
 SCORE = {"trajectories": [{"messages": MESSAGES}]}
@@ -111,22 +91,15 @@ CRITERION = {"name": "kind", "text": "It is kind."}
 NUMBERS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (MemberRequest, MEMBER, "expected"),
     (MemberRequest, MEMBER, "deadline_seconds"),
-    (MemberRequest, MEMBER, "orders"),
     (ScoreRequest, SCORE, "orders"),
     (CriterionIn, CRITERION, "weight"),
     (NemoVerify, VERIFY, "_ng_rollout_index"),
     (NemoVerify, VERIFY, "_ng_task_index"),
-    (NemoVerify, VERIFY, "_ng_group_attempt"),
 ]
 TRUTHS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (MemberRequest, MEMBER, "wait"),
     (MemberRequest, MEMBER, "retain"),
     (ScoreRequest, SCORE, "retain"),
-]
-SETTINGS: list[tuple[type[BaseModel], str]] = [
-    *((ServiceLimits, name) for name in ServiceLimits.model_fields),
-    *((ServiceConfig, name) for name in ("port", "group_size", "retention_days")),
-    *((KeyScope, name) for name in ("max_cost_usd", "requests_per_minute", "concurrent_groups")),
 ]
 
 
@@ -153,55 +126,15 @@ def test_what_is_no_truth_value_is_refused(model: type[BaseModel], body: dict[st
         model.model_validate_json(text)
 
 
-@pytest.mark.parametrize(("model", "name"), SETTINGS)
-def test_a_setting_is_a_number_or_its_text_and_no_truth_value(model: type[BaseModel], name: str):
-    assert model.model_validate({name: "2048"}) == model.model_validate({name: 2048})
-    for wrong in (True, False, "true", float("inf"), float("nan")):
-        with pytest.raises(ValidationError, match=name):
-            model.model_validate({name: wrong})
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
-)
-
-
-@given(value=VALUES, ascii_only=st.booleans())
-def test_whatever_json_writes_is_taken(value: Any, ascii_only: bool) -> None:
-    text = json.dumps(value, ensure_ascii=ascii_only)
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError:
-        return
-    if "\\ud" in text:  # half of a pair may stand alone
-        return
-    check_json(encoded)
-
-
 BAD = {
     "NaN": b'{"a": NaN}',
     "infinity": b"[-Infinity]",
-    "a number beyond all floats": b'{"a": 1e999}',
-    "a long number beyond all floats": b"[" + b"9" * 400 + b".5]",
-    "a negative one": b"[-12E+308]",
     "a name twice": b'{"rubric": "a", "b": 1, "rubric": "c"}',
-    "a name twice, once escaped": b'{"a": 1, "\\u0061": 2}',
     "a name twice, deep within": b'[{"x": {"y": [1, {"a": 1, "a": 1}]}}]',
     "a mark of UTF-8": b"\xef\xbb\xbf{}",
     "UTF-16": "{}".encode("utf-16"),
-    "UTF-16 without a mark": "{}".encode("utf-16-le"),
-    "Latin-1": '"é"'.encode("latin-1"),
-    "a surrogate": b'"\\ud800"',
     "a surrogate in UTF-8": b'"\xed\xa0\x80"',
-    "an overlong character": b'"\xc0\xaf"',
     "a control character": b'"\x01"',
-    "too deep": b"[" * 100_000,
     "two values": b"{}{}",
     "nothing": b"",
     "a comment": b"{} // x",
@@ -214,11 +147,6 @@ def test_what_readers_differ_on_is_refused(what: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
         check_json(BAD[what])
     assert 0 < len(str(refused.value)) < 300
-
-
-@pytest.mark.parametrize("text", [b'"1e999"', b"[1e-999]", b"[1e308]", b'{"a": {"a": 1}}', b"[" + b"9" * 400 + b"]"])
-def test_what_only_looks_like_it_is_taken(text: bytes) -> None:
-    check_json(text)
 
 
 @given(exponent=st.integers(-400, 400), digits=st.integers(1, 400), point=st.booleans())

@@ -108,22 +108,8 @@ async def deleted(client: httpx.AsyncClient) -> httpx.Response:
     return answer
 
 
-async def deleted_group(client: httpx.AsyncClient) -> httpx.Response:
-    sent = [
-        client.post(
-            "/v1/groups/h/members",
-            json={"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), **OPTIONS},
-        )
-        for n in (1, 2)
-    ]
-    answer = (await asyncio.gather(*sent))[0]
-    assert (await client.delete(f"/v1/judgements/{answer.json()['judgement']}")).status_code == 204
-    return answer
-
-
 WAYS: list[Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]] = [
-    *(at_once, polled, in_a_batch, by_members),
-    *(deleted, deleted_group),
+    *(at_once, polled, in_a_batch, by_members, deleted),
 ]
 
 
@@ -190,20 +176,6 @@ async def test_old_judgements_leave_while_they_are_paged_through_and_read(config
             assert (await client.get(place.removeprefix("/v1"))).status_code == 404
         await engine.store.overwrite_erased()
         assert traces_in(Path(config.database).parent) == []
-
-
-async def test_a_group_that_waits_for_members_outlives_the_expiry_of_others(config: ServiceConfig):
-    async with serving(config) as client:
-        engine = client._transport.app.state.engine  # type: ignore[attr-defined]
-        body = {"expected": 2, "id": "m1", "messages": messages("a")}
-        waiting = asyncio.create_task(client.post("/v1/groups/g/members", json=body))
-        await asyncio.sleep(0.2)
-        await engine.store.delete_before(2**40)
-        last = await client.post("/v1/groups/g/members", json={**body, "id": "m2", "messages": messages("b")})
-        assert (last.status_code, (await waiting).status_code) == (200, 200)
-        await engine.store.delete_before(2**40)
-        gone = await client.get("/v1/groups/g/members/m1")
-        assert (gone.status_code, gone.json()["type"]) == (404, "urn:gavel:problem:not-found")
 
 
 async def test_a_judgement_with_very_many_replies_can_be_deleted(config: ServiceConfig):

@@ -13,14 +13,12 @@ import httpx
 import pytest
 
 from gavel.judge.service.config import KeyConfig, ServiceConfig
-from gavel.judge.service.engine.admission import EAGER_SECONDS, Admission
-from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.engine.admission import EAGER_SECONDS
 from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
-from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts
+from tests.endpoint import Answer, Endpoint, Request
 from tests.judge.service.in_process import MODEL, config_of, group, messages, outcome, serving
-from tests.judge.service.processes import served
 from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
@@ -170,38 +168,6 @@ async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
             assert outcome(refused) == (401, "unauthorized")
 
 
-async def test_a_key_of_the_settings_has_one_budget_and_what_it_may_do_is_as_the_settings_say(
-    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("CI_KEY", "c" * 40)
-    headers = {"Authorization": f"Bearer {'c' * 40}"}
-    async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 1e-9})) as client:
-        assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"] > 0
-        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
-    monkeypatch.setenv("CI_KEY", "d" * 40)  # another key of the same name, and what was spent stays
-    headers = {"Authorization": f"Bearer {'d' * 40}"}
-    async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 2e-9})) as client:
-        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
-    async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 9})) as client:
-        assert (await client.post("/v1/score", json=group("a", "c"), headers=headers)).status_code == 200
-    database = Database.open(config.database)
-    (row,) = KeyStore(database).all_now()
-    assert (row.id, row.name, row.token_hash) == ("settings/ci", "ci", "")
-    assert row.spent_usd > 0
-    KeyStore(database).revoke("settings/ci")
-    database.close()
-    async with serving(settings_with(config, ci={"env": "CI_KEY"})) as client:
-        assert (await client.get("/v1/judgements", headers=headers)).status_code == 401
-
-
-def test_one_key_has_one_name(config: ServiceConfig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CI_KEY", "c" * 40)
-    database = Database.open(config.database)
-    with pytest.raises(ServiceError, match="the same key"):
-        Admission(database, settings_with(config, a={"env": "CI_KEY"}, b={"env": "CI_KEY"}).keys)
-    database.close()
-
-
 async def test_a_key_may_ask_for_its_judges_only(config: ServiceConfig):
     headers = key_of(config, judges=[OTHER_MODEL])
     async with serving(config) as client:
@@ -222,33 +188,6 @@ async def test_requests_above_the_rate_wait_whatever_the_clock_does(
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert outcome(answers[-1]) == (429, "rate")
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
-
-
-async def test_a_key_has_only_so_many_unfinished_groups(config: ServiceConfig):
-    headers = key_of(config, concurrent_groups=1)
-    body = {"expected": 2, "messages": messages("a")}
-    async with serving(config) as client:
-        for group_name, expected in (("g", (202, "")), ("h", (429, "too-many-groups"))):
-            path = f"/v1/groups/{group_name}/members?wait=false"
-            answer = await client.post(path, json={**body, "id": "m"}, headers=headers)
-            assert outcome(answer) == expected
-        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-        assert (outcome(refused), refused.headers["retry-after"]) == ((429, "too-many-groups"), "1")
-        second = {**body, "id": "n", "messages": messages("b")}
-        assert (await client.post("/v1/groups/g/members", json=second, headers=headers)).status_code == 200
-        assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).status_code == 200
-
-
-async def test_a_spent_budget_is_refused_also_after_a_restart(config: ServiceConfig):
-    headers, free = key_of(config, max_cost_usd=1e-9), key_of(config)
-    async with serving(config) as client:
-        paid = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-        assert paid.json()["cost_usd"] > 0
-        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
-        assert (await client.post("/v1/score", json=group("a", "c"), headers=free)).status_code == 200
-    async with serving(config) as client:
-        assert outcome(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
-        assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
 
 
 async def test_limits_of_a_key_hold_for_requests_that_come_at_once_and_at_two_processes(
@@ -278,16 +217,6 @@ async def test_limits_of_a_key_hold_for_requests_that_come_at_once_and_at_two_pr
     assert Counter(map(outcome, answers)) == {(202, ""): 3, (429, "too-many-groups"): 29}
 
 
-async def test_what_another_process_spends_is_spent_at_once(tmp_path: Path, endpoint: Endpoint, database_url: str):
-    endpoint.script = [by_content_and_position]
-    config = config_of(tmp_path, endpoint, database=database_url)
-    headers = key_of(config, max_cost_usd=1e-9)
-    async with serving(config) as one, serving(config) as other:
-        assert (await one.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"] > 0
-        refused = await other.post("/v1/score", json=group("a", "c"), headers=headers)
-    assert outcome(refused) == (403, "over-budget")
-
-
 async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: ServiceConfig):
     headers = key_of(config, max_cost_usd=1e-9, concurrent_groups=1)
     member = {"expected": 2, "id": "m", "messages": messages("a"), "wait": False}
@@ -304,29 +233,6 @@ async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: 
         assert (await client.post("/v1/score", json=group("a", "c"), headers=once)).json() == paid.json()
         new = await client.post("/v1/score", json=group("a", "d"), headers=headers | {"Idempotency-Key": "twice"})
     assert outcome(new) == (403, "over-budget")
-
-
-async def test_a_budget_outlives_an_outage_of_the_judge_model(tmp_path: Path, endpoint: Endpoint, monkeypatch):
-    limit_attempts(monkeypatch, 2)
-    endpoint.script = [fails(500)]
-    config = config_of(tmp_path, endpoint)
-    headers = key_of(config, max_cost_usd=1.0)
-    async with serving(config) as client:
-        assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).status_code == 502
-        endpoint.script = [by_content_and_position]
-        scored = await client.post("/v1/score", json=group("a", "c"), headers=headers)
-        assert scored.json()["cost_usd"] > 0
-
-
-async def test_a_service_with_keys_may_be_reached_from_elsewhere(config: ServiceConfig):
-    headers = {**key_of(config), "Host": "judge.example.com"}
-    async with serving(config) as client:
-        assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
-    async with served(config.model_copy(update={"host": "0.0.0.0", "port": 0})) as service:
-        url = service.url.replace("0.0.0.0", "127.0.0.1")
-        async with httpx.AsyncClient() as client:
-            assert outcome(await client.get(f"{url}/v1/judgements")) == (401, "unauthorized")
-            assert (await client.get(f"{url}/v1/judgements", headers=headers)).status_code == 200
 
 
 async def test_a_token_is_nowhere_in_the_database_or_the_log(

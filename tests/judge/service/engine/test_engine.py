@@ -1,6 +1,8 @@
-"""What is accepted is judged, charged and answered, whoever dies, deletes or waits meanwhile."""
+"""What is accepted is judged, charged, answered and traced, whoever dies, deletes or waits meanwhile."""
 
 import asyncio
+import gzip
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,20 +11,23 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
-from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.engine.telemetry import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import KeyScope, NewJudgement, Verdict
-from gavel.judge.service.store import judgement_store, leases
+from gavel.judge.service.schemas.records import KeyScope, NewJudgement
+from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.key_store import Key, KeyStore
 from gavel.judge.service.store.tables import replies
-from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, says, scores
+from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
+from tests.fake_server import Call, FakeServer
 from tests.judge.service.in_process import config_of, group, running, serving
 from tests.judge.service.stub import Stub, body, by_content_and_position, worths
 from tests.limits import HANG_SECONDS
@@ -67,15 +72,6 @@ async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: End
                 await engine.submit(request(accepted))
                 accepted += 1
         assert accepted >= 3  # one is judged, two wait in the database, some in memory
-
-
-async def test_one_who_waits_too_long_gets_the_unfinished_record(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [endpoint.silence]
-    limits = ServiceLimits(shutdown_seconds=0)
-    async with running(config_of(tmp_path, endpoint, limits=limits)) as engine:
-        record = await engine.score(request(1), wait=0.05)
-        assert not record.is_finished
-        assert await engine.result(record, wait=0.05) == record
 
 
 async def test_one_who_waits_for_a_judgement_that_is_deleted_is_told(tmp_path: Path, endpoint: Endpoint):
@@ -139,24 +135,6 @@ async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_agai
         record = await engine.score(request(1))
         assert record.verdict is not None
         assert [member.score for member in record.verdict.members] == expected(1)
-
-
-async def test_an_unforeseen_error_is_a_failed_judgement_and_tells_no_transcript(
-    tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    transcript = "a sec" + "ret transcript"
-    async with running(config_of(tmp_path, endpoint)) as engine:
-
-        async def breaks(group: object, **options: object) -> None:
-            raise ValueError(transcript)
-
-        monkeypatch.setattr(engine.judges.default, "score", breaks)
-        record = await engine.score(ScoreRequest.model_validate(group(transcript, "b")))
-        assert record.status == "failed"
-        assert record.verdict is not None
-        assert record.verdict.problem == "an internal error: ValueError."
-        assert "ValueError" in caplog.text
-        assert transcript not in caplog.text
 
 
 @pytest.mark.parametrize("outage", ["failing", "dripping"])
@@ -289,110 +267,48 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
     assert MARKER.encode() not in await asyncio.to_thread(Path(config.database).read_bytes)
 
 
-async def test_a_judgement_that_fails_after_a_paid_call_is_charged(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [by_content_and_position, fails(401)]
-    config = config_of(tmp_path, endpoint, {"orders": 2, "concurrency": 1})
-    headers, key_id = make_key(config)
-    async with serving(config) as client:
-        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-        assert refused.status_code == 502
-    assert read_key(config, key_id).spent_usd > 0
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 
 
-async def test_a_stop_charges_what_was_answered(tmp_path: Path, endpoint: Endpoint):
-    held = Held()
-    endpoint.script = [by_content_and_position, held]
-    limits = ServiceLimits(shutdown_seconds=0)
-    config = config_of(tmp_path, endpoint, {"orders": 2, "concurrency": 1}, limits=limits)
-    headers, key_id = make_key(config, max_cost_usd=1.0)
-    async with serving(config) as client:
-        await client.post("/v1/score?wait=false", json=group("a", "b"), headers=headers)
-        assert await asyncio.to_thread(held.is_asked.wait, HANG_SECONDS)
-    held.may_answer.set()
-    key = read_key(config, key_id)
-    assert key.spent_usd > 0
-    assert key.unpriced_groups == 0
+@pytest.mark.parametrize(
+    "header",
+    ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
+)
+def test_what_is_no_trace_context_begins_a_trace(header: str):
+    assert Tracing(TracerProvider()).traceparent(header) is None
+    assert Tracing(TracerProvider()).traceparent(TRACEPARENT) == TRACEPARENT
 
 
-async def test_a_judgement_that_another_process_finished_first_is_charged_once_each(tmp_path: Path, endpoint: Endpoint):
-    held = Held()
-    endpoint.script = [held]
-    config = config_of(tmp_path, endpoint, {"orders": 1})
-    _, key_id = make_key(config)
-    async with running(config) as engine:
-        request = ScoreRequest.model_validate(group("a", "b"))
-        record = (await engine.submit(request, Caller(key_id))).record
-        assert await asyncio.to_thread(held.is_asked.wait, HANG_SECONDS)
-        await engine.store.finish(record, Verdict.unscored(["0", "1"], "elsewhere"))
-        held.may_answer.set()
-        await until(lambda: read_key(config, key_id).spent_usd > 0)
-        kept = await engine.store.get(record.id)
-        assert kept is not None
-        assert kept.status == "unscored"
+class Collector(FakeServer):
+    """Takes spans over OTLP/HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[ExportTraceServiceRequest] = []
+
+    def respond(self, call: Call) -> Answer:
+        assert (call.method, call.path) == ("POST", "/v1/traces")
+        body = gzip.decompress(call.body) if call.headers.get("content-encoding") == "gzip" else call.body
+        self.requests.append(ExportTraceServiceRequest.FromString(body))
+        return Answer(b"", headers={"Content-Type": "application/x-protobuf"})
 
 
-def refuses(*words: str) -> Callable[[Request], Answer]:
-    """A judge model that refuses prompts with one of the words."""
-
-    def step(request: Request) -> Answer:
-        text = str(request["messages"])
-        if any(word in text for word in words):
-            return says("", refusal="I cannot help with that.")
-        return by_content_and_position(request)
-
-    return step
-
-
-async def test_replies_of_a_search_for_what_is_refused_are_erased_too(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [refuses("rude")]
-    config = config_of(tmp_path, endpoint)
-    answers = ["rude", f"{MARKER} kind", "warm", "mild", "calm", "soft", "good", "fair"]
-    async with serving(config) as client:
-        judged = await client.post("/v1/score", json=group(*answers, retain=False))
-        assert judged.status_code == 200
-        assert sum(score is None for score in judged.json()["scores"]) == 1
-    assert reply_count(config) == 0
-    async with serving(config) as client:
-        judged = await client.post("/v1/score", json=group(*answers))
-        assert reply_count(config) > 0
-        await client.delete(judged.headers["location"])
-    assert reply_count(config) == 0
-
-
-async def test_what_is_deleted_while_its_outcome_is_written_is_charged_and_erased(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [by_content_and_position]
-    config = config_of(tmp_path, endpoint, {"orders": 1})
-    headers, key_id = make_key(config)
-
-    async def begin_and_delete(client: httpx.AsyncClient, number: int) -> None:
-        body = group(f"{MARKER} {number}", "b")
-        accepted = await client.post("/v1/score?wait=false", json=body, headers=headers)
-        await asyncio.sleep(0.004 * number)
-        assert (await client.delete(accepted.headers["location"], headers=headers)).status_code == 204
-
-    async with serving(config) as client:
-        one = (await client.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"]
-        await asyncio.gather(*(begin_and_delete(client, number) for number in range(20)))
-        await until(lambda: read_key(config, key_id).spent_usd > (len(endpoint.requests) - 0.5) * one)
-    assert read_key(config, key_id).spent_usd == pytest.approx(len(endpoint.requests) * one)
-    assert reply_count(config) == 1
-
-
-async def test_a_judgement_that_cannot_be_stored_fails_at_once_and_is_charged(
+async def test_spans_are_sent_to_where_the_environment_says(
     tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     endpoint.script = [by_content_and_position]
-    config = config_of(tmp_path, endpoint)
-    headers, key_id = make_key(config)
-    whole = judgement_store.outcome_columns
-
-    def too_large(verdict: Verdict, finished_at: float) -> dict[str, Any]:
-        return whole(verdict, finished_at) | ({"prompt_tokens": 2**64} if verdict.group else {})
-
-    monkeypatch.setattr(judgement_store, "outcome_columns", too_large)
-    async with serving(config) as client, asyncio.timeout(HANG_SECONDS):
-        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-    assert refused.status_code == 502
-    assert refused.json()["detail"] == "the judgement cannot be stored: OverflowError."
-    assert read_key(config, key_id).spent_usd > 0
-    assert len(endpoint.requests) == 2
+    collector = Collector()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    try:
+        async with serving(config_of(tmp_path, endpoint, otel=True)) as client:
+            await client.post("/v1/score", json=group("secret", "b"), headers={"traceparent": TRACEPARENT})
+    finally:
+        collector.close()
+    (resource,) = (spans for request in collector.requests for spans in request.resource_spans)
+    names = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
+    assert names["service.name"] == "gavel"
+    spans = [span for scope in resource.scope_spans for span in scope.spans]
+    assert sorted(span.name for span in spans) == ["chat gpt-5-mini", "chat gpt-5-mini", "judge group"]
+    assert {span.trace_id.hex() for span in spans} == {TRACE}
+    assert "secret" not in json.dumps(str(collector.requests))

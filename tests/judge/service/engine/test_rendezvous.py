@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gavel.judge.service.config import ServiceLimits
-from tests.endpoint import Answer, Endpoint
+from tests.endpoint import Endpoint
 from tests.judge.service.in_process import config_of, kind, messages, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub import by_content_and_position
@@ -49,32 +49,9 @@ async def test_each_caller_gets_the_score_that_the_same_group_has_when_it_is_jud
     assert {(one["status"], one["expected"], one["arrived"]) for one in answers.values()} == {("scored", 5, 5)}
 
 
-async def test_a_caller_that_does_not_wait_asks_later(client: httpx.AsyncClient):
-    first = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
-    assert (first.status_code, first.json()["status"], first.json()["arrived"]) == (202, "open", 1)
-    place = first.headers["location"]
-    assert (await client.get(place)).json()["status"] == "open"
-    second = await client.post("/v1/groups/g/members", json=member("m1", 2))
-    later = await client.get(f"{place}?wait=60")
-    assert (later.status_code, later.json()["judgement"]) == (200, second.json()["judgement"])
-    whole = (await client.get(f"/v1/judgements/{second.json()['judgement']}")).json()
-    assert whole["scores"] == [later.json()["score"], second.json()["score"]]
-
-
-async def test_the_same_body_again_is_the_same_member(client: httpx.AsyncClient, endpoint: Endpoint):
-    for _ in range(3):
-        await client.post("/v1/groups/g/members", json=member("m0", 2, wait=False))
-    last = await client.post("/v1/groups/g/members", json=member("m1", 2))
-    again = await client.post("/v1/groups/g/members", json=member("m1", 2))
-    assert again.json() == last.json()
-    assert (last.json()["arrived"], len(endpoint.requests)) == (2, 2)
-
-
 CONFLICTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "another number of members": (member("m1", 3), "group-differs", "settings: expected (2, not 3)."),
     "another rubric": (member("m1", 2, rubric="Be short."), "group-differs", "settings: rubric."),
-    "another deadline": (member("m1", 2, deadline_seconds=5), "group-differs", "settings: deadline_seconds."),
-    "several": (member("m1", 2, orders=1, on_deadline="unscored"), "group-differs", "settings: on_deadline, orders."),
     "an id with other content": ({**member("m1", 2), "id": "m0"}, "member-differs", "another member 'm0' already."),
 }
 
@@ -100,11 +77,8 @@ async def test_a_member_too_many_is_refused(client: httpx.AsyncClient):
 
 BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "more members than are allowed": (member("m0", 9), 422, "invalid-request"),
-    "no members": (member("m0", 0), 422, "invalid-request"),
     "an id that is no part of a path": (member("a/b"), 422, "invalid-request"),
-    "a rubric of blanks": (member("m0", rubric=" "), 422, "invalid-request"),
     "an unknown judge": (member("m0", judge="openai/gpt-6"), 422, "invalid-request"),
-    "no deadline that ever comes": (member("m0", deadline_seconds=0), 422, "invalid-request"),
     "an unknown field": (member("m0", expect=2), 422, "invalid-request"),
     "too large": (member("x" * 30_000), 413, "too-large"),
 }
@@ -144,60 +118,6 @@ async def test_at_the_deadline_those_that_came_are_judged_or_left_unscored(
     assert (late.status_code, kind(late)) == (409, "group-closed")
 
 
-async def test_groups_of_different_projects_are_different(client: httpx.AsyncClient):
-    await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
-    other = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2, project="p"))
-    assert other.json()["arrived"] == 1
-    assert (await client.get(other.headers["location"])).status_code == 202
-    assert (await client.get("/v1/groups/g/members/m0?project=q")).status_code == 404
-
-
-async def test_members_may_come_to_different_processes(tmp_path: Path, endpoint: Endpoint, database_url: str):
-    endpoint.script = [by_content_and_position]
-    config = config_of(tmp_path, endpoint, database=database_url)
-    chance = random.Random(1)
-    arrivals = [(f"g{number}", name) for number in range(24) for name in ANSWERS]
-    chance.shuffle(arrivals)
-    async with serving(config) as one, serving(config) as other:
-
-        async def arrive(group: str, name: str) -> dict[str, Any]:
-            body = member(name) | {"messages": messages(f"{ANSWERS[name]}-in-{group}")}
-            answer = await chance.choice([one, other]).post(f"/v1/groups/{group}/members", json=body)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
-
-        answers = await asyncio.gather(*(arrive(*each) for each in arrivals))
-        at_once = {"trajectories": [{"messages": messages(f"{text}-in-g7")} for text in ANSWERS.values()]}
-        judged = (await one.post("/v1/score", json=at_once)).json()
-    assert {(answer["status"], answer["arrived"]) for answer in answers} == {("scored", 5)}
-    assert len({(answer["group"], answer["judgement"]) for answer in answers}) == 24
-    scores = {answer["id"]: answer["score"] for answer in answers if answer["group"] == "g7"}
-    assert (judged["calls"], [scores[name] for name in ANSWERS]) == (0, judged["scores"])
-
-
-async def test_a_failed_judgement_is_tried_again_when_its_members_come_again(tmp_path: Path, endpoint: Endpoint):
-    refusal = {"error": {"message": "Incorrect API key provided.", "type": "invalid_request_error"}}
-    endpoint.script = [lambda request: Answer(refusal, 401)]
-    config = config_of(tmp_path, endpoint)
-    async with serving(config) as client:
-        await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
-        failed = await client.post("/v1/groups/g/members", json=member("m1", 2))
-        assert (failed.status_code, kind(failed)) == (502, "judge-failed")
-    endpoint.script = [by_content_and_position]
-    async with serving(config) as client:  # a judge whose key is wrong is asked again by the next process only
-        again = await client.post("/v1/groups/g/members", json=member("m1", 2))
-        assert (again.status_code, again.json()["status"]) == (200, "scored")
-
-
-async def test_deleting_its_judgement_deletes_the_group(client: httpx.AsyncClient):
-    await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
-    judged = (await client.post("/v1/groups/g/members", json=member("m1", 2))).json()
-    assert (await client.delete(f"/v1/judgements/{judged['judgement']}")).status_code == 204
-    assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
-    anew = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
-    assert anew.json()["arrived"] == 1
-
-
 async def until_so_many_wait(number: int, url: str, client: httpx.AsyncClient) -> None:
     async with asyncio.timeout(HANG_SECONDS):
         while True:
@@ -217,19 +137,6 @@ async def test_a_stopping_service_keeps_nobody_waiting_for_members_that_cannot_c
         assert await asyncio.to_thread(service.stop) == 0
         answer = await waiting
         assert (answer.status_code, answer.json()["status"]) == (202, "open")
-
-
-async def test_a_caller_that_goes_away_is_waited_for_no_longer(tmp_path: Path, endpoint: Endpoint):
-    async with (
-        served(config_of(tmp_path, endpoint, port=0)) as service,
-        httpx.AsyncClient(timeout=HANG_SECONDS) as client,
-    ):
-        waiting = asyncio.create_task(client.post(f"{service.url}/v1/groups/g/members", json=member("m0", 2)))
-        await until_so_many_wait(1, service.url, client)
-        waiting.cancel()  # which closes its connection
-        await until_so_many_wait(0, service.url, client)
-        place = f"{service.url}/v1/groups/g/members/m0"
-        assert (await client.get(place)).json()["status"] == "open"  # the member itself stays
 
 
 async def test_open_groups_go_on_after_a_kill(tmp_path: Path, endpoint: Endpoint):
@@ -267,11 +174,3 @@ async def test_a_group_that_waits_for_members_can_be_deleted_and_who_waits_is_to
     again = await client.post("/v1/groups/g/members?wait=false", json=member("m2", 2))
     assert (again.status_code, again.json()["arrived"]) == (202, 1)
     assert endpoint.requests == []
-
-
-async def test_a_deadline_that_is_over_at_once_leaves_no_group_without_members(client: httpx.AsyncClient):
-    alone = await client.post("/v1/groups/g/members", json=member("m0", 2, deadline_seconds=1e-12))
-    assert (alone.status_code, alone.json()["arrived"]) == (200, 1)
-    assert alone.json()["score"] is None
-    listed = (await client.get("/v1/judgements")).json()["judgements"]
-    assert [one["members"] for one in listed] == [1]

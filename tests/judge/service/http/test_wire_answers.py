@@ -203,32 +203,12 @@ async def test_nemo_gym_masks_a_rollout_that_is_not_scored(config: ServiceConfig
 
 BAD: dict[str, tuple[str, Any, int, str]] = {
     "ORS: an unknown environment": ("/nowhere/score_group", ors(ANSWERS), 404, "no-such-environment"),
-    "ORS: nobody": ("/judge/score_group", ors([]), 422, "invalid-request"),
     "ORS: an unknown task": ("/judge/score_group", {**ors(["a"]), "task_id": "x"}, 404, "not-found"),
     "NeMo Gym: no rollout index": ("/verify", {**verify(0, "a"), "_ng_rollout_index": None}, 422, "invalid-request"),
-    "NeMo Gym: items that are none": (
-        "/compare",
-        {"conversation_history": [], "response_objs": [{"output": [{"type": "message"}]}]},
-        422,
-        "invalid-request",
-    ),
-    "NeMo Gym: history without roles": (
-        "/compare",
-        {"conversation_history": [{}], "response_objs": [response("a")]},
-        422,
-        "invalid-request",
-    ),
     "slime: nobody": ("/slime/run", [], 422, "invalid-request"),
-    "slime: several tasks": ("/slime/run", [sample("a", "x"), sample("b", "y")], 422, "invalid-request"),
     "slime: several prompts": (
         "/slime/run",
         [sample("a"), {**sample("b"), "prompt": "Why is the grass green?"}],
-        422,
-        "invalid-request",
-    ),
-    "NeMo Gym: a principle of blanks": (
-        "/compare",
-        {"conversation_history": [], "response_objs": [response("a"), response("b")], "principle": " "},
         422,
         "invalid-request",
     ),
@@ -242,13 +222,6 @@ async def test_what_cannot_be_judged_is_refused_with_a_problem(what: str, config
     async with serving(config) as client:
         refused = await client.post(path, json=body)
     assert (refused.status_code, refused.json()["type"]) == (status, f"urn:gavel:problem:{kind}"), refused.text
-
-
-async def test_without_a_group_size_the_wires_of_single_samples_say_how_to_set_it(config: ServiceConfig):
-    async with serving(config.model_copy(update={"group_size": None})) as client:
-        for path, body in (("/verify", verify(0, "a")), ("/slime/run", sample("a"))):
-            refused = await client.post(path, json=body)
-            assert (refused.status_code, refused.json()["type"]) == (422, "urn:gavel:problem:no-group-size")
 
 
 async def test_an_environment_of_ors_is_a_rubric_and_a_label_of_slime_a_reference(

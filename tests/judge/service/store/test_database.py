@@ -1,28 +1,24 @@
 """The database: its one writer, where its file may be, and what it says when it cannot be written."""
 
 import asyncio
-import multiprocessing
-import os
 import resource
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import httpx
-import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.schemas.records import KeyScope
 from gavel.judge.service.store import database as database_module
-from gavel.judge.service.store.database import Database, database_url, engine_of, file_system
+from gavel.judge.service.store.database import Database, database_url
 from gavel.judge.service.store.key_store import KeyStore
 from gavel.judge.service.store.tables import VERSION, claims
 from gavel.judge.service.store.tables import keys as key_rows
@@ -116,19 +112,6 @@ def test_other_databases_are_refused_with_what_to_give(text: str):
         database_url(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("a/b.sqlite", "sqlite:///a/b.sqlite"),
-        ("sqlite:///x.db", "sqlite:///x.db"),
-        ("postgresql://me:secret@host:5433/name", "postgresql+psycopg://me:***@host:5433/name"),
-        ("postgres://host/name", "postgresql+psycopg://host/name"),
-    ],
-)
-def test_a_path_or_a_url_names_a_database(text: str, url: str):
-    assert database_url(text).render_as_string() == url
-
-
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path):
     path = tmp_path / "notes.txt"
     path.write_text("no database " * 100)
@@ -185,37 +168,6 @@ async def test_a_file_that_is_taken_away_is_written_to_no_more_until_it_is_back(
         database.close()
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_a_write_waits_for_the_writer_before_it_for_a_while(
-    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    if not ends:
-        monkeypatch.setattr(database_module, "_LOCKED_SECONDS", 0.1)
-    engine = engine_of(sa.URL.create("sqlite", database=str(tmp_path / "file")), writes=True)
-    errors: list[OperationalError] = []
-
-    def insert() -> None:
-        try:
-            with engine.begin() as connection:
-                connection.exec_driver_sql("INSERT INTO number VALUES (1)").close()
-        except OperationalError as error:
-            errors.append(error)
-
-    with closing(sqlite3.connect(tmp_path / "file", isolation_level=None)) as other:
-        other.execute("PRAGMA journal_mode = WAL")
-        other.execute("CREATE TABLE number (one INTEGER)")
-        other.execute("BEGIN IMMEDIATE")
-        writing = threading.Thread(target=insert)
-        writing.start()
-        writing.join(0.2 if ends else HANG_SECONDS)
-        assert writing.is_alive() is ends
-        other.execute("COMMIT")
-        writing.join(HANG_SECONDS)
-        assert other.execute("SELECT count(*) FROM number").fetchone() == (int(ends),)
-    assert len(errors) == (not ends)
-    engine.dispose()
-
-
 async def test_a_write_that_hangs_is_an_error_after_a_while(database: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(database_module, "_WRITE_SECONDS", 0.1)
     disk = threading.Event()
@@ -240,33 +192,6 @@ def test_tables_of_another_version_are_refused_and_left_as_they_are(version: int
     database.close()
 
 
-MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
-27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-31 27 0:40 / /mnt/my\040share rw,relatime shared:9 master:1 - nfs4 server:/export rw,vers=4.2
-32 31 254:1 / /mnt/my\040share/local rw - xfs /dev/vdb rw
-33 27 0:41 / /mnt/caf\303\251 rw - cifs //server/share rw
-34 27 0:42 / /srv rw - nfs server:/old rw
-35 34 0:43 / /srv rw - tmpfs tmpfs rw
-a line of another kind
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "mounts", "kind"),
-    [
-        ("/home/me/service.sqlite", MOUNTS, "ext4"),
-        ("/mnt/my share/service.sqlite", MOUNTS, "nfs4"),
-        ("/mnt/my share/local/service.sqlite", MOUNTS, "xfs"),
-        ("/mnt/my sharefile.sqlite", MOUNTS, "ext4"),
-        ("/mnt/caf\u00e9/service.sqlite", MOUNTS, "cifs"),
-        ("/srv/service.sqlite", MOUNTS, "tmpfs"),
-        ("/x", "", ""),
-    ],
-)
-def test_a_path_is_on_the_file_system_of_the_nearest_mount(path: str, mounts: str, kind: str):
-    assert file_system(Path(path), mounts) == kind
-
-
 def test_a_place_that_does_not_do_is_refused_with_what_to_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n31 27 0:40 / {tmp_path} rw - nfs4 server:/export rw\n")
@@ -277,46 +202,6 @@ def test_a_place_that_does_not_do_is_refused_with_what_to_use(tmp_path: Path, mo
         assert str(path) in refused.value.message
         assert refused.value.remedy
     assert [path.name for path in tmp_path.iterdir()] == ["mountinfo"]
-
-
-@pytest.mark.parametrize("what", ["folder", "folder with a file", "file"])
-def test_what_the_service_s_user_may_not_write_is_named(tmp_path: Path, what: str):
-    for parent in (tmp_path, *tmp_path.parents):
-        if "pytest" in str(parent):
-            parent.chmod(parent.stat().st_mode | 0o555)
-    folder = tmp_path / "data"
-    folder.mkdir()
-    path = folder / "service.sqlite"
-    if "file" in what:
-        Database.open(str(path)).close()
-    if what == "file":
-        folder.chmod(0o777)
-        path.chmod(0o444)
-    else:
-        folder.chmod(0o555)
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_check_as_nobody, args=(path, sender))
-    process.start()
-    try:
-        assert receiver.poll(HANG_SECONDS)
-        message, remedy = receiver.recv()
-        assert str(folder) in message
-        assert "writable" in remedy
-    finally:
-        process.join(HANG_SECONDS)
-        folder.chmod(0o755)
-
-
-def _check_as_nobody(path: Path, sender: "multiprocessing.connection.Connection") -> None:  # type: ignore[name-defined]
-    if os.geteuid() == 0:
-        os.setuid(65534)
-    try:
-        Database.open(str(path))
-    except ServiceError as error:
-        sender.send((error.message, error.remedy))
-    else:
-        sender.send(("nothing", ""))
 
 
 def test_a_damaged_file_is_an_outage_with_what_to_do(tmp_path: Path):
@@ -358,39 +243,5 @@ async def test_a_file_that_cannot_grow_makes_a_service_that_is_not_ready_until_i
         assert (asked.status_code, asked.json()["type"]) == AWAY
         assert (await client.get("/healthz")).text == "ok"
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, NO_LIMIT)
-        await until(client, 200)
-        assert (await client.post("/v1/score", json=group("yes", ""))).json()["scores"] == [1.0, 0.0]
-
-
-async def test_a_disk_without_room_for_a_request_makes_a_service_that_is_not_ready(tmp_path: Path):
-    database = Database.open(str(tmp_path / "service.sqlite"))
-    await asyncio.gather(*(database.check(0) for _ in range(50)))
-    database.close()
-    limits = ServiceLimits(body_bytes=2**62)
-    config = ServiceConfig(port=0, database=str(tmp_path / "service.sqlite"), judge=JUDGE, limits=limits)
-    async with served(config) as service, httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
-        refused = await client.get("/readyz")
-    assert (refused.status_code, refused.json()["type"], "room" in refused.json()["remedy"]) == (*AWAY, True)
-
-
-@pytest.mark.postgres
-async def test_a_server_that_allows_only_reading_makes_a_service_that_is_not_ready(postgresql: Cluster):
-    url = postgresql.database()
-    name = url.rpartition("/")[2]
-
-    def set_read_only(value: str) -> None:
-        with psycopg.connect(postgresql.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = {value}".encode())
-            end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-            connection.execute(end, (name,))
-
-    config = ServiceConfig(port=0, database=url, judge=JUDGE)
-    async with served(config) as service, httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
-        await until(client, 200)
-        await asyncio.to_thread(set_read_only, "on")
-        await until(client, 503)
-        asked = await client.post("/v1/score", json=group("yes", ""))
-        assert (asked.status_code, asked.json()["type"]) == AWAY
-        await asyncio.to_thread(set_read_only, "off")
         await until(client, 200)
         assert (await client.post("/v1/score", json=group("yes", ""))).json()["scores"] == [1.0, 0.0]

@@ -92,19 +92,6 @@ async def test_groups_whose_members_waited_at_a_process_that_dies_are_judged_by_
     assert stub.asked.total() - len(stub.asked) <= 4  # what was in flight: two orders of two groups
 
 
-async def test_one_question_is_asked_once_by_all_processes(config: ServiceConfig, endpoint: Endpoint):
-    endpoint.script = [stub := Stub(0.5)]
-    async with (
-        served(config) as one,
-        served(config) as other,
-        httpx.AsyncClient(timeout=HANG_SECONDS) as client,
-    ):
-        requests = [client.post(f"{service.url}/v1/score", json=body(1)) for service in (one, other)]
-        answers = await asyncio.gather(*requests)
-    assert [answer.json()["scores"] for answer in answers] == [expected(1)] * 2
-    assert set(stub.asked.values()) == {1}
-
-
 @pytest.mark.postgres
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_clients_get_their_scores_though_the_database_restarts(

@@ -1,8 +1,6 @@
 """What the database holds: judgements against a model of them, groups that wait for members, keys, and ids."""
 
 import asyncio
-import multiprocessing
-import random
 import shutil
 import tempfile
 import time
@@ -20,7 +18,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from gavel.judge.service.errors import Problem
 from gavel.judge.service.schemas.bodies import PageQuery
 from gavel.judge.service.schemas.records import (
-    KeyScope,
     NewJudgement,
     NewMember,
     Record,
@@ -29,9 +26,12 @@ from gavel.judge.service.schemas.records import (
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
-from gavel.judge.service.store.judgement_store import Store, first_id_at, new_id
-from gavel.judge.service.store.key_store import KeyStore, settings_key_id
-from gavel.judge.service.store.tables import compress, groups, judgements, keys
+from gavel.judge.service.store.judgement_store import Store, new_id
+from gavel.judge.service.store.reply_store import Replies, database_cassette
+from gavel.judge.service.store.tables import claims, compress
+from gavel.llm.cassette import Entry, Question
+from gavel.llm.errors import CassetteError
+from gavel.llm.types import Reply
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
@@ -164,43 +164,6 @@ TestJudgements = Judgements.TestCase
 TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
 
 
-async def test_a_failed_judgement_is_judged_again_when_its_key_comes_again(store: Store):
-    wanted = new(b"1", idempotency_key="k", request_hash="1")
-    first = await store.accept(wanted, "me")
-    failed = Verdict(ids=["0"], members=[Judgement(reason="no key")], problem="no key")
-    await store.finish(first.record, failed)
-    again = await store.accept(replace(wanted, id=new_id()))
-    assert (again.is_new, again.record.id, again.record.is_finished) == (True, first.record.id, False)
-    (work,) = await store.database.write(lambda c: leases.take(c, "me", 5, []))
-    assert (work.record.id, work.payload) == (first.record.id, b"1")
-
-
-async def test_the_work_of_a_process_that_ended_is_free_and_that_of_another_is_kept(store: Store):
-    old = (await store.accept(new(), "a")).record.id
-    kept = (await store.accept(new(), "b")).record.id
-    assert not await store.database.read(leases.has_free_work)
-    await store.database.write(lambda c: leases.end(c, ["a"]))
-    assert await store.database.read(leases.has_free_work)
-    assert await store.database.write(lambda c: leases.take(c, "c", 5, [old])) == []
-    (work,) = await store.database.write(lambda c: leases.take(c, "c", 5, []))
-    assert (work.record.id, work.leases) == (old, 2)
-    assert await store.database.write(lambda c: leases.keep(c, "b", [old, kept])) == {kept}
-    assert not await store.database.read(leases.has_free_work)
-
-
-@pytest.mark.parametrize("retain", [True, False])
-async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool, tmp_path: Path):
-    store = Store(Database.open(str(tmp_path / "service.sqlite")))
-    secret = random.Random(1).randbytes(2_000)
-    accepted = await store.accept(new(secret, retain=retain), "me")
-    await store.finish(accepted.record, verdict(0.25))
-    if retain:
-        await store.delete(accepted.record.id)
-    store.database.close()
-    assert secret[:100] not in (tmp_path / "service.sqlite").read_bytes()
-    assert [path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))] == ["service.sqlite"]
-
-
 def member(group: str, name: str, *, project: str = "", expected: int = 2, seconds: float = 60.0) -> NewMember:
     return NewMember(
         key_id="",
@@ -221,55 +184,10 @@ def member(group: str, name: str, *, project: str = "", expected: int = 2, secon
     )
 
 
-@pytest.mark.parametrize(
-    ("judged_seconds_ago", "is_the_same"), [(None, True), (30.0, True), (90.0, False)], ids=["never", "just", "earlier"]
-)
-async def test_a_member_that_comes_again_has_its_round_until_a_minute_after_it_is_judged(
-    judged_seconds_ago: float | None, is_the_same: bool, group_store: GroupStore
-):
-    first, second = (replace(member("group", name), begins_rounds=True) for name in "ab")
-    await group_store.join(first)
-    whole = await group_store.join(second)
-    assert whole.closed_at is not None
-    judged_at = None if judged_seconds_ago is None else time.time() - judged_seconds_ago
-    closed = sa.update(groups).values(closed_at=time.time() - 1000)
-    judged = sa.update(judgements).values(finished_at=judged_at)
-    await group_store.database.write(lambda connection: (connection.execute(closed), connection.execute(judged)))
-    again = await group_store.join(first)
-    assert (again.id == whole.id) is is_the_same
-    assert again.is_open is not is_the_same
-
-
-async def test_a_key_of_the_settings_is_filed_again_with_what_it_has_spent(database: Database):
-    store, key_id = KeyStore(database), settings_key_id("ci")
-    await store.file({key_id: KeyScope(projects=["desk"])})
-    await database.write(lambda connection: connection.execute(sa.update(keys).values(spent_usd=1.5)).close())
-    await store.file({key_id: KeyScope(projects=["lab"]), settings_key_id("other"): KeyScope()})
-    found = {key.name: key for key in await store.all()}
-    assert found.keys() == {"ci", "other"}
-    assert (found["ci"].scope.projects, found["ci"].spent_usd, found["ci"].token_hash) == (["lab"], 1.5, "")
-
-
 def test_ids_ascend_and_are_uuids_of_version_7():
     ids = [new_id() for _ in range(10_000)]
     assert ids == sorted(set(ids))
     assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, "specified in RFC 4122")}
-
-
-@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e300])
-def test_times_beyond_all_ids_have_a_first_id_too(seconds: float):
-    assert UUID(first_id_at(seconds)).version == 7
-
-
-def test_forks_do_not_make_the_same_ids():
-    context = multiprocessing.get_context("fork")
-    with context.Pool(2) as pool:
-        tails = {one[-8:] for ids in pool.map(_some_ids, range(2), 1) for one in ids}
-    assert len(tails) == 20
-
-
-def _some_ids(_: int) -> list[str]:
-    return [new_id() for _ in range(10)]
 
 
 class Clock(DeadlineClock):
@@ -299,3 +217,26 @@ async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_
     assert await restarted.close_due() == []
     after.seconds += 2
     assert await restarted.close_due() == [group.id]
+
+
+def asked_about(text: str) -> Question:
+    return Question("m", {"temperature": 0}, {"type": "object"}, [{"role": "user", "content": text}])
+
+
+@pytest.mark.parametrize("ago", [-3600, 3600])
+async def test_a_lease_ends_unless_it_is_renewed_whatever_the_clocks_say(database: Database, ago: float):
+    await database.write(lambda c: Replies(c).claim("k", "elsewhere"))
+    old = sa.update(claims).values(renewed_at=time.time() - ago)
+    await database.write(lambda c: c.execute(old))
+    await database.write(lambda c: Replies(c).renew(["k"], "elsewhere"))
+    assert await database.write(lambda c: Replies(c).claim("k", "other")) == "elsewhere"
+    await database.write(lambda c: c.execute(old))
+    assert await database.write(lambda c: Replies(c).claim("k", "other")) is None
+
+
+async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Path):
+    database = Database.open(str(tmp_path / "service.sqlite"))
+    cassette = database_cassette(database)
+    database.close()
+    with pytest.raises(CassetteError):
+        await asyncio.wrap_future(cassette._current_thread().keep([Entry(asked_about("why"), Reply("yes"))]))

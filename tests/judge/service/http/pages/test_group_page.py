@@ -1,13 +1,16 @@
-"""The page of one group."""
+"""The list of judgements, and the page of one group."""
 
 import asyncio
 import json
+import re
+import time
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
 
-from gavel.judge.service.http.pages.views import MOST_COLUMNS, ScoreBar, duration, member_rows, usd
+from gavel.judge.service.http.pages.views import duration, member_rows, usd
 from gavel.judge.service.schemas.records import Verdict
 from gavel.scenarios.judgement import Judgement, Vote
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
@@ -125,40 +128,6 @@ async def test_an_open_group_shows_who_came_and_when_it_closes(service: Site):
     assert "are here" not in closed
 
 
-async def test_an_open_group_is_its_project_s(service: Site):
-    body = {"expected": 3, "id": "a", "project": "mine", "messages": [{"role": "user", "content": "a"}]}
-    answer = await service.client.post("/v1/groups/g/members?wait=false", json=body)
-    await service.sign_in(await service.key(projects=["other"]))
-    assert (await service.client.get(f"/judgements/{answer.json()['judgement']}")).status_code == 404
-    await service.sign_in(await service.key(projects=["mine"]))
-    assert (await service.client.get(f"/judgements/{answer.json()['judgement']}")).status_code == 200
-
-
-async def test_of_what_is_not_retained_scores_and_costs_alone_are_shown(service: Site):
-    members = {"a": scored(0.7, explanation="quotes words"), "b": Judgement(reason="quotes words")}
-    record = await judged(service.engine, members, whole("partial", reason="quotes words"), retain=False)
-    text = parsed(await service.client.get(f"/judgements/{record.id}")).text
-    assert ("0.70" in text, "quotes" in text, '"retain": false' in text) == (True, False, True)
-    kept = await service.engine.store.get(record.id)
-    assert kept is not None
-    assert kept.verdict is not None
-    assert kept.verdict.members[0].explanation  # whoever sent it has not been answered yet
-
-
-async def test_a_judge_that_could_not_be_asked_is_told_with_the_remedy(service: Site):
-    record = await failed(service.engine, "the key is wrong.", "Set OPENAI_API_KEY.")
-    text = parsed(await service.client.get(f"/judgements/{record.id}")).text
-    assert "The judge could not be asked: the key is wrong. Set OPENAI_API_KEY." in text
-    assert text.count("no score") == 2
-
-
-async def test_a_page_that_has_not_changed_is_not_sent_again(service: Site):
-    record = await judged(service.engine, {"a": scored(0.5), "b": scored(0.1)}, whole())
-    first = await service.client.get(f"/judgements/{record.id}")
-    again = await service.client.get(f"/judgements/{record.id}", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-
-
 @pytest.mark.parametrize("id", ["no-such-id", "%00", "%3Cscript%3Ealert(1)%3C/script%3E", "x" * 101])
 async def test_what_is_not_there_is_told_on_a_page(id: str, service: Site):
     answer = await service.client.get(f"/judgements/{id}")
@@ -173,30 +142,11 @@ def member(score: float | None, **votes: float) -> Judgement:
     return Judgement(score=score, votes=cast)
 
 
-@pytest.mark.parametrize(
-    ("members", "shown"),
-    [
-        ([member(0.5, o0=0.4, o2=0.6), member(0.1, o1=0.1), member(None)], [[0.4, None, 0.6], [None, 0.1, None], []]),
-        ([member(0.5, **{f"o{MOST_COLUMNS}": 0.6}, o0=0.4), member(None)], [[0.4, 0.6], []]),
-    ],
-    ids=["each order is a column", "of many orders each member has its own"],
-)
-def test_votes_are_columns_and_a_missing_one_a_gap(members: list[Judgement], shown: list[list[float | None]]):
-    rows = member_rows(["a", "b", "c"][: len(members)], members, by_score=False)
-    assert [[cast and cast.score for cast in row.votes] for row in rows] == shown
-
-
 def test_the_best_come_first_and_those_without_a_score_last():
     members = [member(None), member(0.0), member(0.9), member(None), member(0.9)]
     rows = member_rows(list("abcde"), members, by_score=True)
     assert [(row.id, row.place) for row in rows] == [("c", 2), ("e", 4), ("b", 1), ("a", 0), ("d", 3)]
     assert [row.bar is None for row in rows] == [False, False, False, True, True]
-
-
-def test_scores_and_errors_have_one_scale_and_lie_on_the_line():
-    bar = ScoreBar.of(0.5, 0.25, [0.0, 1.0])
-    assert (bar.low, bar.score, bar.high, bar.votes) == (34.5, 64.0, 93.5, (5.0, 123.0))
-    assert ScoreBar.of(0.5, 9.0, []).low == 5.0
 
 
 @pytest.mark.parametrize(
@@ -215,8 +165,65 @@ def test_durations_are_rounded_to_what_they_are_shown_in(seconds: float | None, 
     assert duration(seconds) == shown
 
 
-@pytest.mark.parametrize("name", ["style.css", "live.js", "icon.svg"])
-async def test_a_file_of_the_pages_loads_nothing_from_elsewhere(name: str, service: Site):
-    found = await service.client.get(f"/assets/{name}")
-    assert found.status_code == 200
-    assert b"http" not in found.content.replace(b"http://www.w3.org/2000/svg", b"")
+PAIR = {"a": scored(0.5), "b": scored(0.1)}
+
+
+def shown(answer: httpx.Response) -> list[str]:
+    """The ids in a list, in order."""
+    parsed(answer)
+    return re.findall(r'<tr id="j-([\w-]+)"', answer.text)
+
+
+async def test_filters_leave_out_what_is_not_like_them(service: Site):
+    engine = service.engine
+    running = (await accepted(engine, project="desk")).id
+    done = (await judged(engine, PAIR, whole(), project="desk")).id
+    broken = (await failed(engine, "no.", "Mend it.")).id
+    half = (await judged(engine, {**PAIR, "c": Judgement(reason="no vote")}, whole("partial"), judge="other")).id
+    minute = 60.0
+    earlier, later = (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + each)) for each in (-minute, minute))
+    for query, expected in {
+        "status=unfinished": [running],
+        "status=finished": [half, broken, done],
+        "status=partial": [half],
+        "project=desk": [done, running],
+        "project=desk&status=scored": [done],
+        "judge=other": [half],
+        f"since={earlier}&until={later}": [half, broken, done, running],
+        f"since={later}": [],
+        f"until={earlier}": [],
+        f"before={half}": [broken, done, running],
+        "status=&project=&judge=&since=&until=": [half, broken, done, running],
+    }.items():
+        assert (query, shown(await service.client.get(f"/?{query}"))) == (query, expected)
+
+
+async def test_groups_that_wait_for_members_stand_first(service: Site):
+    for name, project, seconds in (("later", "desk", 900), (MARKUP.replace("/", ""), "shop", 90)):
+        body = {"expected": 3, "id": "a", "project": project, "messages": [{"role": "user", "content": "a"}]}
+        place = f"/v1/groups/{quote(name)}/members?wait=false"
+        await service.client.post(place, json={**body, "deadline_seconds": seconds})
+    found = parsed(await service.client.get("/")).text
+    assert found.index(MARKUP.replace("/", "")) < found.index("later")
+    assert "1 of 3" in found
+    assert "Nothing has been judged yet" not in found
+    assert "later" in parsed(await service.client.get("/?project=desk&status=unfinished")).text
+    for query in ("project=shop", "status=finished", "judge=j", "since=2026-11-22"):
+        assert "later" not in parsed(await service.client.get(f"/?{query}")).text
+    await service.sign_in(await service.key(projects=["shop"]))
+    assert "later" not in parsed(await service.client.get("/")).text
+
+
+async def test_no_text_becomes_a_part_of_the_list(service: Site):
+    await judged(service.engine, PAIR, whole(), project=MARKUP, judge=MARKUP)
+    assert parsed(await service.client.get("/")).text.count(MARKUP) == 2
+    parsed(await service.client.get("/", params={"project": MARKUP, "judge": MARKUP}))
+    for name in ("status", "since", "until", "before"):
+        assert (await service.client.get("/", params={name: MARKUP})).status_code == 422
+        parsed(await service.client.get("/", params={name: MARKUP}))
+
+
+@pytest.mark.parametrize("query", ["status=nothing", "since=soon", "project=%00", "judge=" + "x" * 1001])
+async def test_a_filter_that_is_none_is_refused_on_a_page(query: str, service: Site):
+    answer = await service.client.get(f"/?{query}")
+    assert (answer.status_code, "Unprocessable" in parsed(answer).text) == (422, True)

