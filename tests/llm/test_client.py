@@ -74,6 +74,19 @@ async def test_a_server_that_stays_broken_ends_the_call_at_its_deadline_and_is_n
     assert 1 <= len(endpoint.requests) <= 8
 
 
+async def test_a_request_that_waits_long_is_told(endpoint, wire, monkeypatch):
+    monkeypatch.setattr("gavel.llm.rate_limits._SILENT", 0.05)
+    endpoint.script = [endpoint.silence]
+    asking = client(endpoint, deadline=10)
+    task = asyncio.create_task(asking.ask(PROMPT, SCHEMA))
+    while not asking.activity.waiting:
+        await asyncio.sleep(0.01)
+    assert asking.name in asking.activity.waiting
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert asking.activity.waiting == ""
+
+
 async def test_a_server_that_is_silent_is_given_up(endpoint, wire):
     silence = asyncio.Event()
 
