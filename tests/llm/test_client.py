@@ -79,8 +79,8 @@ async def test_a_request_that_waits_long_is_told(endpoint, wire, monkeypatch):
     endpoint.script = [endpoint.silence]
     asking = client(endpoint, deadline=10)
     task = asyncio.create_task(asking.ask(PROMPT, SCHEMA))
-    while not asking.activity.waiting:
-        await asyncio.sleep(0.01)
+    for _ in range(1000):
+        await asyncio.sleep(0 if asking.activity.waiting else 0.01)
     assert asking.name in asking.activity.waiting
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
