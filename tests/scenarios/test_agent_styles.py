@@ -16,6 +16,7 @@ from gavel.scenarios.library.returns_desk import scenario as returns_desk
 from gavel.scenarios.library.text_adventure import scenario as text_adventure
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
+from tests.scenarios.scripts import scripted
 
 TASK = returns_desk.tasks()[0]
 CASE = Case.model_validate(TASK.data)
@@ -27,21 +28,9 @@ SCRIPT = (
 )
 
 
-def saying(*replies: str) -> FunctionModel:
-    requests: list[ChatRequest] = []
-
-    async def reply(request: ChatRequest) -> Message:
-        requests.append(request)
-        assert request.tools == []
-        said = sum(message["role"] == "assistant" for message in request.messages)
-        return {"content": replies[min(said, len(replies) - 1)]}
-
-    return FunctionModel("script", reply)
-
-
 async def test_tools_are_called_by_text_and_the_scenario_measures_the_calls() -> None:
     scenario = react(returns_desk)
-    played = await rollout(saying(*SCRIPT), scenario, TASK, seed=1)
+    played = await rollout(scripted(*SCRIPT), scenario, TASK, seed=1)
     assert played.status == "finished"
     assert played.tools is None
     system, opening, *rest = played.messages()
@@ -61,24 +50,18 @@ async def test_tools_are_called_by_text_and_the_scenario_measures_the_calls() ->
 
 async def test_what_cannot_be_read_is_told_and_bounded() -> None:
     scenario = react(returns_desk)
-    played = await rollout(saying("Thought: hm", *SCRIPT[1:]), scenario, TASK, seed=1)
+    played = await rollout(scripted("Thought: hm", *SCRIPT[1:]), scenario, TASK, seed=1)
     assert played.metrics[UNREADABLE] == 1
     assert played.messages()[3]["content"].startswith("Observation: The thought is followed by neither")
-    endless = await rollout(saying("Thought: hm"), scenario, TASK, seed=1)
+    endless = await rollout(scripted("Thought: hm"), scenario, TASK, seed=1)
     assert endless.metrics[UNREADABLE] == returns_desk.max_turns
     assert endless.status == "finished"
     assert endless.metrics["success"] == 0.0
 
 
-async def test_the_limits_of_the_scenario_hold() -> None:
-    played = await rollout(saying(f"Action: refund {TASK.id}"), react(returns_desk), TASK, seed=1)
-    assert (played.status, played.status_reason) == ("truncated", f"{returns_desk.max_turns} turns were used up")
-    assert played.metrics["turns"] == returns_desk.max_turns
-
-
 async def test_a_world_that_answers_words_is_played_by_its_actions() -> None:
     scenario = react(text_adventure)
-    played = await rollout(saying("Thought: where?\nAction: look"), scenario, scenario.tasks()[0], seed=1)
+    played = await rollout(scripted("Thought: where?\nAction: look"), scenario, scenario.tasks()[0], seed=1)
     assert played.status == "truncated"
     assert "You are in the" in played.messages()[3]["content"]
     assert played.metrics["success"] == 0.0
@@ -94,12 +77,6 @@ async def test_a_model_that_fails_fails_the_episode_with_what_was_said() -> None
     assert lost.status == "failed"
     assert "the server is gone" in (lost.status_reason or "")
     assert json.dumps(SCRIPT[0]) in json.dumps(lost.messages())
-
-
-def test_it_is_named_by_its_scheme() -> None:
-    scenario = find_scenario("react:returns_desk")
-    assert scenario.name == "returns_desk_react"
-    assert scenario.tasks("held_out")[0] == returns_desk.tasks("held_out")[0]
 
 
 RIGHT = [
@@ -164,15 +141,6 @@ async def test_candidates_that_are_the_same_need_no_vote() -> None:
     played = await rollout(voter("1", same=True), branching(returns_desk, 2), TASK, seed=1)
     assert {history.agent for history in played.additional_histories} == {"branch"}
     assert played.metrics["success"] == 1.0
-
-
-async def test_a_model_that_fails_fails_the_episode() -> None:
-    async def reply(request: ChatRequest) -> Message:
-        raise OpenAIError("the server is gone")
-
-    lost = await rollout(FunctionModel("script", reply), branching(returns_desk), TASK, seed=1)
-    assert lost.status == "failed"
-    assert "the server is gone" in (lost.status_reason or "")
 
 
 def test_one_branch_is_none() -> None:

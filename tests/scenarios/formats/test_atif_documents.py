@@ -33,7 +33,7 @@ def acts(message: str, *results: dict[str, Any], calls: tuple[str, ...] = ()) ->
 ASKS = {"source": "user", "message": "Fix it."}
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.2", "1.4", "1.6", "1.8"])
+@pytest.mark.parametrize("version", ["1.0", "1.8"])
 def test_a_terminal_s_output_is_what_the_agent_is_told_next(tmp_path: Path, version: str):
     found = read(
         tmp_path,
@@ -59,17 +59,6 @@ def test_results_of_calls_keep_their_calls(tmp_path: Path):
         ("tool", "one"),
         ("tool", "two"),
     ]
-
-
-def test_a_call_may_be_answered_with_nothing(tmp_path: Path):
-    found = read(tmp_path, "1.4", ASKS, acts("run", {"source_call_id": "c", "content": None}, calls=("c",)), acts("ok"))
-    assert found.messages()[2] == {"role": "tool", "content": "", "tool_call_id": "c"}
-
-
-def test_what_the_system_saw_stays_the_system_s(tmp_path: Path):
-    summary = {"source": "system", "message": "Summarised.", "observation": {"results": [{"content": "so far"}]}}
-    found = read(tmp_path, "1.5", ASKS, summary, acts("go on"))
-    assert [each["role"] for each in found.messages()] == ["user", "system", "system", "assistant"]
 
 
 def document(trajectory: Trajectory) -> tuple[atif.Trajectory, Losses]:
@@ -131,11 +120,6 @@ def test_a_hostile_attempt_is_a_valid_document_and_each_loss_is_named():
         "nested deeper",
     ):
         assert reason in told
-
-
-def test_a_tool_s_result_before_any_step_of_the_agent_is_an_observation_of_the_system():
-    found, _ = document(Trajectory(messages_and_choices=[{"role": "tool", "content": "news"}]))
-    assert [(step.source, step.observation.results[0].content) for step in found.steps] == [("system", "news")]
 
 
 def test_gavel_reads_its_documents_back(tmp_path: Path):

@@ -54,13 +54,6 @@ def test_rollouts_without_a_measurement_have_failed(tmp_path: Path) -> None:
     assert [each.status_reason for each in group][:2] == ["the sandbox was lost", "agent_run_error"]
 
 
-def test_transitions_of_nemo_gym_are_one_conversation(tmp_path: Path) -> None:
-    row = rollout("42")
-    items = row["response"]["output"]
-    row["response"]["output"] = [items[:2], items]
-    assert len(said(reading_of(tmp_path, [row]))) == 4
-
-
 def result(output: Any, prompt: str = "2 + 2?", **more: Any) -> dict[str, Any]:
     return {
         **{"prompt": {"raw": prompt, "label": "{{q}}", "config": {}}, "vars": {"q": "2 + 2?"}, "testIdx": 0},
@@ -184,12 +177,6 @@ def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> No
     assert "answer" not in reading.groups[0].metadata
 
 
-def test_a_column_of_several_answers_is_as_many_attempts(tmp_path: Path) -> None:
-    rows = [{"ask": "Capital?", "gens": ["Canberra", "Sydney"]}, {"ask": "Capital?", "gens": ["Perth"]}]
-    reading = reading_of(tmp_path, rows, columns=Columns("ask", ("gens",)))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["Canberra", "Sydney", "Perth"]
-
-
 def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
     rows = [
         {"in": {"q": "Q"}, "out": 4},
@@ -204,12 +191,6 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     assert reading.notes == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
     reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": [{"t": "x"}]}], columns=Columns("in.0.q", ("out.0.t",)))
     assert said(reading) == [("user", "Q"), ("assistant", "x")]
-
-
-def test_what_was_expected_is_never_proposed_as_the_answer(tmp_path: Path) -> None:
-    with pytest.raises(RowError) as error:
-        reading_of(tmp_path, [{"input": "Q", "expected_output": "gold", "mine": "x"}])
-    assert "--answer-column COLUMN" in error.value.remedy
 
 
 HARNESS: dict[str, Any] = {
@@ -239,11 +220,6 @@ def test_what_is_proposed_holds_text_as_a_person_writes_it(tmp_path: Path, row: 
     with pytest.raises(RowError) as error:
         reading_of(tmp_path, [row])
     assert proposed in error.value.remedy
-
-
-def test_what_is_proposed_for_a_sample_of_the_harness_is_read(tmp_path: Path) -> None:
-    reading = reading_of(tmp_path, [HARNESS], columns=Columns("doc.question", ("filtered_resps",)))
-    assert said(reading) == [("user", "How many eggs are left?"), ("assistant", "There are 7 left.")]
 
 
 @pytest.mark.parametrize(
@@ -281,13 +257,6 @@ def test_an_error_names_columns_as_they_are_to_be_typed(
     with pytest.raises(RowError) as raised:
         read_file(tmp_path / "t.json", columns=columns)
     assert named in str(raised.value)
-
-
-def test_an_identifier_is_not_proposed_as_a_column(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text(json.dumps([{"question_id": "q1", "model_a": "m", "text": "y"}]))
-    with pytest.raises(RowError) as raised:
-        read_file(tmp_path / "t.json")
-    assert "question_id" not in raised.value.remedy
 
 
 def test_rows_stand_in_an_object_that_describes_them(tmp_path: Path) -> None:

@@ -129,10 +129,3 @@ def test_outputs_are_what_the_assistant_said(tmp_path: Path, output: Any) -> Non
     path.write_text(json.dumps([{"input": MESSAGES, "output": output}]))
     (group,) = read_file(path).groups
     assert group.trajectories[0].messages() == [*MESSAGES, {"role": "assistant", "content": "one"}]
-
-
-def test_inputs_with_examples_are_asked_as_a_whole(tmp_path: Path) -> None:
-    shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "1"}]
-    rows = [{"input": [*shots, {"role": "user", "content": text}], "output": "x"} for text in ("2?", "3?")]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    assert [len(group) for group in read_file(tmp_path / "rows.json").groups] == [1, 1]

@@ -13,7 +13,7 @@ from gavel.scenarios.formats.grouping import asked, group, named_task
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import Attempt, Row, WholeGroup
 from gavel.scenarios.trajectory import Trajectory
-from tests.judge.groups import choice, saying
+from tests.judge.groups import saying
 
 SYSTEM = {"role": "system", "content": "You run a desk."}
 
@@ -62,10 +62,6 @@ def test_openings_are_compared_whitespace_exact_and_up_to_the_first_request(
     one: list[Any], other: list[Any], together: bool
 ) -> None:
     assert (sizes(attempt(*one, assistant("x")), attempt(*other, assistant("y"))) == [2]) is together
-
-
-def test_a_sampled_choice_ends_the_opening() -> None:
-    assert sizes(attempt(user("a"), choice("x")), attempt(user("a"), choice("y"), user("more"))) == [2]
 
 
 @pytest.mark.parametrize("name", ["rubric", "reference", "criteria"])
@@ -117,11 +113,6 @@ def test_by_opening_ignores_the_names_of_tasks() -> None:
     assert [each.metadata for each in group(named, "opening").groups] == [{"opening": 0}, {"opening": 1}]
 
 
-def test_names_of_tasks_are_not_told_where_the_openings_tell_the_tasks_apart() -> None:
-    found = group([attempt(user(str(n // 2)), assistant("x"), task_id=n // 2) for n in range(4)])
-    assert (found.by, [each.metadata for each in found.groups]) == ("opening messages", [{}, {}])
-
-
 def test_groups_of_one_are_told_with_the_fields_to_group_by() -> None:
     attempts = [attempt(user(str(n // 2)), assistant("x"), task=None, problem=n) for n in range(3)]
     (note,) = group(attempts).notes
@@ -136,11 +127,6 @@ def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> N
     assert found.groups == [same, mixed]
     assert found.by == ""
     assert "1 group put together as they stand in the file" in found.notes[0]
-
-
-def test_by_is_told_to_be_of_no_use_for_groups() -> None:
-    found = group([WholeGroup(saying("one", "two"), Row("f:1", {}), "x")], "task")
-    assert found.notes == ["--by task is not used: the file holds groups already."]
 
 
 def test_examples_in_a_prompt_are_part_of_what_was_asked() -> None:
@@ -178,12 +164,6 @@ def test_what_a_message_holds_is_part_of_what_was_asked(name: str) -> None:
     assert asked(attempt_of(one)) != asked(attempt_of(other))
 
 
-def test_a_file_s_id_within_a_part_is_part_of_what_was_asked() -> None:
-    files = [{"type": "file", "file": {"file_id": name}} for name in ("a", "b")]
-    one, other = (attempt_of({"role": "user", "content": [file]}) for file in files)
-    assert asked(one) != asked(other)
-
-
 @pytest.mark.parametrize(
     ("fields", "task"),
     [
@@ -207,11 +187,6 @@ def test_rows_with_different_content_beside_equal_messages_are_different_tasks(t
     assert answers == [["0", "2"], ["1", "3"]]
     (note,) = reading.notes
     assert f"the judge is not shown what rows hold beside their messages ({name})" in note
-
-
-def test_a_context_that_is_no_text_is_no_part_of_what_was_asked() -> None:
-    one, other = (attempt_of({"role": "user", "content": "Where?"}, context={"run": n}) for n in range(2))
-    assert asked(one) == asked(other)
 
 
 def test_rows_with_an_empty_prompt_are_left_out_unless_a_field_names_their_task(tmp_path: Path) -> None:

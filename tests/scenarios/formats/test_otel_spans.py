@@ -13,7 +13,7 @@ from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.otel import OtlpEndpoint, OtlpError, requests
 from gavel.scenarios.trajectory import Trajectory
 from tests.fake_server import Answer, Call, FakeServer
-from tests.scenarios.formats.attempts import PIXEL, both, hostile, stored, whole
+from tests.scenarios.formats.attempts import PIXEL, hostile, stored, whole
 
 NOW = 1_700_000_000_000_000_000
 
@@ -111,20 +111,6 @@ def test_a_hostile_attempt_is_a_failed_span_and_each_loss_is_named():
     told = "\n".join(losses.notes())
     assert "not finite" in told
     assert "lone surrogate" in told
-
-
-def test_what_nobody_answered_is_kept():
-    root = spans(Trajectory(messages_and_choices=[{"role": "user", "content": "Hello?"}]))[0]
-    (message,) = json.loads(attributes(root)["gavel.unanswered"])
-    assert message["parts"] == [{"type": "text", "content": "Hello?"}]
-
-
-def test_two_exports_have_ids_of_their_own():
-    def ids(now: int) -> set[bytes]:
-        return {span.trace_id for each in requests(both(), None, Losses(), now) for span in parsed(each)}
-
-    assert len(ids(NOW)) == 2
-    assert ids(NOW).isdisjoint(ids(NOW + 1))
 
 
 class Collector(FakeServer):

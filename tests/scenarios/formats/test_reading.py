@@ -22,12 +22,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from gavel.base.extras import install_line
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import write_table
-from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.judge.groups import desk, saying
 
 DATA = Path(__file__).parent / "data"
@@ -81,13 +80,6 @@ def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str) 
     assert first.additional_histories == []
 
 
-def test_the_truth_of_a_task_is_kept_where_the_judge_looks_for_it() -> None:
-    for name in ("verifiers.jsonl", "inspect.eval"):
-        group = read_file(DATA / name).groups[0]
-        assert group.metadata["reference"] == "on its way"
-        assert group.trajectories[0].metadata["reference"] == "on its way"
-
-
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "pretty.json", "rows.csv", "rows.txt", "rows"])
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
 def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str) -> None:
@@ -124,14 +116,6 @@ def test_tables_of_parquet_and_arrow_are_read_alike(tmp_path: Path) -> None:
     (tmp_path / "torn.parquet").write_bytes((tmp_path / "rows.parquet").read_bytes()[:-20])
     with pytest.raises(RowError, match="is a damaged parquet file"):
         read_file(tmp_path / "torn.parquet")
-
-
-def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rows.parquet").write_bytes(b"PAR1....PAR1")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(RowError, match="pyarrow") as error:
-        read_file(tmp_path / "rows.parquet")
-    assert install_line("parquet") in error.value.remedy
 
 
 @pytest.mark.slow
@@ -230,13 +214,6 @@ def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: d
     assert trajectory.metadata == fields
 
 
-def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
-    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
-    (group,) = read_file(written(tmp_path / "r.jsonl", {"messages": [SYSTEM, ask(7)], "choices": choices})).groups
-    assert [each.messages() for each in group] == [CONVERSATION, CONVERSATION]
-    assert [each.status for each in group] == ["finished", "truncated"]
-
-
 def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
     groups = [saying("one", "two"), saying("three")]
     store = tmp_path / "store.jsonl.zst"
@@ -292,12 +269,6 @@ def test_a_trace_without_messages_shows_what_went_in_and_out(tmp_path: Path) -> 
     said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": '{"a": 4, "b": [1]}'}]
     assert [each.messages() for each in reading.groups[0]] == [said, said]
     assert reading.notes == ["left out: 1 × trace without input and output"]
-
-
-def test_rows_that_share_an_id_are_attempts_of_their_own(tmp_path: Path) -> None:
-    rows = [{**TRACE, "input": "2 + 2?", "output": text} for text in ("4", "5")]
-    reading = read_file(written(tmp_path / "t.jsonl", *rows))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", "5"]
 
 
 def test_conversations_of_sub_agents_are_additional_histories(tmp_path: Path) -> None:
@@ -371,12 +342,6 @@ def test_what_is_not_known_names_the_nearest_format_and_what_lacks(tmp_path: Pat
         read_file(written(tmp_path / "rows.jsonl", row, row))
 
 
-def test_a_row_of_another_format_is_named(tmp_path: Path) -> None:
-    rows = [{"prompt": "x", "completion": "y"}, {"prompt": "x"}]
-    with pytest.raises(RowError, match=r"rows\.jsonl:2 .*nearest to TRL prompt/completion, but lacks completion"):
-        read_file(written(tmp_path / "rows.jsonl", *rows))
-
-
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
@@ -408,12 +373,6 @@ def test_an_archive_and_a_directory_of_something_else_are_refused(tmp_path: Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(RowError, match="holds no file of attempts"):
         read_file(tmp_path / "empty")
-
-
-def test_a_name_of_a_store_over_something_else_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "x.zst").write_text("hello")
-    with pytest.raises(StoreError, match="is no trajectory store"):
-        read_file(tmp_path / "x.zst")
 
 
 def test_an_atif_document_that_is_not_valid_names_the_field(tmp_path: Path) -> None:
@@ -577,9 +536,3 @@ def test_files_of_a_directory_that_hold_no_attempts_are_left_out_and_told(tmp_pa
     (note,) = reading.notes
     assert "3 files of" in note
     assert "left out, without attempts: trial-0/config.json, trial-1/config.json" in note
-
-
-def test_a_directory_without_any_attempts_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model": "m"}')
-    with pytest.raises(RowError, match=r"config\.json:1 is of no format"):
-        read_file(tmp_path)

@@ -82,10 +82,6 @@ def test_a_table_is_read_with_quotes_line_breaks_and_lists_in_cells(delimiter: s
     ]
 
 
-def test_a_cell_longer_than_the_csv_module_s_limit_is_read() -> None:
-    assert values(f"prompt,completion\nx,{'y' * 200_000}\n") == [{"prompt": "x", "completion": "y" * 200_000}]
-
-
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.none() | st.integers() | st.text()), min_size=2))
 @settings(max_examples=100, deadline=None)
 def test_rows_survive_lines_and_arrays(found: list[Any]) -> None:
@@ -106,25 +102,10 @@ def test_an_array_of_messages_is_one_row(conversation: list[Any]) -> None:
     assert values(json.dumps([conversation, conversation])) == [conversation, conversation]
 
 
-@pytest.mark.parametrize("name", ["messages", '"messages"', "conversations"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_a_table_of_one_column_is_read(name: str, newline: str) -> None:
-    cells = ['"[{""role"": ""user"", ""content"": ""a, b""}]"', "\"[{'role': 'user', 'content': 'it''s'}]\""]
-    text = newline.join([name, *cells, ""])
-    found = values(text.replace("it''s", "here"))
-    assert [row[name.strip('"')][0]["content"] for row in found] == ["a, b", "here"]
-
-
 def test_rows_that_were_made_json_twice_are_read() -> None:
     row = {"messages": ROWS[0]["messages"]}
     assert cell(json.dumps(row)) == cell(json.dumps(json.dumps(row))) == row
     assert values("\n".join([json.dumps(json.dumps(row))] * 2)) == [row, row]
-
-
-def test_a_comma_before_a_closing_bracket_is_named() -> None:
-    with pytest.raises(RowError, match="is no JSON value") as error:
-        rows('[{"a": 1}\n, {"a": 2},\n]', "f")
-    assert "A comma stands before a closing bracket" in error.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,6 @@ def test_several_answers_in_a_row_are_as_many_attempts(tmp_path, name, form):
     assert [member.metrics["independent_reward"] for member in groups[0]] == [1, 0.5, 0]
 
 
-def test_an_answer_without_text_among_several_is_named(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Q", "outputs": ["a", {"tokens": [1]}]}))
-    with pytest.raises(RowError, match=r"rows\.jsonl:1 cannot be judged: outputs\.1: it holds no text"):
-        read_groups(tmp_path / "rows.jsonl")
-
-
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
 
 
@@ -147,11 +141,6 @@ def test_a_rendered_text_prompt_is_written_as_text(tmp_path: Path) -> None:
     assert best == {"prompt": prompt, "completion": "hm</think>4", "score": 0.9}
 
 
-def test_a_pair_within_noise_gives_way_to_one_that_is_clear(tmp_path: Path) -> None:
-    (row,) = written(tmp_path, "dpo", [member("a", 0.9, 0.01), member("b", 0.5, 0.01), member("c", 0.1, 0.5)])
-    assert row["rejected"][0]["content"] == "b"
-
-
 def test_the_same_answer_gives_way_to_another(tmp_path: Path) -> None:
     (row,) = written(tmp_path, "dpo", [member("a", 0.9), member("b", 0.6), member("a", 0.1)])
     assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("b", "a")
@@ -169,14 +158,6 @@ def test_the_prompt_ends_where_the_members_part(tmp_path: Path) -> None:
     assert [message["role"] for message in shared["prompt"]] == ["system", "user", "assistant", "tool"]
     assert shared["rejected"] == [{"role": "assistant", "content": "b"}]
     assert json.loads(shared["tools"]) == TOOLS
-
-
-def test_members_that_were_asked_different_things_are_no_pair(tmp_path: Path) -> None:
-    other = Trajectory(
-        messages_and_choices=[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}], reward=0.0
-    )
-    with pytest.raises(ExportError):
-        written(tmp_path, "dpo", [member("a", 1.0), other])
 
 
 def test_the_best_whole_member_is_a_conversation(tmp_path: Path) -> None:
