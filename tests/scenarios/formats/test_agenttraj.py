@@ -48,11 +48,6 @@ def test_a_file_is_read_by_item_and_only_learned_turns_are_sampled_ones(tmp_path
     assert first.trajectories[1].metrics["independent_reward"] == 1.0
 
 
-def test_turns_that_do_not_say_what_is_learned_stay_sharegpt(tmp_path: Path) -> None:
-    plain = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "item_id": "1"}
-    assert "ShareGPT" in read_file(written(tmp_path / "t.jsonl", plain)).summary
-
-
 @pytest.mark.parametrize(
     ("turn", "told"),
     [

@@ -89,11 +89,3 @@ def test_a_row_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, change
     assert "2" in str(raised.value)
 
 
-def test_attempts_without_tokens_are_left_out_and_counted(tmp_path: Path):
-    plain = {"messages": [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "done"}], "reward": 1.0}
-    source = tmp_path / "plain.jsonl"
-    source.write_text(json.dumps(plain))
-    told = export_file(stored_groups(read_groups(source)), "atropos", tmp_path / "out.jsonl")
-    assert any("attempt left out" in note for note in told.notes)
-    assert told.summary.startswith("wrote 0 attempts of 0 groups")
-    assert (tmp_path / "out.jsonl").read_text() == ""

@@ -193,35 +193,6 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     assert said(reading) == [("user", "Q"), ("assistant", "x")]
 
 
-HARNESS: dict[str, Any] = {
-    "doc_id": 0,
-    "doc": {"question": "How many eggs are left?", "answer": "She sells 9 of 16. #### 7"},
-    "target": "She sells 9 of 16. #### 7",
-    "arguments": {"gen_args_0": {"arg_0": "Question: How many eggs are left?\nAnswer:", "arg_1": {"until": []}}},
-    "resps": [["There are 7 left."]],
-    "filtered_resps": ["There are 7 left."],
-    "prompt_hash": "9f86d081884c7d659a2feaa0c55ad015",
-}
-
-
-@pytest.mark.parametrize(
-    ("row", "proposed"),
-    [
-        (HARNESS, "--prompt-column doc.question --answer-column filtered_resps;"),
-        (HARNESS | {"filtered_resps": [[-9.5, False]]}, "--prompt-column doc.question --answer-column COLUMN;"),
-        ({"prompt_key": "a81f", "answer": "x1-7f", "note": "a b"}, "--prompt-column COLUMN --answer-column COLUMN;"),
-        (
-            {"ex": {"query": "Who was it?", "reply": "Ada"}, "n": "x"},
-            "--prompt-column ex.query --answer-column ex.reply;",
-        ),
-    ],
-)
-def test_what_is_proposed_holds_text_as_a_person_writes_it(tmp_path: Path, row: dict[str, Any], proposed: str) -> None:
-    with pytest.raises(RowError) as error:
-        reading_of(tmp_path, [row])
-    assert proposed in error.value.remedy
-
-
 @pytest.mark.parametrize(
     ("columns", "option"),
     [
@@ -239,24 +210,6 @@ def test_a_table_that_cannot_be_read_names_its_columns_and_the_option(
         read_file(tmp_path / "t.csv", columns=columns)
     assert "id, ask, ours, theirs, answer" in error.value.message
     assert option in error.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "named"),
-    [
-        ([{"Frage": "q", "Answer A": "a", "Answer B": "b"}] * 2, None, "--answer-column 'Answer A'"),
-        ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
-        ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
-        ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
-    ],
-)
-def test_an_error_names_columns_as_they_are_to_be_typed(
-    tmp_path: Path, rows: list[dict[str, Any]], columns: Columns | None, named: str
-) -> None:
-    (tmp_path / "t.json").write_text(json.dumps(rows))
-    with pytest.raises(RowError) as raised:
-        read_file(tmp_path / "t.json", columns=columns)
-    assert named in str(raised.value)
 
 
 def test_rows_stand_in_an_object_that_describes_them(tmp_path: Path) -> None:

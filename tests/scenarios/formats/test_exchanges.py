@@ -76,15 +76,6 @@ def test_failed_requests_are_counted(tmp_path: Path, body: Any) -> None:
     assert reading.notes[0].startswith("left out: 1 × request failed (")
 
 
-def test_a_batch_of_gemini_finds_its_requests(tmp_path: Path) -> None:
-    for name, rows in (
-        ("out.jsonl", [{"key": str(n), "response": candidate(str(n))} for n in range(2)]),
-        ("in.jsonl", [{"key": str(n), "request": GEMINI} for n in range(2)]),
-    ):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_file(tmp_path / "out.jsonl").summary == "reads as: batch output, 2 rows in 1 group by opening messages"
-
-
 @pytest.mark.parametrize("wrap", [list, lambda rows: {"requests": rows}])
 def test_a_batch_finds_its_requests_in_a_json_document(tmp_path: Path, wrap: Any) -> None:
     results = [{"custom_id": str(n), "result": {"type": "succeeded", "message": claude(str(n))}} for n in range(2)]

@@ -164,20 +164,6 @@ def test_what_a_message_holds_is_part_of_what_was_asked(name: str) -> None:
     assert asked(attempt_of(one)) != asked(attempt_of(other))
 
 
-@pytest.mark.parametrize(
-    ("fields", "task"),
-    [
-        ({"task_id": 1, "seed": 2}, {"task_id": 1}),
-        ({"taskId": 1, "problem_id": "p", "id": 3}, {"taskId": 1, "problem_id": "p"}),
-        ({"metadata": {"instance_id": "x-1", "model": "m"}}, {"metadata.instance_id": "x-1"}),
-        ({"info": {"task": {"n": 1}}, "extra_info": {"index": 4}}, {"info.task": {"n": 1}}),
-        ({"task_id": None, "run_id": 7, "question": "Where?", "tasks": 3}, {}),
-    ],
-)
-def test_fields_that_name_a_task_are_known(fields: dict[str, Any], task: dict[str, Any]) -> None:
-    assert named_task(attempt_of({"role": "user", "content": "Where?"}, **fields)) == task
-
-
 @pytest.mark.parametrize("name", ["image", "images", "audio", "videos", "documents", "context"])
 def test_rows_with_different_content_beside_equal_messages_are_different_tasks(tmp_path: Path, name: str) -> None:
     rows = [{"prompt": "Describe it.", "completion": str(n), name: f"file {n % 2}"} for n in range(4)]

@@ -27,14 +27,6 @@ def test_long_texts_of_events_stand_once():
     json.loads(log)
 
 
-def test_what_the_log_cannot_hold_is_named():
-    losses = Losses()
-    list(log_chunks(both(), None, losses, name="n", created=CREATED))
-    told = "\n".join(losses.notes())
-    for reason in ("further history", "not finite", "lone surrogate", "no JSON object", "no type for"):
-        assert reason in told
-
-
 def test_gavel_reads_its_log_back(tmp_path: Path):
     found = [each for group in read_groups(written(tmp_path)) for each in group]
     first, second = found

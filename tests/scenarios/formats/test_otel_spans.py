@@ -99,20 +99,6 @@ def test_rewards_and_scores_are_evaluations_and_the_rest_is_kept():
     assert kept["group"]["split"] == "train"
 
 
-def test_a_hostile_attempt_is_a_failed_span_and_each_loss_is_named():
-    losses = Losses()
-    root, *others = spans(hostile(), losses)
-    assert (root.status.code, root.status.message) == (2, "boom �")
-    assert list(root.events) == []
-    inputs = json.loads(attributes(others[-1])["gen_ai.input.messages"])
-    assert inputs[0] == {"role": "user", "name": "bob", "parts": [{"type": "text", "content": "� hi \x00"}]}
-    assert inputs[-1]["parts"][0] == {"type": "video", "url": "v.mp4"}
-    assert inputs[1]["parts"][-1]["arguments"] == "not json"
-    told = "\n".join(losses.notes())
-    assert "not finite" in told
-    assert "lone surrogate" in told
-
-
 class Collector(FakeServer):
     """Answers by the script; the last answer goes on for ever."""
 

@@ -227,15 +227,6 @@ def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
     assert forms in read_file(mixed).summary
 
 
-def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
-    groups = [saying("one", "two", metadata={"task": 1}), saying("three")]
-    for suffix in (".csv", ".parquet") if find_spec("pyarrow") else (".csv",):
-        path = tmp_path / f"judged{suffix}"
-        write_table(path, groups, suffix)
-        assert read_file(path).groups == groups
-        assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
-
-
 TRACE = {"id": "t", "timestamp": "2026-11-01T00:00:00Z", "name": "desk", "scores": [{"name": "right", "value": 1}]}
 GENERATION = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T00:00:01Z"}
 LOGGED = {"input": {"messages": [SYSTEM, ask(7)], "tools": [{"type": "function", "function": {"name": "f"}}]}}
@@ -261,14 +252,6 @@ def test_traces_are_read_in_every_shape_of_their_exports(tmp_path: Path, row: di
     assert trajectory.messages() == CONVERSATION
     assert trajectory.tools == LOGGED["input"]["tools"]
     assert trajectory.metrics == {"right": 1.0, "independent_reward": 1.0}
-
-
-def test_a_trace_without_messages_shows_what_went_in_and_out(tmp_path: Path) -> None:
-    rows = [{**TRACE, "id": n, "input": {"question": "2 + 2?"}, "output": {"a": 4, "b": [1]}} for n in "ab"]
-    reading = read_file(written(tmp_path / "t.jsonl", *rows, {**TRACE, "id": "c", "input": None, "output": None}))
-    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": '{"a": 4, "b": [1]}'}]
-    assert [each.messages() for each in reading.groups[0]] == [said, said]
-    assert reading.notes == ["left out: 1 × trace without input and output"]
 
 
 def test_conversations_of_sub_agents_are_additional_histories(tmp_path: Path) -> None:

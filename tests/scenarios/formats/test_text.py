@@ -125,34 +125,6 @@ def test_the_remedy_for_what_is_no_json_is_that_of_its_kind(text: str, remedy: s
     assert remedy in error.value.remedy
 
 
-PRINTED_MESSAGES = [
-    "[{'content': 'Where?', 'role': 'user'}\n {'content': 'm', 'role': 'assistant'}]",
-    "array([{'content': 'Where?', 'role': 'user'},\n       {'content': 'm', 'role': 'assistant'}], dtype=object)",
-    "[{'role': 'user', 'content': 'Where?', 'at': Timestamp('2025-01-01')}]",
-    '[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "It is cut of',
-    "{'role': 'assistant', 'content': array(['a'], dtype=object)}",
-]
-
-
-@pytest.mark.parametrize("text", PRINTED_MESSAGES)
-def test_messages_as_a_program_prints_them_are_told_from_text(text: str) -> None:
-    assert is_printed(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Where?", '[{"role": "user", "content": "a"}]', "[{'role': 'user'}]", "[1, 2", "{'a': 1", "The role: 'user'", ""],
-)
-def test_other_text_is_not_taken_for_printed_messages(text: str) -> None:
-    assert not is_printed(text)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_line_with_which_excel_names_its_separator_is_no_header(delimiter: str) -> None:
-    text = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
-    assert values(text) == [{"a": "1", "b": "2"}]
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [

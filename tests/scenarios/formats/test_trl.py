@@ -38,12 +38,6 @@ def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
     assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]
 
 
-def test_an_answer_of_a_table_that_looks_like_json_is_text(tmp_path):
-    (tmp_path / "rows.csv").write_text('prompt,response\nQ,"[1, 2]"\nQ,"{""a"": 1}"\n')
-    (group,) = read_groups(tmp_path / "rows.csv")
-    assert [member.messages()[-1]["content"] for member in group] == ["[1, 2]", '{"a": 1}']
-
-
 @pytest.mark.parametrize("rows", ['Q,"a" b\nQ,c\n', 'Q,"he said\nQ,third\n', 'Q,whole\nQ,"half of a ce'])
 def test_a_table_with_a_broken_quote_is_refused(tmp_path, rows):
     (tmp_path / "rows.csv").write_text("prompt,response\n" + rows)
@@ -126,24 +120,6 @@ def test_what_is_no_preference_is_not_written(tmp_path: Path, members: list[Traj
         written(tmp_path, "dpo", members, margin=margin)
     assert list(tmp_path.iterdir()) == []
     assert len(written(tmp_path, "dpo", members, [member("x", 1.0), member("y", 0.0)], margin=margin)) == 1
-
-
-def test_a_rendered_text_prompt_is_written_as_text(tmp_path: Path) -> None:
-    prompt = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    rows = [{"prompt": prompt, "completion": said} for said in ("hm</think>4", "hm</think>5")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (group,) = read_groups(tmp_path / "rows.jsonl")
-    for trajectory, reward in zip(group, (0.9, 0.1), strict=True):
-        trajectory.reward = reward
-    (pair,) = written(tmp_path, "dpo", list(group))
-    assert [pair[name] for name in ("prompt", "chosen", "rejected")] == [prompt, "hm</think>4", "hm</think>5"]
-    (best,) = written(tmp_path, "sft", list(group))
-    assert best == {"prompt": prompt, "completion": "hm</think>4", "score": 0.9}
-
-
-def test_the_same_answer_gives_way_to_another(tmp_path: Path) -> None:
-    (row,) = written(tmp_path, "dpo", [member("a", 0.9), member("b", 0.6), member("a", 0.1)])
-    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("b", "a")
 
 
 def test_the_prompt_ends_where_the_members_part(tmp_path: Path) -> None:

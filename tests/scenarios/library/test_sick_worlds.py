@@ -24,6 +24,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory
 from tests.limits import HANG_SECONDS
+from tests.scenarios.library.test_conformance import played
 
 EPISODES = 64
 NAMES = [name for name in shipped_scenarios() if name not in ("writing", "one_sentence")]
@@ -131,12 +132,6 @@ def unmoved(player: Player) -> Player:
             yield from player(task, opening, dice)
 
     return play
-
-
-def played(episode: Trajectory) -> tuple[object, ...]:
-    """What happened, without times."""
-    numbers = {name: value for name, value in episode.metrics.items() if "seconds" not in name}
-    return episode.messages(), numbers, episode.status, episode.status_reason
 
 
 @pytest.fixture
