@@ -255,12 +255,6 @@ async def test_an_attempt_without_a_score_is_not_trained_on(hook: str, unscored:
 
 
 @hooks
-async def test_attempts_that_are_all_alike_are_not_trained_on_and_are_no_error(hook: str):
-    found = await HOOKS[hook](WorthJudge(), [ASKED] * 2, ["worth 90"] * 2, unscored="raise")
-    assert not any(found.is_trained)
-
-
-@hooks
 async def test_a_missing_score_can_be_an_error(hook: str):
     with pytest.raises(JudgeError, match="scored 2 of 3"):
         await HOOKS[hook](WorthJudge(), [ASKED] * 3, WITHHELD, unscored="raise")
@@ -347,14 +341,6 @@ async def test_what_tools_answered_is_shown_between_the_policy_s_turns():
         assert roles == ["user", "assistant", "user", "assistant"]
 
 
-async def test_nemo_s_prompt_with_two_truths_is_two_groups_whatever_their_order():
-    judge = WorthJudge()
-    logs = [log("a", f"worth {number}0") for number in range(1, 5)]
-    truths = [{"ground_truth": truth, "answer": None} for truth in "xyxy"]
-    assert step(nemo.step(judge, group_size=2), logs, truths) == [0.1, 0.2, 0.3, 0.4]
-    assert [truth_of(group).reference for group in judge.groups] == ["x", "y"]
-
-
 async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why():
     group = [Sample("worth 90"), Sample("worth", status=Status.ABORTED), Sample("worth 10")]
     assert await rewarded(slime.custom_rm(WorthJudge()), group) == Found([0.9, 0.5, 0.1], [True, False, True])
@@ -364,15 +350,6 @@ async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why(
     withheld = [Sample(text) for text in WITHHELD]
     await rewarded(slime.custom_rm(WorthJudge()), withheld)
     assert withheld[1].metadata["judge"]["reason"] == "its votes were lost"
-
-
-async def test_slime_s_own_numbers_of_groups_go_before_prompts():
-    judge = WorthJudge()
-    group = [Sample(f"worth {number}0", f"state {number}") for number in range(1, 5)]
-    for number, sample in enumerate(group):
-        sample.group_index = number // 2  # type: ignore[attr-defined]
-    await rewarded(slime.custom_rm(judge), group)
-    assert [len(each) for each in judge.groups] == [2, 2]
 
 
 @pytest.mark.parametrize("metadata", [None, {"answer": None}, {"rubric": "Be right."}])

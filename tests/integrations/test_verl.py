@@ -26,7 +26,6 @@ import gavel
 from gavel.cli.app import app
 from gavel.integrations._rewards import member
 from gavel.integrations.verl import compute_score, verl_scenario
-from gavel.integrations.verl.dataset import read_tasks
 from gavel.integrations.verl.launch import VerlExportError, VerlLaunch, export_verl
 from gavel.integrations.verl.manager import JudgeRewardManager
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
@@ -94,11 +93,6 @@ async def test_what_the_judge_cannot_score_is_an_error_or_equal_in_its_group(ser
     )
     assert [(one["score"], one["judge_unscored"]) for one in results] == [(0.5, 1.0)] * 2
     assert all(math.isnan(one["judge_score"]) and one["judge_explanation"] for one in results)
-
-
-@pytest.mark.slow
-async def test_equal_samples_have_equal_rewards_and_are_no_error(service: JudgeService):
-    assert await scored(compute_score(service.url, n=2), [sample("task 4", "a"), sample("task 4", "a")]) == [0.5, 0.5]
 
 
 @pytest.mark.slow
@@ -328,26 +322,6 @@ async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutin
             scenario.hand_reward(found)
     else:
         assert scenario.hand_reward(found) == given
-
-
-def test_columns_may_hold_their_objects_as_json_text(tmp_path: Path):
-    fields = ("prompt", "reward_model", "extra_info")
-    row = a_row(3)
-    text = row | {name: json.dumps(row[name]) for name in fields}
-    (task,) = read_tasks(written(tmp_path / "rows.parquet", [text]), None)
-    assert (task.user, task.reference) == ("3 + 3?", "6")
-    assert {name: task.data[name] for name in fields} == {name: row[name] for name in fields}
-
-
-def test_the_ground_truth_is_kept_from_the_judge_where_it_is_asked(data: Path):
-    assert {task.reference for task in verl_scenario(f"{data}?reference=no").tasks("train")} == {None}
-
-
-def test_rows_may_be_json_lines_with_a_prompt_of_text_and_little_else(tmp_path: Path):
-    rows = [{"prompt": "Go."}, {"prompt": "Stop.", "reward_model": {"ground_truth": [1]}}]
-    path = written(tmp_path / "rows.jsonl", rows)
-    first, second = sorted(verl_scenario(f"{path}?tasks=2").tasks("train"), key=lambda task: task.user)
-    assert (first.user, first.reference, second.reference) == ("Go.", None, "[1]")
 
 
 def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(data: Path, tmp_path: Path):

@@ -1,7 +1,6 @@
 """Several agents in one episode: whose turns are trained, what each is told, and what goes wrong."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, says
-from tests.limits import HANG_SECONDS
 
 TASK = Task(user="Begin.")
 
@@ -234,56 +232,6 @@ async def test_a_rollout_that_returns_no_members_fails_alone(returned: Any, said
     (failed,) = await played(play)
     assert failed.status == "failed"
     assert said in (failed.status_reason or "")
-
-
-async def test_a_model_that_fails_costs_its_episode_only():
-    async def lost(request: ChatRequest) -> Any:
-        raise OpenAIError("the server is down")
-
-    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        one = Agent(episode, "one")
-        await one.ask("Go.")
-        return [one.trajectory]
-
-    (failed,) = await played(play, FunctionModel("lost", lost))
-    assert failed.status == "failed"
-    assert "the agent one failed: OpenAIError: the server is down" in (failed.status_reason or "")
-
-
-async def test_agents_that_talk_for_ever_meet_their_limit():
-    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        one = Agent(episode, "one")
-        while True:
-            await one.ask("Go on.")
-
-    scenario = Scenario("s", tasks=[Task(user="u")], held_out=0, rollout=play, max_seconds=0.05)
-    ended = await asyncio.wait_for(rollout(ECHO, scenario, scenario.tasks()[0]), 60)
-    assert ended.status in ("failed", "truncated")
-
-
-async def test_a_tool_that_hangs_costs_its_agent_one_answer():
-    release = threading.Event()
-
-    def wait() -> str:
-        """Wait."""
-        return str(release.wait(HANG_SECONDS))
-
-    async def call(request: ChatRequest) -> Message:
-        if request.messages[-1]["role"] == "tool":
-            return {"content": request.messages[-1]["content"]}
-        return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "wait", "arguments": "{}"}}]}
-
-    async def play(model: Any, task: Task, episode: Episode) -> Trajectory:
-        agent = Agent(episode, "one", tools=[wait])
-        await agent.ask("Go.")
-        return agent.trajectory
-
-    scenario = Scenario("s", tasks=[Task(user="u")], held_out=0, rollout=play, call_seconds=0.05)
-    try:
-        episode = await rollout(FunctionModel("caller", call), scenario, scenario.tasks()[0])
-    finally:
-        release.set()
-    assert "wait did not answer within 0.05 s" in episode.messages()[-1]["content"]
 
 
 def test_an_agent_of_the_model_in_place_of_the_episode_says_what_to_annotate() -> None:

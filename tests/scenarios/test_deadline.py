@@ -14,7 +14,6 @@ from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import Trajectory
 from tests.limits import HANG_SECONDS
 
 
@@ -30,11 +29,6 @@ async def stubborn(freed: asyncio.Event) -> str:
         except asyncio.CancelledError:
             continue
     return "an answer"
-
-
-async def test_a_block_that_is_left_in_time_raises_nothing() -> None:
-    async with Deadline(60, "it") as _:
-        pass
 
 
 async def test_a_block_that_ends_after_it_swallowed_its_cancellation_is_a_timeout() -> None:
@@ -57,14 +51,6 @@ async def test_a_block_that_never_ends_is_given_up() -> None:
     with pytest.raises(StuckError, match=r"the tool took longer than 0.01 s, and went on when it was cancelled"):
         await unless_stuck(work(), "the work")
     freed.set()
-
-
-async def test_what_the_work_raises_is_raised() -> None:
-    async def work() -> None:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        await unless_stuck(work(), "the work")
 
 
 async def test_a_cancellation_from_outside_reaches_the_work_and_waits_for_its_end() -> None:
@@ -129,20 +115,6 @@ async def test_a_world_that_swallows_its_cancellation_costs_its_own_episode_alon
     trajectory = await rollout(model, scenario, scenario.tasks()[0])
     assert trajectory.status == "failed"
     assert "went on when it was cancelled" in str(trajectory.status_reason)
-    freed.set()
-
-
-async def test_a_rollout_that_swallows_its_cancellation_fails() -> None:
-    freed = asyncio.Event()
-
-    async def play(model: object, task: Task) -> Trajectory:
-        await stubborn(freed)
-        return Trajectory()
-
-    scenario = Scenario("stubborn", rollout=play, tasks=[Task(user="go")], held_out=0, max_seconds=0.01)
-    trajectory = await rollout(FunctionModel("script", speaks), scenario, scenario.tasks()[0])
-    assert trajectory.status == "failed"
-    assert trajectory.status_reason == "the rollout took longer than 0.01 s, and went on when it was cancelled"
     freed.set()
 
 

@@ -113,13 +113,6 @@ async def test_an_episode_acts_on_its_own_world_and_closes_it():
     assert made.hand_reward(episode) == 0.3
 
 
-async def test_a_world_behind_partial_says_its_outcome_too():
-    made = scenario(functools.partial(Box))
-    episode = await rollout(scripted(("put", {"amount": 3}), "Done."), made, TASK)
-    assert made.success is not None
-    assert made.success(episode) == 1
-
-
 class Story:
     """Observations as user turns."""
 

@@ -183,15 +183,6 @@ async def test_a_reward_that_a_rollout_set_is_no_score_when_the_judge_raises() -
 # --- failures -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_failing_coroutine_is_an_empty_group_with_the_exception() -> None:
-    async def broken() -> TrajectoryGroup:
-        raise OSError("no data")
-
-    groups = await gather_trajectory_groups([TrajectoryGroup([act("a")]), broken()], max_exceptions=1)
-    assert names(*groups) == [["a"], []]
-    assert [error.type for error in groups[1].exceptions] == ["OSError"]
-
-
 async def test_one_failure_is_one_too_many_by_default() -> None:
     with pytest.raises(GatherError) as caught:
         await gather_trajectory_groups([TrajectoryGroup([act(), fail("first of all"), act()])])
@@ -245,40 +236,6 @@ async def test_a_share_counts_against_all_rollouts(share: float, allowed: bool) 
     else:
         with pytest.raises(GatherError, match=r"2 of 8 .* max_exceptions"):
             await gather_trajectory_groups(groups, max_exceptions=share)
-
-
-async def test_a_share_waits_for_groups_of_unknown_size() -> None:
-    both_failed = asyncio.Event()
-
-    async def failing() -> Trajectory:
-        both_failed.set()
-        raise ValueError
-
-    async def large() -> TrajectoryGroup:
-        await both_failed.wait()
-        return await TrajectoryGroup(act() for _ in range(8))
-
-    groups = await gather_trajectory_groups([TrajectoryGroup([failing(), act()]), large()], max_exceptions=0.1)
-    assert [len(group) for group in groups] == [1, 8]
-
-    both_failed.clear()
-    with pytest.raises(GatherError, match="1 of 10"):
-        await gather_trajectory_groups([TrajectoryGroup([failing(), act()]), large()], max_exceptions=0.09)
-
-
-async def test_exceptions_that_no_runner_saw_count_once() -> None:
-    async def own_loop() -> TrajectoryGroup:
-        return TrajectoryGroup([Trajectory(), ValueError("unseen")])
-
-    async def through_a_pending_group() -> TrajectoryGroup:
-        group = await TrajectoryGroup([fail("seen"), act()])
-        if group.exceptions:
-            raise RuntimeError("gave up")
-        return group
-
-    assert len(await gather_trajectory_groups([own_loop(), through_a_pending_group()], max_exceptions=2)) == 2
-    with pytest.raises(GatherError, match=r"1 of 2 .* ValueError: unseen"):
-        await gather_trajectory_groups([own_loop()])
 
 
 @pytest.mark.slow
@@ -447,16 +404,6 @@ async def test_concurrency_bounds_rollouts_over_all_groups() -> None:
     assert (gauge.peak, gauge.total) == (3, 12)
 
 
-async def test_a_gather_within_a_group_keeps_the_outer_bound() -> None:
-    gauge = Gauge()
-
-    async def built_inside() -> TrajectoryGroup:
-        return TrajectoryGroup(await gather_trajectories((gauge.act() for _ in range(4)), concurrency=3))
-
-    await gather_trajectory_groups([built_inside(), built_inside()], concurrency=2)
-    assert (gauge.peak, gauge.total) == (2, 8)
-
-
 async def test_a_rollout_may_run_a_group_of_its_own_within_its_slot() -> None:
     async def with_helpers() -> Trajectory:
         helpers = await TrajectoryGroup(act("helper") for _ in range(3))
@@ -508,24 +455,3 @@ async def test_a_terminal_shows_progress_scores_failures_and_tokens(monkeypatch:
     await gather_with_figures(None)
     for part in ("[explore]", "2/2", "reward 0.25", "solved 1.00", "1 failed", "2,000 tokens"):
         assert part in terminal.getvalue()
-
-
-async def test_progress_can_be_demanded_and_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-    await gather_with_figures(True, desc=None)
-    assert file.getvalue().count("2/2") == 1
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    await gather_with_figures(False)
-    assert terminal.getvalue() == ""
-
-
-async def test_a_live_display_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with Live("the demo's own", console=Console(stderr=True, force_terminal=True), auto_refresh=False):
-        await gather_with_figures(None)
-        await gather_with_figures(True)
-    assert "explore" not in terminal.getvalue()

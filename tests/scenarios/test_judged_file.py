@@ -14,13 +14,12 @@ from gavel.scenarios.judged_file import (
     JudgedFile,
     JudgedFileError,
     JudgedStream,
-    TableError,
     judged_output,
     read_table,
     write_table,
 )
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.trajectory import RolloutError, Trajectory
+from gavel.scenarios.trajectory import RolloutError
 from tests.judge.groups import desk, saying
 
 SETTINGS: dict[str, Any] = {"orders": [2], "rubric": "a"}
@@ -204,22 +203,6 @@ def test_standard_output_gets_the_groups_in_input_order(capfdbinary: pytest.Capt
     assert len(capfdbinary.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["judged.jsonl.gz", "judged.zip"])
-def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str):
-    with pytest.raises(JudgedFileError, match="not written as"):
-        JudgedFile(tmp_path / name, SETTINGS)
-
-
-async def test_what_judging_adds_does_not_hide_a_group(tmp_path: Path):
-    engine = Judge("stand-in", rubric="- ends with a message")
-    group = TrajectoryGroup(Trajectory(**{**one.model_dump(), "reward": 0.1}) for one in saying("a", "b"))
-    file = JudgedFile(tmp_path / "judged.jsonl", engine.settings)
-    file.begin([group])
-    file.append(0, await engine.score(group))
-    file.close()
-    assert list(JudgedFile(tmp_path / "judged.jsonl", engine.settings).begin([group])) == [0]
-
-
 @pytest.mark.parametrize("name", ["judged.xlsx", "judged.json", "judged.txt", "judged.CSV", "judged.jsonl.gz", "a.tsv"])
 def test_a_suffix_of_another_format_is_refused_with_those_that_are_written(tmp_path: Path, name: str):
     with pytest.raises(JudgedFileError, match="are not written as") as error:
@@ -281,11 +264,3 @@ async def test_its_first_columns_are_for_reading(tmp_path: Path):
     assert (first["group"], first["member"], first["score"], first["independent_reward"]) == ("1", "1", "0.0", "0.25")
     assert (second["group"], second["member"], second["score"], second["status"]) == ("1", "2", "1.0", "scored")
     assert first["explanation"].endswith("calls get_order before refund (get_order was never called).")
-
-
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
-def test_another_table_is_refused(tmp_path: Path, text: str):
-    path = tmp_path / "other.csv"
-    path.write_text(text)
-    with pytest.raises(TableError, match="no table of judged groups"):
-        list(read_table(path))

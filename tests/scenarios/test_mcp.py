@@ -231,12 +231,6 @@ async def test_a_server_that_cannot_be_started_is_told_with_its_own_words(comman
     assert raised.value.remedy
 
 
-async def test_an_error_of_the_caller_stays_what_it_is():
-    with pytest.raises(KeyError):
-        async with server("good").session():
-            raise KeyError("mine")
-
-
 async def test_a_cancelled_episode_leaves_no_server_behind():
     pids: list[int] = []
 

@@ -39,16 +39,6 @@ def test_a_curriculum_brings_a_scenario_in_at_its_step() -> None:
     ]
 
 
-def test_a_plan_depends_on_seed_and_step_alone() -> None:
-    mixture = Mixture([A, B])
-
-    def plan(seed: int, step: int) -> list[str]:
-        return [planned.task.id for planned in mixture.plan(6, seed=seed, step=step)]
-
-    assert plan(1, 2) == plan(1, 2)
-    assert len({tuple(plan(seed, step)) for seed in range(3) for step in range(3)}) == 9
-
-
 def test_a_single_scenario_is_planned_as_it_always_was() -> None:
     planned = Mixture.of(A).plan(5, seed=3, step=7)
     assert [each.task for each in planned] == A.sample("train", 5, seed=3, step=7)

@@ -77,14 +77,6 @@ async def test_a_neighbour_of_a_neighbour_is_found_when_it_is_first_used(tmp_pat
     assert await said(file) == "two doors on"
 
 
-def test_others_do_not_find_the_neighbours(tmp_path: Path) -> None:
-    (tmp_path / "desk").mkdir()
-    (tmp_path / "desk" / "only_next_door.py").write_text("")
-    find_scenario(str(desk(tmp_path / "desk", "pass", "''")))
-    with pytest.raises(ModuleNotFoundError):
-        import only_next_door  # noqa: F401  # pyright: ignore[reportMissingImports]
-
-
 def test_an_environment_in_the_folder_keeps_its_own_imports(tmp_path: Path) -> None:
     (tmp_path / "words_of_desk.py").write_text("")
     sys.meta_path.insert(0, OwnImports(tmp_path))
@@ -92,10 +84,3 @@ def test_an_environment_in_the_folder_keeps_its_own_imports(tmp_path: Path) -> N
     with pytest.raises(ModuleNotFoundError):
         exec(compile("import words_of_desk", library, "exec"), {"__name__": "some_library"})
     exec(compile("import words_of_desk", tmp_path / "helpers" / "words.py", "exec"), {"__name__": "words"})
-
-
-def test_two_loads_of_a_folder_leave_one_finder(tmp_path: Path) -> None:
-    file = desk(tmp_path / "desk", "pass", "''")
-    for _ in range(2):
-        find_scenario(str(file))
-    assert sum(isinstance(finder, OwnImports) for finder in sys.meta_path) == 1

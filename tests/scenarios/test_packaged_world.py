@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from gavel.scenarios.packaged_world import OwnChance, installed, parsed
+from gavel.scenarios.packaged_world import OwnChance, parsed
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 
 
@@ -40,16 +40,6 @@ def test_the_process_s_own_numbers_go_on_as_if_nothing_was_drawn():
     assert [first, random.random(), float(np.random.random())] == expected
 
 
-def test_a_world_that_reseeds_keeps_it_to_itself():
-    state = random.getstate()
-    chance = OwnChance(1)
-    with chance:
-        random.seed(5)
-    assert random.getstate() == state
-    with chance:
-        assert random.random() == random.Random(5).random()
-
-
 class Options(BaseModel):
     size: int = 3
 
@@ -60,19 +50,9 @@ def test_what_is_no_option_goes_to_the_world():
     assert rest == {"board": 8, "word": "b&c", "flag": True}
 
 
-def test_python_s_constants_are_what_they_are_in_json():
-    assert parsed("games", "Chess?a=True&b=False&c=None", Options)[2] == {"a": True, "b": False, "c": None}
-
-
 def test_an_option_of_another_form_is_named():
     with pytest.raises(ScenarioError, match=r"games:Chess.*size is .many.: input should be a valid integer"):
         parsed("games", "Chess?size=many", Options)
-
-
-def test_a_package_that_lacks_says_what_to_type():
-    with pytest.raises(ScenarioError, match="needs the package no-such-package") as caught:
-        installed("no_such_module", "no-such-package", "games:Chess")
-    assert caught.value.remedy == "pip install no-such-package"
 
 
 @pytest.mark.parametrize(

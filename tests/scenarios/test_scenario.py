@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario, shipped_scenarios
+from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.task import Task
 
 untimed = settings(deadline=None)
@@ -117,11 +117,6 @@ def test_a_sample_has_different_tasks_of_its_split_and_is_the_same_again(
     assert set(ids(here)) <= set(ids(list(scenario(50).tasks(split))))
 
 
-def test_seeds_and_steps_choose_other_tasks() -> None:
-    chosen = [ids(scenario(50).sample("train", 10, seed=seed, step=step)) for seed in range(3) for step in range(3)]
-    assert len({tuple(sample) for sample in chosen}) == 9
-
-
 def test_a_sample_of_an_empty_split_says_which_tasks_are_missing() -> None:
     with pytest.raises(ScenarioError, match="the scenario s has no held_out tasks"):
         scenario(5, held_out=0).sample("held_out", 1, seed=0)
@@ -154,12 +149,6 @@ def file(folder: Path, *parts: str) -> Path:
     return path
 
 
-def test_every_shipped_scenario_is_found_by_its_name() -> None:
-    assert "returns_desk" in shipped_scenarios()
-    for name in shipped_scenarios():
-        assert find_scenario(name).name == name
-
-
 @pytest.mark.parametrize("name", ["returns-desk", "", "os", "returns_desk.cases"])
 def test_an_unknown_name_is_answered_with_the_shipped_ones(name: str) -> None:
     with pytest.raises(ScenarioError, match=r"there is no scenario .* shipped: .*returns_desk") as caught:
@@ -174,16 +163,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         find_scenario(f"{tmp_path}/nowhere.py:mine")
 
 
-def test_the_one_scenario_of_a_file_is_found(tmp_path: Path) -> None:
-    assert find_scenario(str(file(tmp_path, ONE.format(name="mine")))).name == "mine"
-
-
-def test_a_file_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file(tmp_path, ONE.format(name="mine"))
-    monkeypatch.chdir(tmp_path)
-    assert find_scenario("mine.py").name == "mine"
-
-
 def test_a_file_without_a_scenario_says_so(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"should hold one gavel\.Scenario; found: none"):
         find_scenario(str(file(tmp_path, "x = 1")))
@@ -195,12 +174,6 @@ def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
         find_scenario(str(path))
     assert caught.value.remedy == f"Name the one you mean: {path}:NAME"
     assert find_scenario(f"{path}:two").name == "two"
-
-
-@pytest.mark.parametrize("name", ["three", "Scenario"])
-def test_a_variable_that_holds_no_scenario_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ScenarioError, match=f"called {name}; found: one"):
-        find_scenario(f"{file(tmp_path, ONE.format(name='one'))}:{name}")
 
 
 @pytest.mark.parametrize(
@@ -230,14 +203,6 @@ def test_a_mistake_that_has_a_remedy_of_its_own_keeps_it(tmp_path: Path) -> None
     """
     with pytest.raises(GavelError, match="the argument x of the tool act has no type"):
         find_scenario(str(file(tmp_path, source)))
-
-
-def test_a_file_imports_its_neighbours_and_the_path_is_left_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "neighbour_of_mine.py").write_text("greeting = 'hello from next door'\n")
-    path = file(tmp_path, "from neighbour_of_mine import greeting", ONE.format(name="mine"), "mine.system = greeting")
-    before = list(sys.path)
-    assert find_scenario(str(path)).system == "hello from next door"
-    assert sys.path == before
 
 
 def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:

@@ -60,30 +60,6 @@ async def test_the_same_turns_give_the_same_attempt_as_in_process():
         }
 
 
-async def test_what_is_new_is_what_came_since_the_last_turn():
-    task = DESK.tasks()[0]
-    async with SteppedEpisode(DESK, task) as episode:
-        await episode.start()
-        moment = await episode.act(call("look_up_order", order_id=task.data["order_id"]))
-        assert [message["role"] for message in moment.new] == ["tool"]
-        assert task.data["item"] in moment.new[0]["content"]
-        moment = await episode.act({"content": "Goodbye."})
-        assert moment.over
-        assert moment.new == []
-
-
-async def test_limits_of_the_scenario_hold():
-    async with SteppedEpisode(DESK, DESK.tasks()[0]) as episode:
-        moment = await episode.start()
-        turns = 0
-        while not moment.over:
-            moment = await episode.act(call("read_policy", turns, item="nothing"))
-            turns += 1
-    assert turns == DESK.max_turns
-    assert episode.trajectory.status == "truncated"
-    assert episode.trajectory.metrics["tool_errors"] == turns
-
-
 async def test_a_turn_that_was_cut_off_ends_the_episode():
     async with SteppedEpisode(DESK, DESK.tasks()[0]) as episode:
         await episode.start()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.text_calls import TextCall, Unreadable, Words, read_turn, signature
+from gavel.scenarios.text_calls import TextCall, Unreadable, Words, read_turn
 from gavel.scenarios.tools import Toolbox
 
 
@@ -141,7 +141,3 @@ def test_a_hostile_text_is_read_in_a_moment(text: str) -> None:
     read_turn(f"Action: {text}", SCHEMAS)
     read_turn(f"Action: look_up({text})", SCHEMAS)
     assert time.monotonic() - began < 20
-
-
-def test_a_tool_is_shown_in_a_line() -> None:
-    assert signature(SCHEMAS[1]["function"]) == "book(city: string, nights: integer, late?: boolean): Book a room."

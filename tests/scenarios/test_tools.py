@@ -92,16 +92,6 @@ def test_the_signature_and_the_docstring_are_the_schema() -> None:
     }
 
 
-def test_a_function_without_docstring_and_arguments_is_a_tool() -> None:
-    def ping() -> None: ...
-
-    assert Tool(ping).schema["function"] == {
-        "name": "ping",
-        "description": "",
-        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
-    }
-
-
 async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as_the_model() -> None:
     def send(to: Address) -> str:
         return f"{to.street} {to.number}"
@@ -133,24 +123,6 @@ async def test_annotated_and_default_fields_bound_an_argument(documented: bool) 
         assert (await tool.call('{"count": 2}')).content == "2"
 
 
-async def test_the_default_of_a_field_is_used_when_the_argument_is_described_too() -> None:
-    def count(n: int = Field(3, ge=1)) -> int:
-        """Count.
-
-        Args:
-            n: how many
-        """
-        return n
-
-    assert parameters(count)["properties"]["n"] == {
-        "type": "integer",
-        "minimum": 1,
-        "default": 3,
-        "description": "how many",
-    }
-    assert (await Tool(count).call("{}")).content == "3"
-
-
 @pytest.mark.parametrize("hint", [Task, Task | None, Optional[Task]])  # noqa: UP045
 async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hint: Any) -> None:
     def secret(guess: str, task: Any = None) -> bool:
@@ -164,21 +136,6 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
     assert (await tool.call('{"guess": "42"}', task)).content == "true"
     forged = json.dumps({"guess": "1", "task": {"user": "", "data": {"answer": "1"}}})
     assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
-
-
-async def test_the_method_of_an_object_is_a_tool_without_self() -> None:
-    class Shop:
-        def __init__(self) -> None:
-            self.sold: list[str] = []
-
-        def sell(self, item: str) -> int:
-            self.sold.append(item)
-            return len(self.sold)
-
-    tool = Tool(Shop().sell)
-    assert list(tool.schema["function"]["parameters"]["properties"]) == ["item"]
-    await tool.call('{"item": "lamp"}')
-    assert (await tool.call('{"item": "desk"}')).content == "2"
 
 
 # --- functions that cannot be tools -------------------------------------------------------------------------------
@@ -274,36 +231,7 @@ def test_no_text_of_an_agent_raises(arguments: str) -> None:
     result.content.encode()
 
 
-async def test_no_arguments_at_all_are_the_empty_object() -> None:
-    def ping() -> str:
-        return "pong"
-
-    assert await Tool(ping).call("") == ToolResult("pong")
-    assert await Tool(ping).call("{}") == ToolResult("pong")
-
-
-async def test_arguments_sent_as_an_object_are_a_tool_error() -> None:
-    assert "not valid JSON" in error_of(await Tool(book).call({"city": "Rome"}))  # type: ignore[arg-type]
-
-
 # --- results ------------------------------------------------------------------------------------------------------
-
-
-async def test_an_async_tool_is_awaited_and_its_failure_is_a_tool_error() -> None:
-    async def fetch(ok: bool) -> str:
-        if not ok:
-            raise TimeoutError("too slow")
-        return "here"
-
-    assert await Tool(fetch).call('{"ok": true}') == ToolResult("here")
-    assert error_of(await Tool(fetch).call('{"ok": false}')) == "fetch failed: TimeoutError: too slow"
-
-
-async def test_done_ends_the_episode_with_its_value() -> None:
-    async def submit(answer: str) -> Any:
-        return done({"answer": answer})
-
-    assert await Tool(submit).call('{"answer": "é"}') == ToolResult('{"answer": "é"}', done=True)
 
 
 class Colour(Enum):

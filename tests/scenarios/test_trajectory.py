@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 from openai.types.responses import Response
 
@@ -28,7 +28,6 @@ from gavel.scenarios.group import (
     TrajectoryGroup,
     from_row,
     to_line,
-    unscored,
     with_judgements,
 )
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
@@ -142,14 +141,6 @@ def test_a_group_comes_back_from_json_as_it_was(group: TrajectoryGroup) -> None:
     assert shape(back.model_dump(warnings=False)) == shape(group.model_dump(warnings=False))
 
 
-@settings(max_examples=60, deadline=None)
-@given(groups)
-def test_a_record_is_one_line_of_ascii(group: TrajectoryGroup) -> None:
-    text = group.to_json()
-    assert text.isascii()
-    assert "\n" not in text
-
-
 def test_nan_and_infinities_come_back() -> None:
     trajectory = Trajectory(
         messages_and_choices=[{"role": "user", "content": "x", "weight": math.inf}, sampled(score=math.nan)],
@@ -205,15 +196,6 @@ def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:
     assert Trajectory.from_json(text).messages_and_choices == [choice]
 
 
-def test_tool_calls_of_a_choice_come_back_typed() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    choice = sampled(message={"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm"})
-    [back] = Trajectory.from_json(Trajectory(messages_and_choices=[choice]).to_json()).messages_and_choices
-    assert isinstance(back, Choice)
-    assert back.message.tool_calls[0].function.arguments == '{"a": 1}'
-    assert back.message.model_extra["reasoning_content"] == "hm"
-
-
 def test_a_message_that_only_looks_like_a_choice_stays_a_message() -> None:
     message = {"role": "user", "message": "hi", "finish_reason": "none"}
     assert Trajectory(messages_and_choices=[message]).messages_and_choices == [message]
@@ -249,16 +231,6 @@ def test_what_is_no_record_is_refused(text: str) -> None:
 # --- one trajectory -----------------------------------------------------------------------------------------------
 
 
-def test_an_unscored_trajectory_has_no_reward() -> None:
-    assert Trajectory().reward is None
-
-
-def test_messages_are_plain_dicts_for_the_next_request() -> None:
-    trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}])
-    trajectory.messages_and_choices.append(sampled("hello"))
-    assert trajectory.messages() == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-
-
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -273,13 +245,6 @@ def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: s
     assert Trajectory().closing_text() == ""
 
 
-def test_choices_of_all_histories_come_in_order() -> None:
-    first, second = sampled("1"), sampled("2")
-    further = History(messages_and_choices=[{"role": "user", "content": "x"}, second])
-    trajectory = Trajectory(messages_and_choices=[first], additional_histories=[further])
-    assert list(trajectory.choices()) == [first, second]
-
-
 def test_durations_of_the_same_name_add_up() -> None:
     trajectory = Trajectory()
     for _ in range(2):
@@ -287,19 +252,6 @@ def test_durations_of_the_same_name_add_up() -> None:
             pass
     assert trajectory.metrics["duration/tools"] >= 0
     assert list(trajectory.metrics) == ["duration/tools"]
-
-
-def test_art_style_construction_and_finish() -> None:
-    trajectory = Trajectory(
-        messages_and_choices=[{"role": "system", "content": "s"}],
-        reward=0.0,
-        metrics={"correct": True},
-        metadata={"task": "t"},
-    )
-    trajectory.reward = 1.0
-    trajectory.log("done")
-    assert trajectory.finish() is trajectory
-    assert trajectory.logs == ["done"]
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
@@ -321,12 +273,6 @@ def names(group: TrajectoryGroup) -> list[object]:
     return [trajectory.metadata["name"] for trajectory in group]
 
 
-def test_a_group_of_trajectories_and_exceptions_is_complete() -> None:
-    group = TrajectoryGroup([Trajectory(), ValueError("boom")], exceptions=[KeyError("k")])
-    assert (len(group), group.pending) == (1, 0)
-    assert [error.type for error in group.exceptions] == ["KeyError", "ValueError"]
-
-
 async def test_a_pending_group_cannot_be_read() -> None:
     group = TrajectoryGroup(act("a") for _ in range(2))
     assert group.pending == 2
@@ -334,21 +280,6 @@ async def test_a_pending_group_cannot_be_read() -> None:
         len(group)
     await group
     assert len(group) == 2
-
-
-async def test_members_keep_their_input_places() -> None:
-    second_done = asyncio.Event()
-    group = await TrajectoryGroup([act("first", after=second_done), act("second", then=second_done)])
-    assert names(group) == ["first", "second"]
-
-
-async def test_a_member_that_raises_is_an_exception_of_its_group() -> None:
-    group = await TrajectoryGroup([act("a"), fail("no"), act("c")], metadata={"kept": 1})
-    assert names(group) == ["a", "c"]
-    assert group.metadata == {"kept": 1}
-    [error] = group.exceptions
-    assert (error.type, error.message) == ("ValueError", "no")
-    assert "in fail" in error.traceback
 
 
 async def test_a_rollout_that_forgets_to_return_is_an_exception() -> None:
@@ -394,11 +325,6 @@ async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
     assert not caught
 
 
-async def test_awaiting_a_complete_group_gives_the_group() -> None:
-    group = TrajectoryGroup([Trajectory()])
-    assert await group is group
-
-
 @pytest.mark.parametrize("kind", [Trajectory, History])
 def test_a_conversation_under_another_name_is_refused_rather_than_lost(kind: type[Trajectory] | type[History]) -> None:
     with pytest.raises(ValueError, match="the conversation is messages_and_choices, not messages"):
@@ -412,13 +338,6 @@ def test_a_score_becomes_the_reward_and_the_reward_before_it_a_metric():
     assert [trajectory.reward for trajectory in judged] == [0.75, None]
     assert [trajectory.metrics for trajectory in judged] == [{"independent_reward": 0.25}, {}]
     assert [trajectory.reward for trajectory in group] == [0.25, None]
-
-
-def test_an_unscored_copy_has_no_rewards_and_one_reason():
-    judged = unscored(TrajectoryGroup([Trajectory(reward=0.25), Trajectory(reward=1.0)]), "the judge is out")
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert judged.judgement == GroupJudgement(status="unscored", reason="the judge is out")
-    assert [t.judgement and t.judgement.reason for t in judged] == ["the judge is out"] * 2
 
 
 GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
@@ -474,13 +393,6 @@ MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_
 CALLED = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
 
-def test_a_choice_of_litellm_keeps_its_token_ids() -> None:
-    trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": "hello"}, litellm_choice()])
-    (kept,) = trajectory.choices()
-    assert {name: getattr(kept, name) for name in EXACT} == EXACT
-    assert trajectory.messages()[1] == {"role": "assistant", "content": "hi"}
-
-
 def test_a_choice_that_is_appended_is_understood_too() -> None:
     trajectory = Trajectory()
     trajectory.messages_and_choices.append(litellm_choice())
@@ -519,10 +431,6 @@ def test_a_response_is_the_turn_that_it_says(response: Response, message: dict[s
     assert item.finish_reason == finish_reason
     trajectory = Trajectory(messages_and_choices=[response])  # pyright: ignore[reportArgumentType]
     assert trajectory.messages() == [message]
-
-
-def test_a_message_object_is_a_message() -> None:
-    assert as_item(ChatCompletionMessage(role="assistant", content="hi")) == {"role": "assistant", "content": "hi"}
 
 
 @pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])

@@ -1,8 +1,6 @@
 """The store on disk: what is appended is read again, whatever happened to the process that wrote it."""
 
 import fcntl
-import logging
-import math
 import os
 import random
 import resource
@@ -69,19 +67,6 @@ def test_groups_come_back_in_order_from_new_directories(path: Path) -> None:
     assert store.torn_bytes == 0
 
 
-def test_nothing_of_an_odd_group_is_lost(path: Path) -> None:
-    odd = TrajectoryGroup(
-        [Trajectory(reward=-math.inf, metadata={"\ud800": "\udfff\n\r\u2028\0"}), ValueError("\udc80")],
-        metrics={"share": True, "count": 3, "mean": 3.0},
-    )
-    store = TrajectoryStore(path)
-    store.extend([odd, TrajectoryGroup([Trajectory(reward=math.nan)])])
-    first, second = store
-    assert first == odd
-    assert [type(value) for value in first.metrics.values()] == [bool, int, float]
-    assert math.isnan(second.trajectories[0].reward)
-
-
 def test_big_records_are_read_across_chunks(path: Path) -> None:
     store = TrajectoryStore(path)
     big = [group(number, random.Random(number).randbytes(size).hex()) for number, size in enumerate((5, CHUNK * 40, 5))]
@@ -95,22 +80,6 @@ def test_the_file_is_plain_jsonl_to_any_zstd_reader(path: Path) -> None:
     with open(path, "rb") as file, zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
         lines = reader.read().decode("ascii").splitlines()
     assert [TrajectoryGroup.from_json(line) for line in lines] == [group(0), group(1)]
-
-
-def test_reading_is_lazy(path: Path) -> None:
-    store = TrajectoryStore(path)
-    store.extend([group(0), group(1)])
-    reader = store.read()
-    assert next(reader) == group(0)
-    store.append(group(2))
-    assert [rest.metadata["number"] for rest in reader] == [1, 2]
-
-
-def test_a_store_without_groups_is_empty_but_there(path: Path) -> None:
-    store = TrajectoryStore(path)
-    store.extend([])
-    assert list(store) == []
-    assert store
 
 
 def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> None:
@@ -286,31 +255,6 @@ def test_a_missing_file_is_an_error_that_names_it(path: Path) -> None:
     with pytest.raises(StoreError, match=f"cannot read {path}") as caught:
         list(TrajectoryStore(path))
     assert caught.value.remedy
-
-
-def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "0.jsonl.zst"):
-        with pytest.raises(StoreError, match="cannot write") as caught:
-            TrajectoryStore(path).append(group(0))
-        assert caught.value.remedy
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_without_write_permission_is_an_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="Permission denied"):
-        TrajectoryStore(tmp_path / "0.jsonl.zst").append(group(0))
-
-
-def test_cutting_an_end_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = TrajectoryStore(path)
-    store.append(group(0))
-    with open(path, "ab") as file:
-        file.write(b"\x28\xb5")
-    with caplog.at_level(logging.WARNING, logger="gavel.scenarios.trajectory_store"):
-        store.append(group(1))
-    assert "cut off an unfinished record at its end (2 bytes)" in caplog.text
 
 
 def test_records_carry_their_format_version_and_those_without_one_are_read(path: Path) -> None:

@@ -15,7 +15,6 @@ from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
-from gavel.scenarios.library.text_adventure import scenario as text_adventure
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
@@ -88,16 +87,6 @@ async def test_the_bridge_plays_what_is_served(desk: str) -> None:
     assert (played.status, played.metrics["success"], played.metrics["environment_reward"]) == ("finished", 1.0, 1.0)
 
 
-def test_agentgym_s_clients_drive_a_text_world() -> None:
-    with served(text_adventure) as url:
-        client = agentgym_clients.ALL["sciworld"](url)
-        client.reset(0)
-        assert "Find the treasure." in client.observe()
-        step = client.step("Thought: where am I?\nAction: look")
-        assert "You are in the" in step.state
-        assert not step.done
-
-
 def test_an_action_that_cannot_be_read_is_answered_and_costs_no_turn(desk: str) -> None:
     client = agentgym_clients.ALL["maze"](desk)
     client.reset(0)
@@ -162,19 +151,6 @@ async def test_wrong_requests_about_an_environment_leave_it_usable(desk: str) ->
     assert (over["done"], over["reward"], over["status"]) == (True, 0.0, "finished")
     assert "has finished" in (await ask(desk, "/step", {"id": number, "action": "x"})).json()["error"]
     assert not (await ask(desk, "/reset", {"id": number, "data_idx": 1})).json()["done"]
-
-
-async def test_two_steps_at_once_are_not_both_taken() -> None:
-    class Slow:
-        async def observe(self, action: str) -> str:
-            await asyncio.sleep(0.5)
-            return action
-
-    with served(Scenario("slow", environment=Slow, tasks=[Task(user="Hi.")], held_out=[])) as url:
-        number = (await ask(url, "/create", {})).json()["id"]
-        await ask(url, "/reset", {"id": number})
-        answers = await asyncio.gather(*(ask(url, "/step", {"id": number, "action": str(n)}) for n in range(2)))
-    assert sorted("error" in each.json() for each in answers) == [False, True]
 
 
 async def test_an_environment_that_is_closed_in_a_step_answers_that_it_is() -> None:

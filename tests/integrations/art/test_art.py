@@ -16,7 +16,6 @@ from pydantic import BaseModel
 import gavel.integrations.art
 from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
-from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.model import Model, TrainableModel
 from gavel.integrations.art.rewards.ruler import ruler, ruler_score_group
 from gavel.integrations.art.settings import sft_parts, train_config
@@ -81,15 +80,6 @@ def test_a_field_that_is_not_known_is_named() -> None:
     assert told[0].filename == __file__, "the user's own line"
 
 
-@pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail"), LocalBackend()])
-def test_what_is_not_there_says_where_to_look(owner: object) -> None:
-    assert not hasattr(owner, "activate_metrics_context")
-    with pytest.raises(
-        AttributeError, match=r"\.activate_metrics_context is not in gavel.integrations.art; docs/art.md"
-    ):
-        owner.activate_metrics_context("train")  # type: ignore[attr-defined]
-
-
 TURN = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
 
 
@@ -129,12 +119,6 @@ def test_a_log_entry_says_which_messages_are_trained() -> None:
     entry = Trajectory(messages_and_choices=items, reward=0.5).for_logging()
     assert [message["trainable"] for message in entry["messages"]] == [False, True]
     assert entry["reward"] == 0.5
-
-
-def test_an_exception_of_a_group_is_told() -> None:
-    group = TrajectoryGroup([Trajectory()], exceptions=[ValueError("no")], metadata={"task": 3})
-    assert [(error.type, error.message) for error in group.exceptions] == [("ValueError", "no")]
-    assert len(group) == 1
 
 
 def translated(groups: int = 4, trajectories: int = 32, **given: Any) -> TrainConfig:
@@ -181,12 +165,6 @@ def test_a_setting_with_a_counterpart_is_translated(given: dict[str, Any], expec
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_importance_sampling_is_truncated_where_art_truncates_it() -> None:
-    correction = translated(truncated_importance_sampling=2.5).sampler_correction
-    assert correction is not None
-    assert (correction.mode, correction.cap) == ("token_truncate", 2.5)
-
-
 @given(st.integers(1, 20), st.integers(1, 16), st.none() | st.integers(1, 400))
 def test_there_is_an_update_for_each_group_or_fewer_and_never_none(
     groups: int, size: int, sequences: int | None
@@ -194,12 +172,6 @@ def test_there_is_an_update_for_each_group_or_fewer_and_never_none(
     updates = translated(groups, groups * size, grad_accumulation_sequences=sequences).mini_batches
     assert 1 <= updates <= groups
     assert updates == groups or (sequences is not None and sequences * updates >= groups * size)
-
-
-def test_the_optimizer_s_arguments_are_those_of_trainer_args() -> None:
-    trainer = {"max_grad_norm": 0.3, "weight_decay": 0.1, "adam_beta2": 0.99}
-    config = train_config({}, trainer, groups=1, trajectories=2)
-    assert (config.max_gradient_norm, config.weight_decay, config.adam_betas) == (0.3, 0.1, (0.9, 0.99))
 
 
 def test_what_has_no_effect_is_named_once() -> None:
@@ -257,13 +229,6 @@ async def test_scores_are_rewards_and_metrics_and_the_first_reward_is_kept(endpo
         assert any(line.startswith("RULER explanation: ") for line in member.logs)
 
 
-async def test_members_that_say_the_same_are_scored_too(endpoint: Endpoint) -> None:
-    endpoint.script = [scores(0.7)]
-    judged = await ruler_score_group(a_group("here", "here"), JUDGE, endpoint.params)
-    assert judged is not None
-    assert [member.reward for member in judged] == [0.7, 0.7]
-
-
 async def test_a_judge_that_fails_is_an_error_or_none(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
     endpoint.script = [fails(401)]
     with pytest.raises(JudgeError):
@@ -293,55 +258,9 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     assert await ruler([], JUDGE) == []
 
 
-async def test_a_group_without_members_stays_one() -> None:
-    judged = await ruler_score_group(TrajectoryGroup([], exceptions=[ValueError("no")]), JUDGE)
-    assert judged is not None
-    assert (len(judged), len(judged.exceptions)) == (0, 1)
-
-
-LATER = [
-    ("utils.deploy_model", "wait_for_together_job"),
-    ("utils.deployment", "TogetherDeploymentConfig"),
-    ("guided_completion", "get_guided_completion_params"),
-    ("utils.benchmarking.charts", "percentage_comparison_bar_chart"),
-    ("distributed", "ArtRuntime"),
-]
-
-
-@pytest.mark.parametrize(
-    ("line", "remedy"),
-    [
-        ("from {}.serverless import ServerlessBackend as Backend", "LocalBackend"),
-        ("from {} import ServerlessBackend as Backend", "LocalBackend"),
-        ("from {}.tinker_native import TinkerNativeBackend as Backend", "LocalBackend"),
-        ("from {}.skypilot import SkyPilotBackend as Backend", "SkyPilotBackend"),
-    ],
-)
-def test_a_backend_that_trains_elsewhere_names_what_trains_here(line: str, remedy: str):
-    names: dict[str, Any] = {}
-    exec(line.format("gavel.integrations.art"), names)
-    with pytest.raises(NotInGavelError) as stopped:
-        names["Backend"]()
-    assert remedy in stopped.value.remedy
-
-
-@pytest.mark.parametrize(("module", "name"), LATER)
-def test_names_for_later_can_be_imported_and_stop_when_they_are_used(module: str, name: str):
-    found = getattr(importlib.import_module(f"gavel.integrations.art.{module}"), name)
-    for use in (lambda: found(), lambda: found.QWEN, lambda: found["a"]):
-        with pytest.raises(NotInGavelError, match=rf"art\.{module.replace('.', '[.]')}\.{name}"):
-            use()
-
-
 def test_every_module_that_is_there_can_be_imported_and_a_misspelt_one_cannot():
     for module in pkgutil.walk_packages(gavel.integrations.art.__path__, "gavel.integrations.art."):
         importlib.import_module(module.name)
     for name in ("locla", "utils.retries", "utilities"):
         with pytest.raises(ModuleNotFoundError, match=name):
             importlib.import_module(f"gavel.integrations.art.{name}")
-
-
-@pytest.mark.parametrize("line", ["from {} import apo", "from {}.pipeline_trainer import StatusReporter"])
-def test_a_name_that_no_part_has_cannot_be_imported(line: str):
-    with pytest.raises(ImportError):
-        exec(line.format("gavel.integrations.art"), {})

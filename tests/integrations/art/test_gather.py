@@ -42,12 +42,6 @@ async def empty() -> list[Trajectory]:
     return []
 
 
-async def test_an_error_that_is_borne_stands_in_its_rollout_s_place() -> None:
-    got = await gather_trajectories([one(), failing(), pair()], max_exceptions=1)
-    assert isinstance(got[1], ValueError)
-    assert len(got[2]) == 2
-
-
 @pytest.mark.filterwarnings("error")
 async def test_an_error_that_is_not_borne_is_raised_and_leaves_no_coroutine_behind() -> None:
     with pytest.raises(GatherError, match="no"):
@@ -88,20 +82,6 @@ async def test_a_script_gathers_games_by_player() -> None:
     assert context.exceptions == 1
 
 
-async def test_the_bar_counts_trajectories() -> None:
-    class Bar:
-        total, done = 5, 0.0
-
-        def update(self, n: float | None = 1) -> None:
-            self.done += n or 0
-
-    bar = Bar()
-    with set_gather_context(GatherContext(pbar=bar)):
-        await wrap_group_awaitable(group(3))
-        await wrap_group_awaitable(game(1.0))
-    assert bar.done == 5
-
-
 @pytest.mark.parametrize(("borne", "total"), [(0, None), (0.4, 2)])
 async def test_a_failure_too_many_is_raised(borne: float, total: int | None) -> None:
     bar = None if total is None else tqdm(total=total, disable=True)
@@ -123,13 +103,6 @@ async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
         async for batch in trajectory_group_batches(groups, batch_size=2, skip_batches=1, pbar_desc=None)
     ]
     assert batches == [[2, 3], [4]]
-
-
-async def test_a_batch_with_too_many_errors_ends_the_others() -> None:
-    groups = [TrajectoryGroup([failing()]), *(TrajectoryGroup([one(number)]) for number in range(3))]
-    with pytest.raises(GatherError, match="no"):
-        async for _ in trajectory_group_batches(groups, batch_size=1):
-            pass
 
 
 async def test_the_last_trajectory_that_was_yielded_counts() -> None:

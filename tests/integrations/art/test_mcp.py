@@ -61,14 +61,6 @@ def test_a_collection_is_the_same_after_json(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.count("task") == 1
 
 
-@pytest.mark.parametrize("difficulty", [0, 6, True, "2"])
-def test_a_difficulty_is_from_1_to_5(difficulty: int) -> None:
-    with pytest.raises(ValueError, match="from 1 to 5"):
-        GeneratedScenario("x", difficulty)
-    with pytest.raises(ValueError, match="train_size is 9"):
-        SCENARIOS.split(9)
-
-
 def test_tools_and_resources_are_read_as_servers_write_them() -> None:
     tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
     assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}

@@ -71,15 +71,6 @@ def a_trainer(counting: Counting, rollout_fn: Any = of_unequal, **settings: Any)
     return PipelineTrainer(model=counting, backend=counting, rollout_fn=rollout_fn, **given)  # type: ignore[arg-type]
 
 
-async def test_it_makes_so_many_steps_of_at_least_so_many_groups() -> None:
-    counting = Counting()
-    await a_trainer(counting, max_steps=3, learning_rate=2e-5).train()
-    assert counting.step == 3
-    assert all(2 <= len(batch) <= 20 for batch in counting.batches)
-    assert counting.settings == {"learning_rate": 2e-5, "loss_fn": "cispo", "normalize_advantages": True}
-    assert counting.metrics["discarded_groups"] == 0
-
-
 async def test_each_scenario_is_trained_once_and_the_last_ones_too() -> None:
     counting = Counting()
     await a_trainer(counting, scenarios=scenarios(7), max_batch_size=3).train()
@@ -130,15 +121,6 @@ async def test_a_group_whose_rollouts_all_failed_ends_the_run() -> None:
         await a_trainer(Counting(), make_group_rollout_fn(fails, 3)).train()
 
 
-async def test_scenarios_that_raise_end_the_run_with_their_error() -> None:
-    async def from_a_file() -> Any:
-        yield {"number": 0, "metadata": {"scenario_id": "0"}}
-        raise OSError("the file is gone")
-
-    with pytest.raises(OSError, match="the file is gone"):
-        await a_trainer(Counting(), scenarios=from_a_file()).train()
-
-
 async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_a_failure_is_borne() -> None:
     seen: list[int] = []
 
@@ -152,20 +134,6 @@ async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_
     await a_trainer(counting, eval_fn=evaluate, eval_every_n_steps=2, max_steps=4).train()
     assert seen == [0, 2, 4]
     assert (counting.logged["val"], counting.logged["hard"]) == (2, 4)
-
-
-async def test_a_stop_that_is_asked_for_ends_the_run_after_the_step_in_progress() -> None:
-    counting = Counting()
-    trainer = a_trainer(counting)
-
-    async def stopping(model: Any, step: int, config: Any) -> Any:
-        if step == 1:
-            trainer.request_stop()
-        return [art.Trajectory(reward=1.0)]
-
-    trainer.eval_fn, trainer.eval_every_n_steps = stopping, 1
-    await trainer.train()
-    assert counting.step == 1
 
 
 async def test_groups_that_were_begun_too_many_steps_ago_are_not_trained() -> None:

@@ -1,6 +1,5 @@
 """What any client over httpx asks of a chat model becomes a trajectory, and so does what a LangGraph agent asks."""
 
-import asyncio
 import importlib
 import importlib.util
 import json
@@ -10,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 
 from gavel.integrations.art.auto_trajectory import auto_trajectory, capture_auto_trajectory
 from gavel.integrations.art.langgraph import init_chat_model, wrap_rollout
@@ -70,16 +69,6 @@ async def test_a_streamed_reply_is_recorded_with_its_token_ids(endpoint: Endpoin
     (choice,) = (await capture_auto_trajectory(agent())).choices()
     assert choice.message.content == "on its\u2028way"
     assert choice.model_dump()["token_ids"] == [5, 6]
-
-
-async def test_a_client_in_a_thread_is_recorded_too(endpoint: Endpoint) -> None:
-    endpoint.script = [lambda _: says("There.")]
-
-    def ask() -> None:
-        with OpenAI(base_url=f"{endpoint.url}/v1", api_key="none") as client:
-            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Where?"}])
-
-    assert len((await capture_auto_trajectory(asyncio.to_thread(ask))).messages()) == 2
 
 
 async def test_what_is_no_chat_completion_is_not_recorded_and_httpx_is_as_it_was(endpoint: Endpoint) -> None:

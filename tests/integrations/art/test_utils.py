@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import gavel.integrations.art as art
 from gavel.integrations.art.trajectories import Trajectory
-from gavel.integrations.art.utils.get_repo_root_path import get_repo_root_path
 from gavel.integrations.art.utils.iterate_dataset import iterate_dataset
 from gavel.integrations.art.utils.limit_concurrency import limit_concurrency
 from gavel.integrations.art.utils.output_dirs import (
@@ -72,14 +71,6 @@ def test_directories_are_those_that_a_run_has() -> None:
     assert get_trajectories_split_dir(directory, "val") == "/runs/p/a/trajectories/val"
 
 
-def test_the_root_is_the_nearest_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    monkeypatch.chdir(inner)
-    (tmp_path / ".git").mkdir()
-    assert Path(get_repo_root_path()) == tmp_path
-
-
 @pytest.mark.parametrize(("failures", "outcome"), [(0, "done"), (2, "done"), (3, None)])
 async def test_a_function_has_three_attempts_plain_or_awaited(failures: int, outcome: str | None) -> None:
     told: list[int] = []
@@ -109,19 +100,6 @@ async def expect(call: Callable[[], Awaitable[str]], outcome: str | None) -> Non
             await call()
     else:
         assert await call() == outcome
-
-
-def test_another_kind_of_error_is_not_tried_again() -> None:
-    attempts: list[int] = []
-
-    @retry(exceptions=(KeyError,), delay=0)
-    def fails() -> None:
-        attempts.append(1)
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        fails()
-    assert attempts == [1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The routes over HTTP, for another trainer and in front of a learner of one's own."""
 
-import asyncio
 import gzip
 import json
 import math
@@ -14,7 +13,7 @@ from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTra
 from gavel.integrations.atropos.sender import AtroposClient, AtroposServerError
 from gavel.integrations.atropos.server import create_app
 from tests.backend_server import serving
-from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group, body
+from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, body
 from tests.trainer.conftest import Letters
 
 
@@ -115,15 +114,6 @@ def test_groups_before_any_trainer_are_kept_for_it(http: httpx.Client):
     assert [group["scores"][0] for group in http.get("/batch").json()["batch"]] == [0, 1]
 
 
-def test_a_list_of_groups_and_the_newest_example(http: httpx.Client):
-    assert http.get("/latest_example").json()["tokens"] == []
-    answer = post(http, "/scored_data_list", [body(0), body(1)])
-    assert answer == {"status": "received", "groups_processed": 2}
-    assert http.get("/latest_example").json()["scores"] == body(1)["scores"]
-    assert post(http, "/scored_data_list", [body(1), body(2)])["duplicates"] == 1
-    assert post(http, "/scored_data_list", []) == {"status": "received", "groups_processed": 0}
-
-
 def test_what_is_not_a_number_where_nothing_is_trained_is_handed_on(http: httpx.Client):
     unknown = {name: [[math.nan, -1.0, -1.0]] * 2 for name in ("inference_logprobs", "advantages", "ref_logprobs")}
     started(http)
@@ -208,13 +198,6 @@ def test_a_group_that_no_batch_can_hold_is_refused(http: httpx.Client):
     assert "a batch 4" in answer.json()["detail"]
 
 
-def test_a_trainer_that_registers_again_sets_its_step(http: httpx.Client):
-    started(http)
-    post(http, "/register", REGISTRATION | {"starting_step": 6})
-    assert http.get("/status").json()["current_step"] == 6
-    assert post(http, "/register-env", ENVIRONMENT)["starting_step"] == 6
-
-
 def test_a_reset_begins_anew(http: httpx.Client):
     started(http)
     post(http, "/scored_data", body(0))
@@ -257,13 +240,3 @@ def test_what_the_learner_can_never_train_is_refused_at_the_door(own: httpx.Clie
     masks = own.post("/scored_data", json=body(0) | {"masks": [[0, 1, 1]] * 2})
     assert (masks.status_code, "masks[0][0] is 0" in masks.json()["detail"]) == (422, True)
     assert post(own, "/scored_data", body(0)) == {"status": "received"}
-
-
-async def test_who_waits_hears_of_a_group(queue: GroupQueue):
-    state = QueueState(queue)
-    waiting = asyncio.create_task(state.wait_for_change(20))
-    await asyncio.sleep(0)
-
-    await state.accept([a_group(0)])
-    assert await waiting
-    assert not await state.wait_for_change(0.01)

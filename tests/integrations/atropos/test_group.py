@@ -1,6 +1,5 @@
 """Groups of Atropos as trajectories and back."""
 
-import json
 import math
 
 import pytest
@@ -102,13 +101,6 @@ def test_the_temperature_is_the_members_own_else_the_groups():
         assert a_group(generation_params={"temperature": strange}).temperature(0) == 1.0
 
 
-def test_an_empty_list_is_what_no_member_has():
-    names = ("advantages", "ref_logprobs", "messages", "inference_logprobs", "overrides", "images")
-    group = a_group(**{name: [] for name in names})
-    assert [getattr(group, name) for name in names] == [None] * 6
-    assert "token_logprobs" not in sampled(group.trajectories(decode).trajectories[0])[0]
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -143,10 +135,6 @@ def test_a_mask_of_ones_and_zeros_is_found_out():
     assert a_group(**mask, inference_logprobs=None).other_targets() == (
         "masks[1][1] is 0, which is neither -100 nor the token, 8"
     )
-
-
-def test_a_field_of_a_later_version_is_kept():
-    assert json.loads(a_group(future={"a": 1}).model_dump_json())["future"] == {"a": 1}
 
 
 def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:

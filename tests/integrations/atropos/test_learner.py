@@ -79,29 +79,6 @@ async def test_batches_are_the_oldest_groups_and_unknown_log_probs_are_those_of_
             assert all(value < 0 for value in choice.model_extra["token_logprobs"])
 
 
-async def test_the_member_with_the_best_score_gains_most(trained: Trained):
-    group = a_group(0)
-    trained.queue.accept([group, a_group(0, scores=[1.0, 0.5, 0.0, 0.0])])
-
-    async def likelihoods() -> list[float]:
-        from gavel.trainer.data.token_sequences import TokenSequence
-
-        found = []
-        for tokens in group.tokens:
-            sequence = TokenSequence()
-            sequence.extend(tokens[:3])
-            sequence.extend(tokens[3:4], logprobs=[0.0])
-            found.append(sequence)
-        return [values[0] for values in await trained.backend.logprobs(trained.model, found)]
-
-    before = await likelihoods()
-    await trained.until(1)
-    after = await likelihoods()
-    gains = [new - old for new, old in zip(after, before, strict=True)]
-    assert gains[0] == max(gains)
-    assert gains[0] > min(gains) + 1e-3
-
-
 async def test_a_group_that_the_checkpoint_holds_is_not_trained_again(trained: Trained):
     trained.queue.accept([a_group(number) for number in range(4)])
     kept = trained.queue.trained

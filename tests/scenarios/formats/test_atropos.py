@@ -87,5 +87,3 @@ def test_a_row_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, change
         read_groups(written(tmp_path, GROUP, GROUP | changes))
     assert told in str(raised.value)
     assert "2" in str(raised.value)
-
-

@@ -1,16 +1,14 @@
 """A file is there when it is whole, nothing is written over, and every format is written with what it lost."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.formats.export import ExportError, export_file, stored_groups
-from gavel.scenarios.formats.exported import NOT_FINITE, SURROGATE, TOO_DEEP, Losses
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.formats.export import ExportError, export_file
+from gavel.scenarios.formats.exported import TOO_DEEP, Losses
 from tests.fake_server import Answer, Call, FakeServer
 from tests.scenarios.formats.attempts import both, hostile, stored, whole
 

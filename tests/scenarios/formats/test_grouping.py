@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.formats.grouping import asked, group, named_task
+from gavel.scenarios.formats.grouping import asked, group
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import Attempt, Row, WholeGroup
 from gavel.scenarios.trajectory import Trajectory

@@ -13,7 +13,7 @@ from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.otel import OtlpEndpoint, OtlpError, requests
 from gavel.scenarios.trajectory import Trajectory
 from tests.fake_server import Answer, Call, FakeServer
-from tests.scenarios.formats.attempts import PIXEL, hostile, stored, whole
+from tests.scenarios.formats.attempts import PIXEL, stored, whole
 
 NOW = 1_700_000_000_000_000_000
 

@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ import zstandard
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import write_table
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.judge.groups import desk, saying
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.formats.text import cell, decode, is_printed, rows
+from gavel.scenarios.formats.text import cell, decode, rows
 
 ROWS = [{"messages": [{"role": "user", "content": "Wo ist mein Paket? “ü” 包"}], "n": 1}, {"messages": [], "n": 2}]
 LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
