@@ -155,7 +155,7 @@ def had() -> list[list[str]]:
     return lists(python(LISTS))
 
 
-@pytest.mark.parametrize("system", ["verl", "verifiers", "slime"])
+@pytest.mark.parametrize("system", ["verl", "verifiers"])
 def test_an_integration_can_be_deleted_without_another_file_changing(system: str, had: list[list[str]], tmp_path: Path):
     """A tree of links to all files of the package but those of the system."""
     package = tmp_path / "gavel"

@@ -202,9 +202,3 @@ async def test_the_page_s_group_judges_and_can_be_sent_to_another_process(tmp_pa
     group = await do_group_rollout(builder, Policy("It is 9 days old.", ""))
     assert math.isclose(group.final_rewards_G[0], 1.0)
     assert math.isclose(group.final_rewards_G[1], 0.0)
-
-
-async def test_a_question_s_answer_that_was_cut_off_is_shown_as_such():
-    judge = WorthJudge()
-    await rollout(compute_group_rewards(judge), "worth 90", "it is worth 5 and…")
-    assert [trajectory.status for trajectory in judge.groups[0]] == ["finished", "truncated"]

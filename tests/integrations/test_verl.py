@@ -194,16 +194,6 @@ async def test_one_sample_in_validation_is_not_a_number_and_asks_no_judge(
 
 
 @pytest.mark.slow
-async def test_a_sample_that_verl_repeats_to_fill_a_batch_of_validation_is_not_a_number(
-    service: JudgeService,
-):
-    manager = made(service.url, val_n=2)
-    rows = [row("u3", *ids, split="test") for ids in ((1, 2), (1,), (2,))]
-    rewards = [result["reward_score"] for result in await asyncio.gather(*map(manager.run_single, rows))]
-    assert sum(map(math.isnan, rewards)) == 1
-
-
-@pytest.mark.slow
 async def test_a_sample_that_comes_too_late_has_the_reward_of_its_group_which_was_not_judged(service: JudgeService):
     manager = made(service.url, unscored="group", deadline=0.5)
     early = await manager.run_single(row("u4", 1))

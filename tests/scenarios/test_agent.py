@@ -96,23 +96,6 @@ async def test_an_agent_whose_conversation_outgrows_the_context_is_truncated():
     assert agent.trajectory.status == "truncated"
 
 
-async def test_an_agent_that_only_calls_tools_is_truncated():
-    def look() -> str:
-        """Look."""
-        return "nothing"
-
-    async def script(request: ChatRequest) -> Message:
-        function = {"name": "look", "arguments": "{}"}
-        return {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
-
-    agent = Agent(an_episode(FunctionModel("script", script)), "worker", tools=[look], max_calls=2)
-    assert await agent.ask("Look.") == ""
-    assert (agent.trajectory.status, agent.trajectory.status_reason) == (
-        "truncated",
-        "2 turns with tool calls were used up",
-    )
-
-
 async def test_agents_that_work_together_are_one_attempt_whose_agents_the_judge_is_told():
     async def play(model: Any, task: Task, episode: Episode) -> Trajectory:
         planner, worker = Agent(episode, "planner"), Agent(episode, "worker", model=OTHER)

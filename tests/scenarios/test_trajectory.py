@@ -206,13 +206,6 @@ def test_a_message_without_a_role_is_refused() -> None:
         Trajectory(messages_and_choices=[{"role": "user", "content": "q"}, {"content": "b"}])
 
 
-def test_functions_in_place_of_their_schemas_are_refused_with_what_makes_schemas() -> None:
-    for kind in (Trajectory, History):
-        with pytest.raises(FieldError) as error:
-            kind(tools=[len])  # type: ignore[list-item]
-        assert "Toolbox([function]).schemas" in error.value.remedy
-
-
 @pytest.mark.parametrize("scalar", [np.float32(0.5), np.float64(0.5), np.int64(2)])
 def test_numpy_scalars_are_stored_as_numbers(scalar: np.generic) -> None:
     trajectory = Trajectory()
@@ -220,12 +213,6 @@ def test_numpy_scalars_are_stored_as_numbers(scalar: np.generic) -> None:
     trajectory.metrics["m"] = scalar  # type: ignore[assignment]
     back = Trajectory.from_json(trajectory.to_json())
     assert (back.reward, back.metrics["m"]) == (scalar.item(), scalar.item())
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"trajectories": 3}', "[]"])
-def test_what_is_no_record_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        TrajectoryGroup.from_json(text)
 
 
 # --- one trajectory -----------------------------------------------------------------------------------------------
@@ -263,10 +250,6 @@ async def act(name: str, after: asyncio.Event | None = None, then: asyncio.Event
     if then:
         then.set()
     return Trajectory(metadata={"name": name})
-
-
-async def fail(message: str = "boom") -> Trajectory:
-    raise ValueError(message)
 
 
 def names(group: TrajectoryGroup) -> list[object]:

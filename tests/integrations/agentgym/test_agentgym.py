@@ -212,13 +212,10 @@ async def test_a_server_that_is_slow_fails_the_episode_in_time_and_its_environme
     ("answer", "told"),
     [
         ({"observation": "x", "done": False}, "without reward and done"),
-        ({"observation": "x", "reward": None, "done": False}, "no finite number"),
-        ({"observation": "x", "reward": "1", "done": False}, "no finite number"),
         ({"observation": "x", "reward": 10**400, "done": False}, "no finite number"),
         ({"observation": "x", "reward": 1, "done": "no"}, "neither true nor false"),
         ({"reward": 1, "done": True}, "without an observation"),
         (None, "without reward and done"),
-        ("done", "without reward and done"),
     ],
 )
 async def test_an_answer_that_is_no_step_fails_the_episode_and_is_never_a_reward_of_0(answer: Any, told: str) -> None:
@@ -230,18 +227,6 @@ async def test_an_answer_that_is_no_step_fails_the_episode_and_is_never_a_reward
     assert told in (lost.status_reason or "")
     assert "success" not in lost.metrics
     assert "environment_reward" not in lost.metrics
-
-
-@pytest.mark.parametrize(
-    ("status", "told"), [(307, "leads elsewhere"), (401, "another key"), (404, "not offered"), (422, "HTTP 422")]
-)
-async def test_a_step_that_the_server_does_not_take_fails_the_episode(status: int, told: str) -> None:
-    with TextCraft() as server:
-        scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
-        server.fail = lambda path: web.Response(status=status, headers={"Location": "/"}) if path == "/step" else None
-        lost = await play(scenario, saying("Action: say 0"))
-    assert lost.status == "failed"
-    assert told in (lost.status_reason or "")
 
 
 async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> None:
@@ -275,14 +260,10 @@ async def test_code_in_an_action_is_sent_as_text_and_nothing_runs_it(servers, tm
     ("address", "told"),
     [
         ("nowhere", "no address"),
-        ("ftp://127.0.0.1:1", "no address"),
         ("http://127.0.0.1:99999", "no address"),
         ("chess+http://127.0.0.1:1", "no environment 'chess'"),
-        ("http://127.0.0.1:1?turn=3", "turn"),
         ("http://127.0.0.1:1?turns=0", "turns"),
-        ("http://127.0.0.1:1?timeout=nan", "timeout"),
         ("http://127.0.0.1:1?tasks=5", "without held_out="),
-        ("http://127.0.0.1:1?tasks=99999999999&held_out=3", "tasks"),
         ("http://127.0.0.1:1", "does not answer"),
     ],
 )

@@ -1,8 +1,6 @@
 """ART's models, trajectories, settings and judge, and what Gavel does not have of it."""
 
-import importlib
 import os
-import pkgutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
 
-import gavel.integrations.art
 from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
 from gavel.integrations.art.model import Model, TrainableModel
@@ -129,14 +126,12 @@ def translated(groups: int = 4, trajectories: int = 32, **given: Any) -> TrainCo
     ("given", "loss"),
     [
         ({}, Cispo(ratio_cap=5.0)),
-        ({"epsilon_high": 2.0}, Cispo(ratio_cap=3.0)),
         ({"loss_fn": "ppo"}, ClippedSurrogate(clip_low=0.2, clip_high=0.2)),
         ({"ppo": True, "epsilon": 0.1, "epsilon_high": 0.3}, ClippedSurrogate(clip_low=0.1, clip_high=0.3)),
         (
             {"ppo": True, "max_negative_advantage_importance_sampling_weight": 3.0},
             ClippedSurrogate(clip_low=0.2, clip_high=0.2, dual_clip=3.0),
         ),
-        ({"importance_sampling_level": "sequence"}, Gspo()),
         ({"importance_sampling_level": "sequence", "epsilon": 0.01}, Gspo(clip_low=0.01, clip_high=0.01)),
     ],
 )
@@ -155,9 +150,7 @@ def test_a_loss_that_art_does_not_have_stops_with_a_remedy() -> None:
         ({}, {"learning_rate": 5e-6, "advantage": "std", "beta": 0.0, "kl_in_reward": 0.0, "reference": "base"}),
         ({"learning_rate": 1e-4, "beta": 0.1}, {"learning_rate": 1e-4, "beta": 0.1}),
         ({"scale_rewards": False}, {"advantage": "mean"}),
-        ({"normalize_advantages": False}, {"advantage": "mean"}),
         ({"kl_penalty_coef": 0.02, "kl_penalty_reference_step": 3}, {"kl_in_reward": 0.02, "reference": "3"}),
-        ({"kl_penalty_coef": 0.02, "kl_ref_adapter_path": "runs/a"}, {"reference": "runs/a"}),
     ],
 )
 def test_a_setting_with_a_counterpart_is_translated(given: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -256,11 +249,3 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     got = await ruler(lists, judge_model=JUDGE, extra_litellm_params=endpoint.params)
     assert [(score.trajectory_id, score.score) for score in got] == [("1", 0.5), ("2", 0.5)]
     assert await ruler([], JUDGE) == []
-
-
-def test_every_module_that_is_there_can_be_imported_and_a_misspelt_one_cannot():
-    for module in pkgutil.walk_packages(gavel.integrations.art.__path__, "gavel.integrations.art."):
-        importlib.import_module(module.name)
-    for name in ("locla", "utils.retries", "utilities"):
-        with pytest.raises(ModuleNotFoundError, match=name):
-            importlib.import_module(f"gavel.integrations.art.{name}")

@@ -151,14 +151,6 @@ async def test_groups_that_were_begun_too_many_steps_ago_are_not_trained() -> No
     assert counting.metrics["discarded_stale_groups"] >= 1
 
 
-def test_sizes_count_beside_a_runtime_config_and_none_is_the_default() -> None:
-    runtime = PipelineRuntimeConfig(num_rollout_workers=3, min_batch_size=3)
-    none = {"num_rollout_workers": None, "min_batch_size": None}
-    pipeline = a_trainer(Counting(), pipeline=runtime, max_steps_off_policy=2, **none).pipeline
-    assert (pipeline.num_rollout_workers, pipeline.min_batch_size, pipeline.max_steps_off_policy) == (3, 3, 2)
-    assert a_trainer(Counting(), **none).pipeline == PipelineRuntimeConfig()
-
-
 @pytest.mark.parametrize(
     "sizes", [{"num_rollout_workers": 0}, {"max_batch_size": 1}, {"max_steps_off_policy": -1}, {"queue_maxsize": 0}]
 )

@@ -163,11 +163,8 @@ def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
     ("content", "status", "told"),
     [
         (b"{", 400, "JSON"),
-        (b"", 400, "JSON"),
         (b"[]", 422, "an object"),
         (json.dumps(body(0) | {"masks": [[-100]]}).encode(), 422, "masks has 1 members"),
-        (json.dumps(body(0) | {"scores": [1.0, float("nan")]}).encode(), 422, "not a finite number"),
-        (json.dumps(body(0) | {"tokens": [["a"], [1]]}).encode(), 422, "tokens.0.0"),
         (json.dumps({"tokens": [[1]]}).encode(), 422, "masks"),
     ],
 )

@@ -87,18 +87,6 @@ def test_messages_have_the_conventions_form():
     assert history[-1]["parts"] == [{"type": "tool_call_response", "id": "c1", "response": "order A1"}]
 
 
-def test_rewards_and_scores_are_evaluations_and_the_rest_is_kept():
-    root = spans(whole())[0]
-    told = {attributes(event)["gen_ai.evaluation.name"]: attributes(event) for event in root.events}
-    assert {name: each["gen_ai.evaluation.score.value"] for name, each in told.items()} == {
-        **{"reward": 0.75, "judge": 0.75, "success": 1.0, "turns": 2.0}
-    }
-    assert told["judge"]["gen_ai.evaluation.explanation"] == "Cites the order."
-    kept = json.loads(attributes(root)["gavel.attempt"])
-    assert kept["metadata"] == {"task_id": 7}
-    assert kept["group"]["split"] == "train"
-
-
 class Collector(FakeServer):
     """Answers by the script; the last answer goes on for ever."""
 

@@ -15,21 +15,6 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.formats.attempts import PIXEL, TOOLS, call
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"system": "Answer in French.", "prompt": "P", "response": "Oui"},
-        {"system_prompt": "Answer in French.", "prompt": [{"role": "user", "content": "P"}], "completion": "Oui"},
-        {"system": [{"type": "text", "text": "Answer in French."}], "prompt": "P", "completion": "Oui"},
-    ],
-)
-def test_a_system_message_in_a_field_of_its_own_is_read(tmp_path, row):
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "system": "In German."}) + "\n")
-    first, second = read_groups(tmp_path / "rows.jsonl")
-    assert [message["role"] for message in first.trajectories[0].messages()] == ["system", "user", "assistant"]
-    assert "German" in str(second.trajectories[0].messages()[0])
-
-
 @pytest.mark.parametrize("name", ["completion", "response", "output"])
 def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
     rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
