@@ -30,14 +30,6 @@ async def test_the_way_over_the_ice():
     assert tool["parameters"]["properties"]["action"]["enum"] == ["left", "down", "right", "up"]
 
 
-async def test_a_hole_ends_it_without_a_reward():
-    scenario = find_scenario("gymnasium:FrozenLake-v1?is_slippery=false")
-    turns = [call("act", 0, action="right"), call("act", 1, action="down")]
-    found = await rollout(script(turns), scenario, scenario.tasks()[0])
-    assert found.metrics["success"] == 0.0
-    assert "The episode is over." in found.messages()[-1]["content"]
-
-
 async def test_bad_actions_survive():
     scenario = find_scenario("gymnasium:Taxi-v4?turns=6")
     turns = [

@@ -352,14 +352,6 @@ async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why(
     assert withheld[1].metadata["judge"]["reason"] == "its votes were lost"
 
 
-@pytest.mark.parametrize("metadata", [None, {"answer": None}, {"rubric": "Be right."}])
-async def test_slime_s_label_is_the_reference_beside_what_metadata_holds(metadata: Any):
-    judge = WorthJudge()
-    await rewarded(slime.custom_rm(judge), [Sample(t, label="4", metadata=metadata) for t in ("worth 9", "worth 2")])
-    truth = truth_of(judge.groups[0])
-    assert (truth.reference, truth.rubric) == ("4", (metadata or {}).get("rubric"))
-
-
 # --- the programs of docs/adapters.md ---------------------------------------------------------------------------------
 
 

@@ -27,7 +27,6 @@ from gavel.integrations._rewards import (
     member,
     submitted,
     tool_schemas,
-    truth_metadata,
     turns,
     with_mean,
 )
@@ -93,10 +92,6 @@ class TestMembers:
     def test_what_is_neither_text_nor_messages_is_refused(self, completion: Any):
         with pytest.raises(RowError):
             member("2 + 2?", completion)
-
-    def test_columns_of_the_task_become_its_truth(self):
-        assert truth_metadata({"answer": "4", "rubric": "", "level": 3}) == {"truth": {"reference": "4"}}
-        assert truth_metadata({"level": 3}) == {}
 
     def test_tools_are_functions_or_schemas(self):
         def look_up(order: int) -> str:

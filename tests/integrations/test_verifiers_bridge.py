@@ -163,20 +163,6 @@ def test_a_judge_is_told_the_same_of_a_scenario_exported_and_loaded_again(
     assert two.truth == Truth("Only this.")
 
 
-async def test_success_is_the_environment_s_own_unless_a_sum_is_named(exported: str):
-    denied = SCRIPTS["denies"]
-    for address, succeeds in (
-        (f"verifiers:{exported}?tasks=40", None),
-        (f"verifiers:{exported}?tasks=40&success=-9", 1.0),
-    ):
-        again = find_scenario(address)
-        own = {f"train/{task.id}": task for task in DESK.tasks()[:40]}
-        for task in again.tasks()[:6]:
-            found = await rollout(script(denied(own[task.id])), again, task)
-            expected = found.metrics["verifiers/success"] if succeeds is None else succeeds
-            assert found.metrics["success"] == expected
-
-
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -15,6 +15,7 @@ from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.stepped_episode import SteppedEpisode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
@@ -123,25 +124,6 @@ def test_a_name_cannot_forge_the_structure_of_the_judge_s_prompt():
     assert prompt.count("\n¦k3v trajectory W7QX") <= 1
 
 
-async def test_the_agents_have_different_seeds_and_an_episode_the_same_ones_again():
-    seeds: list[int | None] = []
-
-    async def note(request: ChatRequest) -> Message:
-        seeds.append(request.seed)
-        return {"content": "x"}
-
-    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        agents = [Agent(episode, name) for name in "ab"]
-        for agent in agents * 2:
-            await agent.ask("Go.")
-        return [agent.trajectory for agent in agents]
-
-    for _ in range(2):
-        await played(play, FunctionModel("note", note))
-    assert seeds[:4] == seeds[4:]
-    assert len(set(seeds)) == 4
-
-
 async def test_a_litellm_model_s_calls_and_cost_are_counted(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_BASE", endpoint.url)
     monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -220,3 +202,19 @@ async def test_a_rollout_that_returns_no_members_fails_alone(returned: Any, said
 def test_an_agent_of_the_model_in_place_of_the_episode_says_what_to_annotate() -> None:
     with pytest.raises(AgentError, match=r"episode: gavel\.Episode"):
         Agent(OTHER, "planner")  # type: ignore[arg-type]
+
+
+async def test_agents_that_ask_at_once_are_shown_one_after_another():
+    async def play(model: object, task: Task, episode: Episode) -> list[Trajectory]:
+        both = [Agent(episode, name) for name in ("one", "two")]
+        await asyncio.gather(*(agent.ask(f"Your turn, {agent.name}.") for agent in both))
+        return [agent.trajectory for agent in both]
+
+    pair = Scenario("pair", rollout=play, tasks=[Task(user="Talk.")], held_out=[])
+    async with SteppedEpisode(pair, pair.tasks()[0]) as episode:
+        moment = await episode.start()
+        assert moment.new == [{"role": "user", "content": "Your turn, one."}]
+        moment = await episode.act({"content": "first"})
+        assert moment.new == [{"role": "user", "content": "Your turn, two."}]
+        assert (await episode.act({"content": "second"})).over
+    assert episode.trajectory.messages()[-1]["content"] == "first"

@@ -15,7 +15,6 @@ from gavel.scenarios.agent_styles.react import UNREADABLE, react
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
-from gavel.scenarios.library.text_adventure import scenario as text_adventure
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 from gavel.scenarios.text_calls import TextCall, Unreadable, Words, read_turn
@@ -86,11 +85,6 @@ def test_a_call_without_its_punctuation_is_read_by_the_names_of_its_arguments(te
     turn = read_turn(text, SCHEMAS)
     assert isinstance(turn, list)
     assert json.loads(turn[0].arguments) == arguments
-
-
-def test_several_calls_of_one_turn_are_read_in_order() -> None:
-    calls = '[{"name": "look_up", "arguments": {"order_id": "7"}}, {"name": "wait", "arguments": {}}]'
-    assert read_turn(calls, SCHEMAS) == [*LOOK, TextCall("wait", "{}")]
 
 
 @pytest.mark.parametrize(
@@ -190,14 +184,6 @@ async def test_what_cannot_be_read_is_told_and_bounded() -> None:
     assert endless.metrics["success"] == 0.0
 
 
-async def test_a_world_that_answers_words_is_played_by_its_actions() -> None:
-    scenario = react(text_adventure)
-    played = await rollout(scripted("Thought: where?\nAction: look"), scenario, scenario.tasks()[0], seed=1)
-    assert played.status == "truncated"
-    assert "You are in the" in played.messages()[3]["content"]
-    assert played.metrics["success"] == 0.0
-
-
 RIGHT = [
     ("look_up_order", {"order_id": TASK.id}),
     ("read_policy", {"item": CASE.item}),
@@ -254,12 +240,6 @@ async def test_a_vote_that_names_none_takes_the_first_and_is_counted(vote: str) 
     assert played.metrics[UNREADABLE_VOTES] == 1
     assert played.messages()[-1]["content"].startswith("No idea 0")
     assert played.metrics["success"] == 0.0
-
-
-async def test_candidates_that_are_the_same_need_no_vote() -> None:
-    played = await rollout(voter("1", same=True), branching(returns_desk, 2), TASK, seed=1)
-    assert {history.agent for history in played.additional_histories} == {"branch"}
-    assert played.metrics["success"] == 1.0
 
 
 def test_one_branch_is_none() -> None:

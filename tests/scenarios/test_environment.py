@@ -417,22 +417,6 @@ async def test_a_tool_behind_one_that_hangs_is_told_not_to_have_run():
     assert "was not run" in episode.messages()[4]["content"]
 
 
-async def test_a_world_with_asynchronous_methods_stays_in_one_thread():
-    threads = []
-
-    class Mixed:
-        async def reset(self, task: Task) -> None:
-            threads.append(threading.get_ident())
-
-        def look(self) -> str:
-            """Look."""
-            threads.append(threading.get_ident())
-            return "nothing"
-
-    assert (await play(scripted(("look", {}), "I am done."), Mixed)).status == "finished"
-    assert set(threads) == {threading.get_ident()}
-
-
 class Blocking:
     def plain(self) -> int:
         """Wait."""

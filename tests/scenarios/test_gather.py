@@ -381,15 +381,6 @@ async def test_a_gather_that_is_stopped_gives_the_finished_rollouts_to_its_calle
     assert TrajectoryGroup.from_json(finished[0].to_json()) == finished[0]
 
 
-async def test_trajectories_that_finished_before_a_time_limit_are_kept() -> None:
-    finished: list[Trajectory] = []
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(gather_trajectories([act("a"), never(), act("c")], finished=finished), 0.05)
-    assert names(TrajectoryGroup(finished)) == [["a", "c"]]
-    again: list[Trajectory] = []
-    assert await gather_trajectories([act("a")], finished=again) == again
-
-
 # --- concurrency --------------------------------------------------------------------------------------------------
 
 

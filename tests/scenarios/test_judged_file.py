@@ -153,15 +153,6 @@ def test_judgements_of_other_groups_are_refused(tmp_path: Path):
         opened(path, inputs())
 
 
-def test_an_input_that_has_grown_is_gone_on_with(tmp_path: Path):
-    path, groups = tmp_path / "judged.jsonl", inputs()
-    file, _ = opened(path, groups[1:3])
-    for index in (0, 1):
-        file.append(index, judge(groups[1 + index]))
-    file.finish()
-    assert sorted(opened(path, groups)[1]) == [1, 2]
-
-
 def test_two_runs_do_not_write_one_file(tmp_path: Path):
     path = tmp_path / "judged.jsonl"
     first, _ = opened(path, inputs())

@@ -66,12 +66,6 @@ def test_the_same_task_twice_stays_in_one_split() -> None:
     assert len(doubled.tasks("train")) + len(doubled.tasks("held_out")) == 20
 
 
-def test_two_lists_are_the_two_splits() -> None:
-    split = Scenario("s", system="", tasks=tasks(3), held_out=[Task(id="x", user="x")])
-    assert ids(list(split.tasks("train"))) == ["0", "1", "2"]
-    assert ids(list(split.tasks("held_out"))) == ["x"]
-
-
 @pytest.mark.parametrize(
     ("limit", "value"),
     [
@@ -292,15 +286,6 @@ async def test_the_own_neighbour_comes_before_one_of_the_working_directory(
     file = desk(tmp_path / "desk", "from prompts_of_mine import WORDS", "WORDS")
     (tmp_path / "desk" / "prompts_of_mine.py").write_text("WORDS = 'from next door'")
     assert await said(file) == "from next door"
-
-
-async def test_a_neighbour_of_a_neighbour_is_found_when_it_is_first_used(tmp_path: Path) -> None:
-    file = desk(tmp_path / "desk", "from helper_of_mine import words", "words()")
-    (tmp_path / "desk" / "helper_of_mine.py").write_text(
-        "def words():\n    import more_of_mine\n    return more_of_mine.WORDS"
-    )
-    (tmp_path / "desk" / "more_of_mine.py").write_text("WORDS = 'two doors on'")
-    assert await said(file) == "two doors on"
 
 
 def test_an_environment_in_the_folder_keeps_its_own_imports(tmp_path: Path) -> None:

@@ -38,23 +38,6 @@ def price(item: str) -> int:
     return CONSTANT[item]
 
 
-def count(item: str) -> int:
-    """Count an item."""
-    return [SEEN.update([item]) for _ in range(1)] and SEEN[item]
-
-
-def fill() -> int:
-    """Put what cannot be pickled into a list."""
-    BASKETS.append(_LOCK)
-    return len(BASKETS)
-
-
-def begin() -> None:
-    """Make a variable that was not there."""
-    global BEGUN
-    BEGUN = True
-
-
 class Shop:
     def __init__(self) -> None:
         self.sold = 0
@@ -81,11 +64,8 @@ def closure() -> Any:
     [
         (cancel, {"order": "1"}, ["ORDERS of test_shared_state.py"]),
         (price, {"item": "lamp"}, []),
-        (count, {"item": "lamp"}, ["SEEN of test_shared_state.py"]),
         (Shop().sell, {"item": "lamp"}, ["Shop that sell belongs to"]),
         (closure(), {"item": "lamp"}, ["basket of test_shared_state.py"]),
-        (fill, {}, ["BASKETS of test_shared_state.py"]),
-        (begin, {}, ["BEGUN of test_shared_state.py"]),
     ],
 )
 def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: dict[str, str], changed: list[str]):

@@ -61,13 +61,6 @@ async def test_the_person_opens_answers_and_ends_the_conversation():
     assert len(list(episode.choices())) == 2  # what the person says is never trained
 
 
-async def test_the_words_of_a_task_are_the_person_s_own():
-    model, asked = person(words("Bye.", done=True))
-    episode = await play(SimulatedUser(model), Task(user="Where is it?"))
-    assert episode.messages()[1]["content"] == "Where is it?"
-    assert json.loads(asked[0][1]["content"])["message"] == "Where is it?"
-
-
 @pytest.mark.parametrize(
     "broken", ["", "Well.", "[1]", '{"message": 3, "done": true}', '{"message": "", "done": false}']
 )

@@ -326,13 +326,6 @@ def test_a_score_becomes_the_reward_and_the_reward_before_it_a_metric():
 GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
 
 
-def test_a_line_is_read_back_as_the_same_group() -> None:
-    row = json.loads(to_line(GROUP))
-    assert row["format_version"] == RECORD_VERSION
-    assert from_row(row).to_json() == GROUP.to_json()
-    assert from_row(json.loads(GROUP.to_json())).to_json() == GROUP.to_json()
-
-
 @pytest.mark.parametrize(
     ("version", "remedy"),
     [(RECORD_VERSION + 1, "Upgrade"), ("two", "Restore"), (None, "Restore"), (True, "Restore"), (0, "Restore")],

@@ -1,7 +1,6 @@
 """The store on disk: what is appended is read again, whatever happened to the process that wrote it."""
 
 import fcntl
-import os
 import random
 import resource
 import signal
@@ -117,17 +116,6 @@ def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
         assert cut.torn_bytes == torn
         assert numbers(cut) == [*range(kept), 7]
         assert cut.torn_bytes == 0
-
-
-def test_a_store_that_others_cut_or_replaced_is_looked_at_again(path: Path) -> None:
-    store = TrajectoryStore(path)
-    store.extend([group(0), group(1)])
-    os.truncate(path, path.stat().st_size - 3)
-    store.append(group(2))
-    assert numbers(store) == [0, 2]
-    path.unlink()
-    store.append(group(3))
-    assert numbers(store) == [3]
 
 
 def test_an_end_of_zeros_is_unfinished(path: Path) -> None:

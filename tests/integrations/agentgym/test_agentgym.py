@@ -276,15 +276,3 @@ def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told
 def test_an_item_cannot_be_trained_on_and_held_out(servers) -> None:
     with pytest.raises(ScenarioError, match="item 7 is among"):
         agentgym(f"{servers('babyai').url}?tasks=0-9&held_out=7-12")
-
-
-async def test_environments_that_are_left_are_closed_where_the_server_can() -> None:
-    for kind, closed in ((TextCraft, True), (BabyAI, False)):
-        with kind() as server:
-            scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
-            await asyncio.gather(*(play(scenario, saying("Action: say 0")) for _ in range(3)))
-            env_server = scenario.environment.args[0]  # type: ignore[union-attr]
-            assert len(server.games) == 3
-            await asyncio.to_thread(env_server.close)
-            assert len(server.games) == (0 if closed else 3)
-            assert env_server.closes == closed

@@ -87,17 +87,6 @@ async def test_the_bridge_plays_what_is_served(desk: str) -> None:
     assert (played.status, played.metrics["success"], played.metrics["environment_reward"]) == ("finished", 1.0, 1.0)
 
 
-def test_an_action_that_cannot_be_read_is_answered_and_costs_no_turn(desk: str) -> None:
-    client = agentgym_clients.ALL["maze"](desk)
-    client.reset(0)
-    for _ in range(20):
-        step = client.step('{"name": "refund", "arguments": {')
-        assert "not valid JSON" in step.state
-        assert not step.done
-    client.step("Action: refund 4711")
-    assert client.step("Sorry.").done
-
-
 async def test_a_world_that_fails_is_an_error_and_no_reward() -> None:
     class Broken:
         async def observe(self, action: str) -> str:
@@ -164,17 +153,6 @@ async def test_an_environment_that_is_closed_in_a_step_answers_that_it_is() -> N
         assert "at once" in (await ask(url, "/step", {"id": number, "action": "y"})).json()["error"]
         assert (await ask(url, "/close", {"id": number})).json() == {"closed": True}
         assert "not valid" in (await step).json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [(b"\xff\xfe{", "application/json"), (b"{}", "application/json; charset=klingon"), (b"[" * 100_000, "text/plain")],
-)
-async def test_a_body_that_is_no_json_is_told(content: bytes, kind: str, desk: str) -> None:
-    async with httpx.AsyncClient(base_url=desk, trust_env=False) as client:
-        answer = await client.post("/step", content=content, headers={"Content-Type": kind})
-        assert "no JSON" in answer.json()["error"]
-        assert (await client.post("/step", content=b"x" * 2_000_000)).status_code == 413
 
 
 async def test_the_number_of_environments_is_bounded() -> None:

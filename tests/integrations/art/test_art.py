@@ -98,19 +98,6 @@ def test_every_message_has_a_content() -> None:
     assert [message["content"] for message in History(messages_and_choices=items).messages()] == ["hi", "", ""]
 
 
-async def test_a_duration_is_tracked_with_and_without_async() -> None:
-    trajectory = Trajectory()
-    async with trajectory.track_duration("llm"):
-        pass
-    once = trajectory.metrics["llm_duration"]
-    with trajectory.track_duration("llm"):
-        pass
-    with pytest.raises(ValueError, match="no"), trajectory.track_duration("tool"):
-        raise ValueError("no")
-    assert trajectory.metrics["llm_duration"] >= once >= 0
-    assert set(trajectory.finish().metrics) == {"llm_duration", "tool_duration", "duration"}
-
-
 def test_a_log_entry_says_which_messages_are_trained() -> None:
     items = [{"role": "user", "content": "hi"}, Choice.construct(None, **TURN)]
     entry = Trajectory(messages_and_choices=items, reward=0.5).for_logging()
@@ -187,12 +174,6 @@ def test_every_trajectory_is_trained_once_in_order_at_its_parts_mean_rate(number
     for number, (_, config) in enumerate(parts):
         chosen = rates[16 * number : 16 * (number + 1)]
         assert config.learning_rate == pytest.approx(sum(chosen) / len(chosen))
-
-
-def test_one_rate_is_one_step_with_two_trajectories_in_an_update() -> None:
-    ((_, config),) = sft_parts([Trajectory()] * 5, TrainSFTConfig(learning_rate=1e-4))
-    assert (config.learning_rate, config.batch_size) == (1e-4, 2)
-    assert list(sft_parts([], TrainSFTConfig())) == []
 
 
 def test_too_few_rates_are_refused_and_a_rate_of_0_trains_nothing() -> None:

@@ -96,19 +96,6 @@ async def lost() -> tuple[Trajectory, Trajectory]:
     raise ValueError("the game was lost")
 
 
-async def test_a_script_gathers_games_by_player() -> None:
-    context = GatherContext(max_exceptions=1)
-    with set_gather_context(context):
-        future = asyncio.gather(*[wrap_group_awaitable(one) for one in (game(1.0), lost(), game(0.5))])
-        context.pbar = bar = tqdm(total=6, disable=True)
-        played = [pair for pair in await future if pair is not None]
-    bar.close()
-    x, o = (TrajectoryGroup(player) for player in zip(*played, strict=True))
-    assert [member.reward for member in x] == [1.0, 0.5]
-    assert [member.reward for member in o] == [-1.0, -0.5]
-    assert context.exceptions == 1
-
-
 @pytest.mark.parametrize(("borne", "total"), [(0, None), (0.4, 2)])
 async def test_a_failure_too_many_is_raised(borne: float, total: int | None) -> None:
     bar = None if total is None else tqdm(total=total, disable=True)

@@ -38,15 +38,6 @@ def test_every_trained_stretch_is_a_turn_with_its_exact_prompt():
     assert (first.reward, second.reward) == (1.0, 0.25)
 
 
-def test_a_group_comes_back_as_it_was():
-    there = a_group()
-    back = atropos_group(there.trajectories(decode))
-    assert back.left_out == []
-    assert back.group is not None
-    kept = back.group.model_dump(include=set(TWO_TURNS))
-    assert kept == TWO_TURNS
-
-
 def test_the_judge_reads_the_messages_where_there_are_some():
     messages = [
         [
@@ -64,14 +55,6 @@ def test_the_judge_reads_the_messages_where_there_are_some():
     assert [choice.message.content for choice in first.choices()] == ["first", "second"]  # not the example
     assert [message["role"] for message in first.messages()] == [message["role"] for message in messages[0]]
     assert [choice.message.content for choice in second.choices()] == [None]
-
-
-def test_messages_that_do_not_cover_the_turns_give_way_to_the_tokens():
-    group = a_group(messages=[[{"role": "assistant", "content": "only one"}], [{"role": "user", "content": "none"}]])
-    first, second = group.trajectories(decode)
-    assert first.messages()[0] == {"role": "user", "content": "7 8"}
-    assert [choice.message.content for choice in first.choices()] == ["20 21", "22"]
-    assert [choice.message.content for choice in second.choices()] == ["23"]
 
 
 def test_a_message_of_another_shape_is_kept_as_text():

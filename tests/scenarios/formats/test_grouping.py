@@ -81,15 +81,6 @@ def test_by_puts_together_what_differs_but_tells() -> None:
     assert "task_id 7 (f:0 and f:1)" in note
 
 
-def test_a_format_s_own_task_is_split_where_the_openings_differ() -> None:
-    attempts = [attempt(user(text), assistant("x"), task={"id": 1}) for text in ("a", "a", "b", "b")]
-    found = group([*attempts, *(attempt(user("a"), assistant("x"), task={"id": 2}) for _ in range(2))], own="id")
-    assert [len(each) for each in found.groups] == [2, 2, 2]
-    assert found.by == "id"
-    (note,) = found.notes
-    assert "1 task with rows that begin with different messages" in note
-
-
 @pytest.mark.parametrize(
     "fields", [{"task_id": 1}, {"problem_id": "a"}, {"metadata": {"taskId": 1}}, {"taskName": {"n": 1}}]
 )
@@ -111,13 +102,6 @@ def test_by_opening_ignores_the_names_of_tasks() -> None:
     assert group(own, "opening", own="id").by == "opening messages"
     named = [attempt(user("Begin."), assistant(str(n)), opening=n // 2) for n in range(4)]
     assert [each.metadata for each in group(named, "opening").groups] == [{"opening": 0}, {"opening": 1}]
-
-
-def test_groups_of_one_are_told_with_the_fields_to_group_by() -> None:
-    attempts = [attempt(user(str(n // 2)), assistant("x"), task=None, problem=n) for n in range(3)]
-    (note,) = group(attempts).notes
-    assert "1 of 2 groups has one attempt" in note
-    assert "--by FIELD groups by a field (problem)" in note
 
 
 def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> None:

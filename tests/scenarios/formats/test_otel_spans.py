@@ -123,12 +123,6 @@ def test_spans_go_to_the_standard_path_with_the_headers_of_the_environment(colle
     assert first.json == {"resourceSpans": []}
 
 
-def test_a_busy_collector_is_asked_again(collector):
-    collector.script = [Answer({}, 503, {"Retry-After": "0"}), Answer({}, 429, {"Retry-After": "0"}), Answer({})]
-    send(collector.url)
-    assert len(collector.calls) == 3
-
-
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

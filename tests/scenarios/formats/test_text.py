@@ -98,7 +98,6 @@ def test_rows_that_were_made_json_twice_are_read() -> None:
     [
         ('<meta content="a, b">\n<p>1</p>\n', "Parquet"),
         ("| prompt | completion |\n|---|---|\n| a | b |\n", "Parquet"),
-        ("import os, sys\nprint(1)\n", "Parquet"),
         ("{'messages': [], 'done': True}\n{'messages': []}\n", "json.dumps"),
         ('{"a": 1}\n{"a": True}\n', "json.dumps"),
         ('# two rows\n{"a": 1}\n', "delete this line"),

@@ -8,7 +8,7 @@ import pytest
 
 from gavel.scenarios.library import _airline, _retail_shop, airline_desk, retail_desk
 from gavel.scenarios.library._airline import FareRule, refund_of
-from gavel.scenarios.library.retail_desk import GIVES_UP, GOODBYE, Customer
+from gavel.scenarios.library.retail_desk import Customer
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Call, Player, Turns, played_by
@@ -203,22 +203,6 @@ async def test_orders_and_customers_that_were_not_found_cannot_be_reached():
     assert all("call find_customer first" in answer for answer in answers[1:])
 
 
-def test_the_customer_answers_what_it_is_asked_and_goes_at_the_end():
-    task = first_where(
-        _retail_shop.draw_task, lambda task: changes(task) == ["exchange_item"] and not order(task).says_who
-    )
-    case = order(task)
-    wish, customer = case.wishes[0], Customer(case)
-    said, _ = customer.answer("Which colour would you prefer?", [wish], is_done=False)
-    assert all(colour in said for colour in wish.colours)
-    assert customer.answer("Shall I go ahead?", [wish], is_done=False) == ("Yes, please.", False)
-    assert customer.answer("Is there anything else?", [], is_done=True) == (GOODBYE, True)
-    waiting = Customer(case)
-    ends = [waiting.answer("One moment.", [wish], is_done=False) for _ in range(4)]
-    assert [goes for _, goes in ends] == [False, False, False, True]
-    assert ends[-1][0] == GIVES_UP
-
-
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
@@ -236,13 +220,3 @@ def test_a_customer_says_yes_only_to_what_can_be_answered_so(question: str, answ
     said, goes = Customer(case).answer(question, case.wishes, is_done=False)
     assert said.startswith(answer)
     assert not goes
-
-
-def test_addresses_agree_however_they_are_spelt():
-    assert _retail_shop.plain(" 12,  Mill Lane. ") == _retail_shop.plain("12 mill lane")
-    shop = order(_retail_shop.draw_task(0)).shop
-    other = shop.model_copy(deep=True)
-    other.orders[0].address = f" {other.orders[0].address.upper()}. "
-    assert shop.same_as(other)
-    other.orders[0].address = "elsewhere"
-    assert not shop.same_as(other)

@@ -140,17 +140,6 @@ async def test_what_is_no_step_moves_nobody(words: str):
     assert all(answer.startswith("Say one step") and answer.endswith(view) for answer in answers)
 
 
-async def test_a_wall_is_told_and_a_step_is_taken():
-    task = maze.draw_task(0)
-    drawn = maze.Maze.model_validate(task.data["maze"])
-    ways = drawn.ways(drawn.start)
-    wall = next(direction for direction in maze.DIRECTIONS if direction not in ways)
-    _, (first, blocked, moved, *_) = await said(maze.scenario, wall, f"Go {next(iter(ways)).upper()}!", wall, task=task)
-    assert blocked.startswith("There is a wall. Open ways: ")
-    assert moved.startswith("Open ways: ")
-    assert moved != first.partition("\n\n")[2]
-
-
 @pytest.mark.parametrize(
     ("command", "answer"),
     [("dance", "does not know"), ("take key", "no key here"), ("LOOK", "You are in the"), ("", "does not know")],

@@ -181,13 +181,6 @@ async def test_every_clerk_makes_calls_that_the_tools_answer_and_fits_the_turns(
             assert len(list(trajectory.choices())) <= scenario.max_turns
 
 
-async def test_the_careful_clerk_works_by_the_book() -> None:
-    for right, task in TASKS.items():
-        for seed in range(20):
-            assert shown(task, "careful", seed)[0] == [LOOK, READ, right]
-            assert hand_reward(await played(task, "careful", seed)) == pytest.approx(1.0)
-
-
 def test_a_call_is_written_as_the_embedded_model_says_it() -> None:
     call = Call(LOOK, {"order_id": "1007"})
     assert call.text == ('<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>')
