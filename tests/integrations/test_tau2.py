@@ -11,9 +11,10 @@ import pytest
 import gavel
 from gavel.integrations.tau2.scenario import tau2
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from tests.integrations import tau2_stand_in
+from tests.scenarios.scripts import scripted
 
 
 async def customer(messages: list[Message], schema: dict) -> str:
@@ -30,15 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def agent(*calls: tuple[str, dict], words: str = "Done.") -> FunctionModel:
-    async def turn(request: ChatRequest) -> Message:
-        done = sum(message["role"] == "tool" for message in request.messages)
-        if done == len(calls):
-            return {"content": words}
-        name, arguments = calls[done]
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        return {"content": "", "tool_calls": [{"id": str(done), "type": "function", "function": function}]}
-
-    return FunctionModel("script", turn)
+    return scripted(*calls, words)
 
 
 def task(scenario: Scenario, name: str) -> gavel.Task:

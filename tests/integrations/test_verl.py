@@ -28,7 +28,6 @@ from gavel.integrations._rewards import member
 from gavel.integrations.verl import compute_score, verl_scenario
 from gavel.integrations.verl.launch import VerlExportError, VerlLaunch, export_verl
 from gavel.integrations.verl.manager import JudgeRewardManager
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
@@ -38,6 +37,7 @@ from tests.endpoint import says
 from tests.integrations.conftest import JudgeService
 from tests.integrations.letters_judge import by_letters_and_position
 from tests.judge.service.in_process import MODEL
+from tests.scenarios.scripts import scripted
 
 TASKS = ["one", "two", "three"]
 ANSWERS = ["a b", "a a", "b b", "a c d e"]
@@ -223,16 +223,6 @@ def as_numpy(solution_str):
     import numpy
     return {"score": numpy.float32(0.5)}
 
-def as_array(solution_str):
-    import numpy
-    return numpy.array([0.5, 1.0])
-
-def as_text(solution_str):
-    return "0.5"
-
-def ending(solution_str):
-    raise SystemExit(3)
-
 not_a_function = 3
 """
 
@@ -270,15 +260,8 @@ def data(tmp_path: Path) -> Path:
     return written(tmp_path / "train.parquet", [a_row(index) for index in range(10)])
 
 
-def answering(text: str) -> FunctionModel:
-    async def turn(request: ChatRequest) -> dict[str, Any]:
-        return {"role": "assistant", "content": text}
-
-    return FunctionModel("policy", turn)
-
-
 async def played(scenario: Any, text: str) -> Trajectory:
-    trajectory = await rollout(answering(text), scenario, scenario.tasks("train")[3])
+    trajectory = await rollout(scripted(text), scenario, scenario.tasks("train")[3])
     assert trajectory.status == "finished", trajectory.status_reason
     return trajectory
 
@@ -298,7 +281,7 @@ async def test_a_row_is_played_and_scored_as_verl_scores_it(data: Path):
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("as_dict", 0.25), ("later", 0.5), ("as_numpy", 0.5), ("broken", None), ("as_array", None), ("as_text", None)],
+    [("as_dict", 0.25), ("later", 0.5), ("as_numpy", 0.5), ("broken", None)],
 )
 async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutine(
     data: Path, name: str, given: float | None
