@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gavel.base import entry_points
-from gavel.base.entry_points import EntryPointError
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -96,23 +94,13 @@ def test_a_distribution_adds_a_reward_a_scenario_a_format_a_host_and_a_command(t
     [
         ({"gavel.rewards": "trl"}, "import gavel; gavel.integrations.trl", "are both called 'trl'"),
         (
-            {"gavel.scenarios": "agentgym"},
-            "from gavel.scenarios.scenario import find_scenario; find_scenario('agentgym:x')",
-            "are both called 'agentgym'",
-        ),
-        (
-            {"gavel.hosts": "together"},
-            "from gavel.trainer.deploy.host import open_host; open_host('together')",
-            "are both called 'together'",
-        ),
-        (
             {"gavel.formats": "chess"},
             "import chess_gavel as c; c.EXPORTS['dpo'] = c.EXPORTS['pgn']\n"
             "from gavel.scenarios.formats.export import export_formats; export_formats()",
             "two formats are called 'dpo'",
         ),
     ],
-    ids=["a reward", "a scenario", "a host", "a format"],
+    ids=["a reward", "a format"],
 )
 def test_a_name_of_ours_is_never_taken_in_silence(tmp_path: Path, entries: dict[str, str], program: str, told: str):
     done = python(program, distribution(tmp_path, entries))
@@ -129,13 +117,6 @@ def test_a_command_that_cannot_be_loaded_is_listed_and_says_why_when_it_is_run(t
     assert "a_package_that_is_not_there" in run.stderr
     same = distribution(tmp_path / "again", {"gavel.commands": "chess"}, "NAME, HELP = 'train', ''\ncommand = print\n")
     assert "both called 'train'" in python("from gavel.cli.app import app; app(['chess'])", same).stderr
-
-
-def test_a_name_that_is_not_there_lists_those_that_are():
-    with pytest.raises(AttributeError, match="verl"):
-        __import__("gavel").integrations.no_such_system  # noqa: B018
-    with pytest.raises(EntryPointError, match="verifiers"):
-        entry_points.load("gavel.formats", "no_such_system")
 
 
 LISTS = (

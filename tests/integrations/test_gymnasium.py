@@ -91,14 +91,6 @@ async def test_a_class_of_one_s_own_acts_on_text():
     assert Echo.closed == 3  # the sample that told the actions, too
 
 
-async def test_an_environment_that_raises_fails_its_episode():
-    scenario = gymnasium_scenario(Echo, name="echo", describe=lambda observation, info: f"It says {observation}")
-    found = await rollout(script([call("act", action="burst")]), scenario, scenario.tasks()[0])
-    assert found.status == "failed"
-    assert "the pipe burst" in (found.status_reason or "")
-    assert found.messages()[1]["content"].startswith("It says Listening")
-
-
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -137,12 +137,6 @@ def test_a_batched_function_is_asked_with_one_text(tokenizer: Any) -> None:
     assert [env.step(2)[1] for _ in range(3)] == [0.0, 0.0, 3.0]
 
 
-def test_pools_are_split_in_order() -> None:
-    pool = rl4lms.TextGenPool([rl4lms.Sample(str(at), "a", []) for at in range(10)])
-    first, second = pool.split([0.25, 0.7])
-    assert ([each.id for each, _ in first], len(second)) == (["0", "1"], 7)
-
-
 def test_samples_are_drawn_by_weight_to_the_power_of_the_scale(tokenizer: Any) -> None:
     def probabilities(scale: float, *weights: float) -> list[float]:
         sampler = rl4lms.PrioritySampler[int](scale)

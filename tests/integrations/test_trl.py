@@ -76,13 +76,6 @@ def test_it_scores_bit_for_bit_as_the_judge_does(endpoint: Endpoint):
     assert rewards == [t.reward for t in run(judge.score(direct))]
 
 
-def test_a_prompt_that_stands_twice_in_a_batch_is_two_groups_of_num_generations(judge: gavel.Judge, endpoint: Endpoint):
-    reward_func(judge, num_generations=2)(**batch(*FOUR))
-    assert len(endpoint.requests) == 4
-    reward_func(judge)(**batch(*FOUR))
-    assert len(endpoint.requests) == 6
-
-
 def test_a_column_says_which_completions_belong_together_where_prompts_differ(judge: gavel.Judge, endpoint: Endpoint):
     prompts = [asked("room 1"), asked("room 2")]
     rewards = reward_func(judge, group_by="task")(prompts=prompts, completions=[said("a b"), said("a")], task=[7, 7])
@@ -105,16 +98,6 @@ def test_columns_of_the_dataset_reach_the_judge(column: str, judge: gavel.Judge,
     reference = "solution" if column == "solution" else None
     reward_func(judge, reference_column=reference)(**batch("a b", "a"), **COLUMNS[column])
     assert "zebra-fact" in str(endpoint.requests[0]["messages"])
-
-
-def test_an_image_of_pil_is_sent_to_the_judge(endpoint: Endpoint):
-    pil = pytest.importorskip("PIL.Image")
-    endpoint.script = [lambda request: says("no")]
-    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), config=gavel.JudgeConfig(images="send"))
-    content = [{"type": "image", "image": pil.new("RGB", (2, 2))}, {"type": "text", "text": "What is it?"}]
-    prompts = [[{"role": "user", "content": content}]] * 2
-    reward_func(judge)(prompts=prompts, completions=[said("a b"), said("a")])
-    assert "data:image/png;base64," in str(endpoint.requests[0]["messages"])
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ def wait() -> str:
 
 
 SCHEMAS = Toolbox([look_up, book, wait]).schemas
-LOOK = [TextCall("look_up", '{"order_id": "7"}')]
 
 
 @pytest.mark.parametrize(

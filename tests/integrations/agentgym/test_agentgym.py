@@ -89,13 +89,6 @@ async def test_sciworld_s_score_is_a_percentage_and_never_below_0(servers) -> No
     assert "Your task is to count.\nThe number is 0." in texts(wrong)[1]
 
 
-async def test_the_available_actions_and_the_allowed_words_are_shown(servers) -> None:
-    household = await play(agentgym(f"{servers('alfworld').url}?tasks=5&held_out=2"), scripted("Action: say 0"))
-    assert texts(household)[1].endswith("Available actions: look, say 3")
-    wordle = await play(agentgym(f"{servers('wordle').url}?tasks=5&held_out=2"), scripted("Action: say 0"))
-    assert texts(wordle)[1].endswith("Allowed words: c r a n e, s h i r e")
-
-
 async def test_a_reply_without_one_action_is_told_the_form_and_costs_no_step_of_the_server(servers) -> None:
     server = servers("textcraft")
     scenario = agentgym(f"{server.url}?tasks=5&held_out=2")

@@ -10,7 +10,7 @@ import pytest
 
 import gavel
 from gavel.integrations.agentgym.scenario import agentgym
-from gavel.integrations.agentgym.server import Environments, HeldError, Items, create_app
+from gavel.integrations.agentgym.server import create_app
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
@@ -164,23 +164,6 @@ async def test_the_number_of_environments_is_bounded() -> None:
         await ask(url, "/close", {"id": first})
         assert (await ask(url, "/create", {})).json()["id"] not in (first, first + 1)
         assert "expired" in (await ask(url, "/reset", {"id": first})).json()["error"]
-
-
-async def test_what_nobody_asks_for_is_ended_and_what_is_asked_for_stays() -> None:
-    environments = Environments(Items.of(returns_desk), most=3, idle_seconds=600)
-    idle, busy, used = (environments.create() for _ in range(3))
-    await environments.reset(idle, 0)
-    idle.used -= 601
-    busy.used -= 601
-    busy.busy = True
-    await environments.close_idle()
-    assert len(environments) == 2
-    with pytest.raises(HeldError, match="expired"):
-        environments.find(idle.number)
-    assert environments.find(busy.number) is busy
-    assert environments.find(used.number) is used
-    await environments.close_all()
-    assert not len(environments)
 
 
 async def test_a_key_is_asked_for_and_the_bridge_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """ART's models, trajectories, settings and judge, and what Gavel does not have of it."""
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +97,6 @@ def test_every_message_has_a_content() -> None:
     assert [message["content"] for message in History(messages_and_choices=items).messages()] == ["hi", "", ""]
 
 
-def test_a_log_entry_says_which_messages_are_trained() -> None:
-    items = [{"role": "user", "content": "hi"}, Choice.construct(None, **TURN)]
-    entry = Trajectory(messages_and_choices=items, reward=0.5).for_logging()
-    assert [message["trainable"] for message in entry["messages"]] == [False, True]
-    assert entry["reward"] == 0.5
-
-
 def translated(groups: int = 4, trajectories: int = 32, **given: Any) -> TrainConfig:
     return train_config(given, {}, groups=groups, trajectories=trajectories)
 
@@ -154,15 +146,6 @@ def test_there_is_an_update_for_each_group_or_fewer_and_never_none(
     assert updates == groups or (sequences is not None and sequences * updates >= groups * size)
 
 
-def test_what_has_no_effect_is_named_once() -> None:
-    with pytest.warns(IgnoredSetting, match=r"train\(kimi_k2_tau=…\) has no effect in Gavel"):
-        translated(kimi_k2_tau=0.1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        translated(kimi_k2_tau=0.1)
-        translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
-
-
 @given(st.integers(1, 70), st.integers(1, 3))
 def test_every_trajectory_is_trained_once_in_order_at_its_parts_mean_rate(number: int, size: int) -> None:
     members = [Trajectory(metadata={"n": n}) for n in range(number)]
@@ -174,12 +157,6 @@ def test_every_trajectory_is_trained_once_in_order_at_its_parts_mean_rate(number
     for number, (_, config) in enumerate(parts):
         chosen = rates[16 * number : 16 * (number + 1)]
         assert config.learning_rate == pytest.approx(sum(chosen) / len(chosen))
-
-
-def test_too_few_rates_are_refused_and_a_rate_of_0_trains_nothing() -> None:
-    with pytest.raises(ValueError, match="3 batches of 1 need as many"):
-        list(sft_parts([Trajectory()] * 3, TrainSFTConfig(learning_rate=[1e-4], batch_size=1)))
-    assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []
 
 
 JUDGE = "openai/judge"

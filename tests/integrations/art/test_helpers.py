@@ -119,14 +119,6 @@ async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
     assert batches == [[2, 3], [4]]
 
 
-async def test_the_last_trajectory_that_was_yielded_counts() -> None:
-    async def rollout() -> None:
-        yield_trajectory(Trajectory(reward=0.1))
-        yield_trajectory(Trajectory(reward=0.2))
-
-    assert (await capture_yielded_trajectory(rollout())).reward == 0.2
-
-
 async def test_without_a_trajectory_or_a_capture_there_is_an_error() -> None:
     async def nothing() -> None:
         pass
@@ -187,13 +179,6 @@ def test_a_collection_is_the_same_after_json(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.count("task") == 1
 
 
-def test_tools_and_resources_are_read_as_servers_write_them() -> None:
-    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
-    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
-    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
-    assert MCPResource.from_dict(resource).to_dict() == resource
-
-
 # --- checkpoints under the names that ART gives them, and forks of them -----------------------------------------------
 
 
@@ -219,12 +204,6 @@ def test_the_newest_checkpoint_up_to_a_step_is_copied_whole_with_the_run_s_descr
     description = json.loads((tmp_path / "q" / "second" / "model.json").read_text())
     assert (description["project"], description["name"], description["base_model"]) == ("q", "second", "b")
     assert "from_checkpoint" not in description
-
-
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    a_run(tmp_path, 1, 2)
-    (tmp_path / "p" / "first" / "checkpoints" / "000002" / "weights").write_text("altered")
-    assert fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None) == 1
 
 
 def test_a_run_without_such_a_step_and_a_run_that_has_begun_are_refused(tmp_path: Path) -> None:

@@ -77,15 +77,6 @@ async def test_each_scenario_is_trained_once_and_the_last_ones_too() -> None:
     assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(7)]
 
 
-async def test_a_run_goes_on_with_the_scenario_after_the_last_one() -> None:
-    counting = Counting()
-    await a_trainer(counting, scenarios=scenarios(4)).train()
-    await a_trainer(counting, scenarios=scenarios(6)).train()
-    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(6)]
-    await a_trainer(counting, scenarios=scenarios(2), resume=False).train()
-    assert sorted(counting.batches[-1]) == ["0", "1"]
-
-
 async def test_groups_with_equal_rewards_are_logged_apart_and_end_a_run_in_which_there_are_no_others() -> None:
     async def sometimes(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
         return art.TrajectoryGroup([art.Trajectory(reward=0.0), art.Trajectory(reward=float(scenario["number"] % 2))])

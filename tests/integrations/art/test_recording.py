@@ -118,19 +118,6 @@ async def test_the_returned_trajectory_holds_what_the_agent_asked(endpoint: Endp
     assert (len(list(trajectory.choices())), trajectory.reward) == (1, 0.5)
 
 
-async def test_an_agent_that_asked_nothing_is_an_error() -> None:
-    async def rollout() -> Trajectory:
-        return Trajectory()
-
-    with pytest.raises(RuntimeError, match="asked no chat model"):
-        await wrap_rollout(Model(name="m", project="p"), rollout)()
-
-
-def test_a_chat_model_is_made_inside_a_rollout_only() -> None:
-    with pytest.raises(RuntimeError, match="inside a rollout"):
-        init_chat_model()
-
-
 @pytest.mark.slow
 @pytest.mark.frameworks
 async def test_every_token_of_an_agent_of_langgraph_is_trained(tmp_path: Path) -> None:

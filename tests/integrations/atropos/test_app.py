@@ -174,25 +174,11 @@ def test_a_malformed_group_is_refused_with_its_mistake(http: httpx.Client, conte
     assert http.get("/status").json()["queue_size"] == 0
 
 
-def test_of_a_list_with_one_malformed_group_none_is_taken(http: httpx.Client):
-    answer = http.post("/scored_data_list", json=[body(0), body(1) | {"scores": [1.0]}])
-    assert answer.status_code == 422
-    assert answer.json()["detail"].startswith("1: ")
-    assert http.get("/status").json()["queue_size"] == 0
-
-
 def test_a_full_queue_asks_to_come_again(http: httpx.Client):
     for number in range(8):
         post(http, "/scored_data", body(number))
     answer = http.post("/scored_data", json=body(8))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-
-
-def test_a_group_that_no_batch_can_hold_is_refused(http: httpx.Client):
-    started(http)
-    answer = http.post("/scored_data", json=body(0, size=5))
-    assert answer.status_code == 422
-    assert "a batch 4" in answer.json()["detail"]
 
 
 def test_a_reset_begins_anew(http: httpx.Client):

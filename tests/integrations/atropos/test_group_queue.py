@@ -1,9 +1,7 @@
 """The queue on disk."""
 
-import contextlib
 import itertools
 import random
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from gavel.integrations.atropos.queue import (
     QueueError,
     TrainerRegistration,
     Waiting,
-    choose_at_least,
     choose_exactly,
 )
 from tests.integrations.atropos.groups import REGISTRATION, a_group
@@ -89,14 +86,6 @@ def test_a_second_process_is_refused(queue: GroupQueue, monkeypatch: pytest.Monk
         GroupQueue(queue.path)
 
 
-def test_a_file_of_a_later_version_is_refused(queue: GroupQueue):
-    queue.close()
-    with contextlib.closing(sqlite3.connect(queue.path)) as database, database:
-        database.execute("update facts set value = '99' where name = 'version'")
-    with pytest.raises(QueueError, match="version 99"):
-        GroupQueue(queue.path)
-
-
 def waiting(*sizes: int, env: int | None = None) -> list[Waiting]:
     return [Waiting(number, env, size) for number, size in enumerate(sizes)]
 
@@ -119,9 +108,3 @@ def test_the_oldest_group_that_fits_is_always_taken():
         oldest = min(([group.id for group in each] for each in possible), default=None)
         chosen = choose_exactly(queue, batch)
         assert (None if chosen is None else [group.id for group in chosen]) == oldest
-
-
-def test_the_learner_takes_the_oldest_until_it_has_enough():
-    assert sizes(choose_at_least(waiting(3, 3, 3), 5)) == [3, 3]
-    assert sizes(choose_at_least(waiting(16, 3), 5)) == [16]
-    assert choose_at_least(waiting(3), 5) is None

@@ -11,7 +11,7 @@ from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.openenv.players import HALVER, call, script
 from tests.integrations.openenv.served import running
-from tests.integrations.openenv.stand_in import ACTION, WORDS, StandIn
+from tests.integrations.openenv.stand_in import ACTION, StandIn
 
 
 async def scenario_of(url: str, query: str = "") -> Scenario:
@@ -50,13 +50,6 @@ async def test_rewards_are_kept_raw_and_normalised():
     assert found.metrics["success"] == 1.0
     assert found.reward is None
     assert found.step_rewards is None
-
-
-async def test_words_are_the_action_where_that_is_asked_for():
-    found = await play(StandIn(action=WORDS), "?style=text")
-    assert found.tools is None
-    assert found.status == "finished"
-    assert found.messages()[-1] == {"role": "user", "content": "right"}
 
 
 async def test_tasks_are_seeds_and_never_in_both_splits():

@@ -247,13 +247,6 @@ async def test_a_server_that_is_full_says_so_and_frees_what_is_left():
             assert (await ask(three, "reset", {}))["type"] == "observation"
 
 
-async def test_a_session_that_nobody_uses_is_closed():
-    app = OpenEnvService(DESK, idle_seconds=0.2).app()
-    async with running(app) as url, aiohttp.ClientSession(url) as client, client.ws_connect("/ws") as socket:
-        await ask(socket, "reset", {})
-        assert (await socket.receive(timeout=20)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
-
-
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
 async def test_without_a_key_pages_of_other_sites_are_refused(headers: dict[str, str]):
     async with running(OpenEnvService(DESK).app()) as url, aiohttp.ClientSession(url) as client:

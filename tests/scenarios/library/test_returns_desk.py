@@ -156,14 +156,6 @@ async def test_calls_that_were_answered_with_an_error_do_not_count() -> None:
 # --- demonstrations -----------------------------------------------------------------------------------------------
 
 
-def shown(task: Task, clerk: Clerk, seed: int) -> tuple[list[str], str]:
-    """The tools that a clerk calls, and the closing words."""
-    *calls, closing = demonstrate(task, clerk, random.Random(seed))
-    assert isinstance(closing, str)
-    assert all(isinstance(call, Call) for call in calls)
-    return [call.name for call in calls if isinstance(call, Call)], closing
-
-
 async def played(task: Task, clerk: Clerk, seed: int) -> Trajectory:
     *calls, closing = demonstrate(task, clerk, random.Random(seed))
     assert isinstance(closing, str)
