@@ -20,6 +20,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, says
+from tests.scenarios.scripts import scripted
 
 TASK = Task(user="Begin.")
 
@@ -69,15 +70,8 @@ async def test_an_agent_s_tools_are_run_until_it_answers_and_done_ends_its_work(
         """Stop."""
         return done(f"{len(episode.agents)} agents")
 
-    calls = iter([("add", '{"a": 1, "b": 2}'), ("add", "{}"), ("nothing", "{}"), None, ("stop", "{}")])
-
-    async def script(request: ChatRequest) -> Message:
-        if (call := next(calls)) is None:
-            return {"content": "It is 3."}
-        function = {"name": call[0], "arguments": call[1]}
-        return {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
-
-    agent = Agent(an_episode(FunctionModel("script", script)), "worker", tools=[add, stop])
+    steps = ("add", {"a": 1, "b": 2}), ("add", {}), ("nothing", {}), "It is 3.", ("stop", {})
+    agent = Agent(an_episode(scripted(*steps)), "worker", tools=[add, stop])
     assert await agent.ask("1 + 2?") == "It is 3."
     assert await agent.ask("Stop.") == ""
     answers = [each["content"] for each in agent.trajectory.messages() if each["role"] == "tool"]

@@ -1,5 +1,3 @@
-import csv
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ from gavel.judge.judge import Judge
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import (
-    COLUMNS,
     JudgedFile,
     JudgedFileError,
     JudgedStream,
@@ -244,14 +241,3 @@ async def test_a_table_gives_back_the_very_groups(tmp_path: Path, suffix: str):
     groups, path = await judged(), tmp_path / f"judged{suffix}"
     write_table(path, groups, suffix)
     assert list(read_table(path)) == groups
-
-
-async def test_its_first_columns_are_for_reading(tmp_path: Path):
-    path = tmp_path / "judged.csv"
-    write_table(path, await judged(), ".csv")
-    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-    assert list(rows[0]) == list(COLUMNS)
-    first, second = rows[:2]
-    assert (first["group"], first["member"], first["score"], first["independent_reward"]) == ("1", "1", "0.0", "0.25")
-    assert (second["group"], second["member"], second["score"], second["status"]) == ("1", "2", "1.0", "scored")
-    assert first["explanation"].endswith("calls get_order before refund (get_order was never called).")

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
@@ -16,6 +14,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, fails, says
+from tests.scenarios.scripts import scripted
 
 SECRET = "the hidden word"
 
@@ -181,19 +180,9 @@ async def test_a_long_result_is_cut_with_a_count_and_a_short_one_is_left_alone()
         """Read a file."""
         return "x" * characters
 
-    async def turn(request: ChatRequest) -> Message:
-        if len(request.messages) > 1:
-            return {"content": "Read."}
-        sizes = (50_000, 1_000)
-        return {
-            "tool_calls": [
-                {"id": str(n), "type": "function", "function": {"name": "read", "arguments": f'{{"characters": {n}}}'}}
-                for n in sizes
-            ]
-        }
-
+    steps = ("read", {"characters": 50_000}), ("read", {"characters": 1_000}), "Read."
     library = Scenario("library", tools=[read], tasks=[TASK], held_out=0, max_tool_characters=1_000)
-    _, _, long, short, _ = (await rollout(FunctionModel("reader", turn), library, TASK)).messages()
+    _, _, long, _, short, _ = (await rollout(scripted(*steps), library, TASK)).messages()
     assert long["content"] == "x" * 1_000 + "\n… 49,000 of 50,000 characters left out"
     assert short["content"] == "x" * 1_000
 
@@ -233,15 +222,12 @@ async def test_a_tool_call_that_is_no_function_is_a_failure(endpoint: Endpoint, 
 
 
 async def test_the_token_limit_holds_for_a_server_that_does_not_count() -> None:
-    async def talk(request: ChatRequest) -> Message:
-        return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}]}
-
     def read() -> str:
         """Read."""
         return "word " * 400
 
     book = Scenario("book", tools=[read], tasks=[TASK], held_out=0, max_turns=20, max_tokens=1_000)
-    trajectory = await rollout(FunctionModel("reader", talk), book, TASK)
+    trajectory = await rollout(scripted(("read", {})), book, TASK)
     assert trajectory.status == "truncated"
     assert "at most 1,000 are allowed" in (trajectory.status_reason or "")
     assert trajectory.metrics["turns"] == 3

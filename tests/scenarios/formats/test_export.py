@@ -226,13 +226,6 @@ def written(folder: Path, losses: Losses | None = None) -> Path:
     return path
 
 
-def test_long_texts_of_events_stand_once():
-    text = "x" * 100_000
-    log = "".join(log_chunks(stored(hostile(text), hostile(text)), None, Losses(), name="n", created=CREATED))
-    assert len(log) < 5 * len(text)  # once among the messages, once among the attachments, of two samples
-    json.loads(log)
-
-
 def test_gavel_reads_its_log_back(tmp_path: Path):
     found = [each for group in read_groups(written(tmp_path)) for each in group]
     first, second = found

@@ -246,18 +246,6 @@ def test_traces_are_read_in_every_shape_of_their_exports(tmp_path: Path, row: di
     assert trajectory.metrics == {"right": 1.0, "independent_reward": 1.0}
 
 
-def test_conversations_of_sub_agents_are_additional_histories(tmp_path: Path) -> None:
-    longer = [*CONVERSATION, {"role": "user", "content": "Thanks."}]
-    calls = [(CONVERSATION[:2], ANSWER), ([ask(8)], ANSWER), (longer, {"role": "assistant", "content": "Welcome."})]
-    rows = [
-        {**GENERATION, "id": str(n), "startTime": f"2026-11-01T00:00:0{n}Z", "input": asked, "output": said}
-        for n, (asked, said) in enumerate(calls)
-    ]
-    ((trajectory,),) = read_file(written(tmp_path / "t.jsonl", *rows[::-1])).groups
-    assert trajectory.messages() == [*longer, calls[2][1]]
-    assert [each.messages() for each in trajectory.additional_histories] == [[ask(8), ANSWER]]
-
-
 BATCH = {"choices": [{"index": 0, "finish_reason": "stop", "message": ANSWER}]}
 
 
@@ -285,14 +273,6 @@ def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None
     assert [len(group) for group in reading.groups] == [2, 3]
     assert reading.groups[1].trajectories[0].messages() == CONVERSATION
     assert reading.notes == ["left out: 1 × request failed (rate_limit_exceeded)"]
-
-
-def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_path: Path) -> None:
-    both = {"choices": BATCH["choices"] * 2}
-    reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
-    assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
-    assert [len(group) for group in reading.groups] == [2, 2]
-    assert "input file is not beside it" in reading.notes[0]
 
 
 @pytest.mark.parametrize(

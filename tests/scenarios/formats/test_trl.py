@@ -15,14 +15,6 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.formats.attempts import PIXEL, TOOLS, call
 
 
-@pytest.mark.parametrize("name", ["completion", "response", "output"])
-def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
-    rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (group,) = read_groups(tmp_path / "rows.jsonl")
-    assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]
-
-
 @pytest.mark.parametrize("rows", ['Q,"a" b\nQ,c\n', 'Q,"he said\nQ,third\n', 'Q,whole\nQ,"half of a ce'])
 def test_a_table_with_a_broken_quote_is_refused(tmp_path, rows):
     (tmp_path / "rows.csv").write_text("prompt,response\n" + rows)

@@ -175,14 +175,6 @@ async def test_a_colour_that_the_customer_did_not_name_is_a_guess():
     assert (episode.metrics["environment_reward"], episode.metrics["success"]) == (1, 0)
 
 
-async def test_who_does_half_of_it_fails():
-    task = first_where(_retail_shop.draw_task, lambda task: set(changes(task)) == {"return_item", "cancel_order"})
-    half = expert_but(retail_desk.PLAYERS["expert"], lambda call: call.name != "cancel_order")
-    episode = await played(half, retail_desk.scenario, task)
-    assert episode.metrics["success"] == 0
-    assert 0 < episode.metrics["environment_reward"] < 1
-
-
 async def test_orders_and_customers_that_were_not_found_cannot_be_reached():
     task = first_where(_retail_shop.draw_task, lambda task: changes(task) == ["return_item"])
     case = order(task)

@@ -1,9 +1,7 @@
-import json
 from typing import Any
 
 import pytest
 
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.email_search import Mail, Mailbox, Question, draw_task, is_answer, scenario
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scripted_agent import Call, Turns, played_by
@@ -98,20 +96,3 @@ async def test_an_answer_from_a_mail_that_was_not_read_or_another_one_fails():
     assert await success(Call("read", {"mail_id": other}), right) == (0, 0)
     assert await success(read, Call("answer", {"answer": question.answer, "source": "M1"})) == (0, 1)
     assert await success(read, Call("answer", {"answer": f"{question.answer} " * 30, "source": other})) == (0, 1)
-
-
-async def test_a_second_answer_in_the_same_turn_does_not_count():
-    task = draw_task(0)
-    question = Question.model_validate(task.data)
-
-    def call(name: str, **arguments: str) -> dict[str, Any]:
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        return {"id": f"{name}{len(json.dumps(arguments))}", "type": "function", "function": function}
-
-    async def all_at_once(request: ChatRequest) -> dict[str, Any]:
-        wrong = call("answer", answer="1", source=question.source)
-        right = call("answer", answer=question.answer, source=question.source)
-        return {"tool_calls": [call("read", mail_id=question.source), wrong, right]}
-
-    episode = await rollout(FunctionModel("greedy", all_at_once), scenario, task)
-    assert (episode.status, episode.metrics["success"], episode.metrics["tool_errors"]) == ("finished", 0, 1)
