@@ -250,16 +250,6 @@ def test_a_judge_object_is_copied_within_its_process_and_refused_beyond_it(hook:
         pickle.dumps(reward)
 
 
-def test_a_client_that_is_loaded_elsewhere_has_the_key_of_its_environment(monkeypatch: pytest.MonkeyPatch):
-    client = gavel.JudgeClient("http://127.0.0.1:1/", "the first key", deadline=5.0, options={"orders": 2})
-    monkeypatch.setenv("GAVEL_JUDGE_KEY", "another key")
-    found = pickle.loads(pickle.dumps(client))
-    assert (found.url, found.deadline, found.options) == (client.url, client.deadline, client.options)
-    assert found._key == "another key"
-    assert copy.deepcopy(client)._key == copy.copy(client)._key == "the first key"
-    assert gavel.JudgeClient("https://me:word@host/gavel/").url == "https://host/gavel"
-
-
 def sample(task: str, answer: str) -> dict[str, Any]:
     prompt = [{"role": "user", "content": f"write {task}"}]
     return {"data_source": "d", "solution_str": answer, "ground_truth": "a", "extra_info": {"raw_prompt": prompt}}

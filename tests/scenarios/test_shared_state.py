@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-from collections import Counter
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,15 +10,13 @@ import pytest
 from pydantic import BaseModel
 
 from gavel.scenarios.packaged_world import OwnChance, parsed
-from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
 
 ORDERS = {"1": "open"}
 CONSTANT = {"lamp": 12}
-SEEN: Counter[str] = Counter()
 _LOCK = open(__file__)  # noqa: SIM115 - what cannot be pickled
-BASKETS: list[Any] = []
 
 
 def cancel(order: str) -> str:
@@ -177,18 +174,3 @@ def test_what_is_no_option_goes_to_the_world():
 def test_an_option_of_another_form_is_named():
     with pytest.raises(ScenarioError, match=r"games:Chess.*size is .many.: input should be a valid integer"):
         parsed("games", "Chess?size=many", Options)
-
-
-@pytest.mark.parametrize(
-    ("address", "distribution"),
-    [
-        ("reasoning_gym:leg_counting", "reasoning-gym"),
-        ("textarena:TicTacToe-v0", "textarena"),
-        ("gymnasium:Taxi-v4", "gymnasium"),
-    ],
-)
-def test_each_adapter_names_its_package(address: str, distribution: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, address.partition(":")[0], None)
-    with pytest.raises(ScenarioError) as caught:
-        find_scenario(address)
-    assert caught.value.remedy == f"pip install {distribution}"

@@ -214,23 +214,6 @@ async def test_an_answer_that_is_no_step_fails_the_episode_and_is_never_a_reward
     assert "environment_reward" not in lost.metrics
 
 
-async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> None:
-    server = servers("babyai")
-    scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
-    server.calls.clear()
-    server.delay = 0.5
-    task = asyncio.create_task(play(scenario, scripted("Action: wait")))
-    await asyncio.to_thread(server.wait_for, "/step")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    server.delay = 0.0
-    env_server = scenario.environment.args[0]  # type: ignore[union-attr]
-    assert not env_server._leased
-    assert not env_server._idle  # a step may still be under way in it
-    assert (await play(scenario, scripted("Thought: so. Action: say 0"))).metrics["success"] == 1.0
-
-
 async def test_code_in_an_action_is_sent_as_text_and_nothing_runs_it(servers, tmp_path) -> None:
     file = tmp_path / "ran"
     code = f"__import__('pathlib').Path({str(file)!r}).touch()"

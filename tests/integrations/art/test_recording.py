@@ -88,22 +88,6 @@ async def test_what_is_no_chat_completion_is_not_recorded_and_httpx_is_as_it_was
         auto_trajectory(required=True)
 
 
-async def test_a_client_over_httpx2_is_recorded_too(endpoint: Endpoint) -> None:
-    httpx2 = pytest.importorskip("httpx2")
-    endpoint.script = [lambda _: says("There.")]
-
-    async def ask() -> None:
-        body = {"model": "m", "messages": [{"role": "user", "content": "Where?"}]}
-        async with httpx2.AsyncClient() as client:
-            assert (await client.post(f"{endpoint.url}/v1/chat/completions", json=body)).status_code == 200
-        with httpx2.Client() as client:
-            client.get(f"{endpoint.url}/v1/models")
-
-    trajectory = await capture_auto_trajectory(ask())
-    assert [message["content"] for message in trajectory.messages()] == ["Where?", "There."]
-    assert httpx2.AsyncClient.send.__module__ == "httpx2._client"
-
-
 async def test_the_returned_trajectory_holds_what_the_agent_asked(endpoint: Endpoint) -> None:
     endpoint.script = [lambda _: says("There.")]
     model = Model(name="m", project="p", inference_base_url=f"{endpoint.url}/v1", inference_api_key="none")

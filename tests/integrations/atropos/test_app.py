@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,17 +111,6 @@ def test_groups_before_any_trainer_are_kept_for_it(http: httpx.Client):
     post(http, "/scored_data_list", [body(1), body(2)])
     post(http, "/register", REGISTRATION)
     assert [group["scores"][0] for group in http.get("/batch").json()["batch"]] == [0, 1]
-
-
-def test_what_is_not_a_number_where_nothing_is_trained_is_handed_on(http: httpx.Client):
-    unknown = {name: [[math.nan, -1.0, -1.0]] * 2 for name in ("inference_logprobs", "advantages", "ref_logprobs")}
-    started(http)
-    for number in range(2):
-        assert http.post("/scored_data", content=json.dumps(body(number) | unknown)).status_code == 200
-    newest = http.get("/latest_example").json()
-    first, second = http.get("/batch").json()["batch"]
-    assert str([first[name] for name in unknown]) == str([newest[name] for name in unknown]) == str([*unknown.values()])
-    assert second["tokens"] == newest["tokens"]
 
 
 def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.Client):

@@ -6,7 +6,7 @@ from typing import Any
 
 import atif
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.atif import documents
@@ -96,7 +96,8 @@ def test_spans_go_to_a_collector():
     assert len(bodies) == 2
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=10))
+@settings(max_examples=25)
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=4), max_leaves=10))
 def test_a_plain_value_stays_as_it_is(value):
     losses = Losses()
     assert losses.plain(value) == value

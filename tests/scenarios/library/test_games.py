@@ -78,19 +78,6 @@ async def test_words_that_are_no_move_cost_a_turn_and_change_nothing():
 # --- guessing a word ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("guess", "word", "marks"),
-    [
-        ("crane", "crane", "+++++"),
-        ("speed", "erase", "?-??-"),
-        ("eerie", "where", "?-?-+"),
-        ("aaaaa", "banal", "-+-+-"),
-    ],
-)
-def test_a_letter_is_marked_as_often_as_the_word_has_it(guess: str, word: str, marks: str):
-    assert guess_word.marks_of(guess, word) == marks
-
-
 five = st.text("abcde", min_size=5, max_size=5)
 
 
