@@ -4,7 +4,6 @@ import asyncio
 import functools
 import json
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -410,32 +409,6 @@ async def test_a_tool_behind_one_that_hangs_is_told_not_to_have_run():
         release.set()
     assert "did not answer" in episode.messages()[2]["content"]
     assert "was not run" in episode.messages()[4]["content"]
-
-
-class Blocking:
-    def plain(self) -> int:
-        """Wait."""
-        time.sleep(0.02)
-        return 1
-
-    async def asynchronous(self) -> int:
-        """Wait."""
-        await asyncio.sleep(0)
-        time.sleep(0.02)  # noqa: ASYNC251
-        return 1
-
-
-@pytest.mark.parametrize("name", ["plain", "asynchronous"])
-async def test_a_method_that_holds_up_the_others_is_named_once_and_answers_too_late(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr("gavel.scenarios.deadline.HELD_SECONDS", 0.01)
-    monkeypatch.setattr("gavel.scenarios.deadline._warned", set[str]())
-    tool = next(tool for tool in tools_of(Blocking) if tool.name == name)
-    results = [await tool.call("", environment=Blocking(), on_loop=True, seconds=seconds) for seconds in (None, 0.01)]
-    assert [result.error for result in results] == [False, True]
-    assert f"{name} did not answer within 0.01 s" in results[1].content
-    assert [record.getMessage().partition(" took")[0] for record in caplog.records] == [f"the tool {name}"]
 
 
 async def test_a_success_that_takes_messages_away_takes_none_from_the_episode():

@@ -51,7 +51,7 @@ def test_a_task_is_held_out_by_its_id_whatever_the_order_of_the_tasks(dice) -> N
     shuffled = tasks(40)
     dice.shuffle(shuffled)
     other = Scenario("another name", system="x", tasks=shuffled)
-    assert set(ids(list(other.tasks("held_out")))) == set(ids(list(scenario(40).tasks("held_out"))))
+    assert sorted(ids(list(other.tasks("held_out")))) == ["10", "13", "17", "29", "39", "4", "8", "9"]
 
 
 def test_one_task_in_five_is_held_out_by_default() -> None:

@@ -232,15 +232,6 @@ def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: s
     assert Trajectory().closing_text() == ""
 
 
-def test_durations_of_the_same_name_add_up() -> None:
-    trajectory = Trajectory()
-    for _ in range(2):
-        with trajectory.track_duration("tools"):
-            pass
-    assert trajectory.metrics["duration/tools"] >= 0
-    assert list(trajectory.metrics) == ["duration/tools"]
-
-
 # --- groups -------------------------------------------------------------------------------------------------------
 
 

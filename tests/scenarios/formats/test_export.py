@@ -15,8 +15,8 @@ from gavel.scenarios.formats.exported import TOO_DEEP, Losses
 from gavel.scenarios.formats.inspect_log import log_chunks
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
-from tests.fake_server import Answer, Call, FakeServer
 from tests.scenarios.formats.attempts import PIXEL, TOOLS, both, hostile, run_program, stored, whole
+from tests.scenarios.formats.test_otel_spans import Collector
 
 FILES = [
     ("atif", "a.jsonl"),
@@ -81,19 +81,11 @@ def test_a_name_that_the_format_does_not_have_is_refused(tmp_path: Path, form, o
 
 
 def test_spans_go_to_a_collector():
-    class Collector(FakeServer):
-        def respond(self, call: Call) -> Answer:
-            bodies.append(call.json)
-            return Answer({})
-
-    bodies: list = []
     collector = Collector()
-    try:
-        told = export_file(both(), "otel", collector.url)
-    finally:
-        collector.close()
+    told = export_file(both(), "otel", collector.url)
+    collector.close()
     assert told.summary.endswith(f"as OpenTelemetry spans to {collector.url}")
-    assert len(bodies) == 2
+    assert len(collector.calls) == 2
 
 
 @settings(max_examples=25)
