@@ -36,9 +36,6 @@ class Found(NamedTuple):
     """By the loss mask; where a trainer has none, by the advantage."""
 
 
-# --- AReaL: a workflow plays one row in a group of episodes --------------------------------------------------------
-
-
 def concat_padded_tensors(parts: list[Tensors]) -> Tensors:
     """As AReaL's does with tensors of two dimensions."""
     longest = max(part["attention_mask"].shape[1] for part in parts)
@@ -91,9 +88,6 @@ async def play_areal(judge: Any, prompts: Sequence[str], answers: Sequence[str |
     return of_tensors(await hook(Workflow(*answers), None, row))
 
 
-# --- NeMo RL: message logs in, an EnvironmentReturn out -------------------------------------------------------------
-
-
 def log(prompt: str, answer: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
@@ -113,9 +107,6 @@ async def play_nemo(judge: Any, prompts: Sequence[str], answers: Sequence[str], 
     rewards = step(hook, logs, [{"ground_truth": "42"}] * len(logs))
     mean = {p: np.mean([r for q, r in zip(prompts, rewards, strict=True) if q == p]) for p in prompts}
     return Found(rewards, [abs(r - mean[p]) > 1e-6 for p, r in zip(prompts, rewards, strict=True)])
-
-
-# --- SkyRL: a generator whose output is rewarded ---------------------------------------------------------------------
 
 
 @dataclass
@@ -176,9 +167,6 @@ async def play_skyrl(judge: Any, prompts: Sequence[str], answers: Sequence[str],
     return Found(output["rewards"], is_trained)
 
 
-# --- slime: samples, which the hook marks -----------------------------------------------------------------------------
-
-
 class Status(enum.Enum):
     PENDING = "pending"
     COMPLETED = "completed"
@@ -210,8 +198,6 @@ async def play_slime(judge: Any, prompts: Sequence[str], answers: Sequence[str],
     samples = [Sample(answer, prompt, label="42") for prompt, answer in zip(prompts, answers, strict=True)]
     return await rewarded(slime.custom_rm(judge, **options), samples)
 
-
-# --- what all of them promise -----------------------------------------------------------------------------------------
 
 HOOKS: dict[str, Callable[..., Awaitable[Found]]] = {
     "areal": play_areal,
@@ -309,9 +295,6 @@ async def test_what_holds_no_groups_says_which_setting_is_missing(misuse: Any, r
         await misuse()
 
 
-# --- what one of them does besides ------------------------------------------------------------------------------------
-
-
 async def test_areal_rejects_a_group_with_a_rejected_episode_and_shows_tokens_where_a_row_has_no_messages():
     assert await play_areal(WorthJudge(), [ASKED], ["worth 90", None], unscored="member") == Found([], [])
     judge = WorthJudge()
@@ -352,9 +335,6 @@ async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why(
     assert withheld[1].metadata["judge"]["reason"] == "its votes were lost"
 
 
-# --- the programs of docs/adapters.md ---------------------------------------------------------------------------------
-
-
 class EnvironmentReturn(NamedTuple):
     """The fields of NeMo RL's, in its order."""
 
@@ -391,8 +371,6 @@ async def test_the_page_s_programs_judge(monkeypatch: pytest.MonkeyPatch):
     assert (await generator.generate(batch("a", "a")))["rewards"] == [1.0, 0.0]
     assert (await rewarded(run("slime")["reward"], [Sample("It is done."), Sample("")])).rewards == [1.0, 0.0]
 
-
-# --- the releases' own source -----------------------------------------------------------------------------------------
 
 FILES = "skyrl/train/"
 

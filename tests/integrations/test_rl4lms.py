@@ -157,16 +157,9 @@ def test_samples_are_drawn_by_weight_to_the_power_of_the_scale(tokenizer: Any) -
     assert drawn["1"] / 2000 == pytest.approx(0.75, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"max_episode_length": 0}, "no settings"),
-        ({"prompt_truncation_side": "up"}, "no settings"),
-    ],
-)
-def test_wrong_settings_are_refused(tokenizer: Any, settings: dict[str, Any], problem: str) -> None:
-    with pytest.raises(GavelError, match=problem):
-        env_of(tokenizer, **settings)
+def test_wrong_settings_are_refused(tokenizer: Any) -> None:
+    with pytest.raises(GavelError, match="no settings"):
+        env_of(tokenizer, max_episode_length=0)
     tokenizer.model_max_length = int(1e30)
     with pytest.raises(GavelError, match="max_prompt_length"):
         env_of(tokenizer, max_prompt_length=None)

@@ -281,13 +281,11 @@ def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(d
     ("query", "told"),
     [
         ("?rewards=a:b", "rewards is no option"),
-        ("?turns=0", "turns is "),
         ("?success=1", "needs a reward"),
         ("?reward=nothing", "names no function"),
         ("?reward=REWARD:not_a_function", "is a int, and no function"),
         ("?reward=missing.py:f", "there is no file"),
         ("?held_out=missing.parquet", "missing.parquet"),
-        ("?tools=missing.yaml", "missing.yaml"),
     ],
 )
 def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
@@ -299,10 +297,8 @@ def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"question": "x"}, "it has no prompt"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "no list of messages"),
         ({"prompt": "x", "extra_info": [1]}, "extra_info is no object"),
-        ({"prompt": "x", "reward_model": "rule"}, "reward_model is no object"),
     ],
 )
 def test_a_row_of_another_shape_is_told_with_its_place(tmp_path: Path, row: dict[str, Any], told: str):

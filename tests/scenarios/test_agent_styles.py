@@ -139,9 +139,6 @@ def test_a_hostile_text_is_read_in_a_moment(text: str) -> None:
     assert time.monotonic() - began < 20
 
 
-# --- a scenario played with thoughts and actions as text --------------------------------------------------------------
-
-
 TASK = returns_desk.tasks()[0]
 CASE = Case.model_validate(TASK.data)
 SCRIPT = (

@@ -72,9 +72,6 @@ def nothing_left_unawaited() -> Iterator[None]:
     assert not [warning for warning in caught if "never awaited" in str(warning.message)]
 
 
-# --- order and shapes ---------------------------------------------------------------------------------------------
-
-
 async def test_a_late_finisher_keeps_its_input_place() -> None:
     last_done = asyncio.Event()
     groups = await gather_trajectory_groups(
@@ -105,9 +102,6 @@ async def test_single_rollouts_keep_their_order_and_lose_the_failed() -> None:
         [act("first", after=second_done), fail(), act("third", then=second_done)], max_exceptions=1
     )
     assert [trajectory.metadata["name"] for trajectory in trajectories] == ["first", "third"]
-
-
-# --- after_each ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_group_is_scored_while_others_still_roll_out() -> None:
@@ -178,9 +172,6 @@ async def test_a_reward_that_a_rollout_set_is_no_score_when_the_judge_raises() -
         assert all(t.judgement and t.judgement.reason == group.judgement.reason for t in group)
     assert second.trajectories[0].metrics == {"turns": 2, "independent_reward": 0.25}
     assert (original.trajectories[0].reward, original.trajectories[0].metrics) == (0.25, {"turns": 2})
-
-
-# --- failures -----------------------------------------------------------------------------------------------------
 
 
 async def test_one_failure_is_one_too_many_by_default() -> None:
@@ -381,9 +372,6 @@ async def test_a_gather_that_is_stopped_gives_the_finished_rollouts_to_its_calle
     assert TrajectoryGroup.from_json(finished[0].to_json()) == finished[0]
 
 
-# --- concurrency --------------------------------------------------------------------------------------------------
-
-
 async def test_concurrency_bounds_rollouts_over_all_groups() -> None:
     gauge = Gauge()
 
@@ -402,9 +390,6 @@ async def test_a_rollout_may_run_a_group_of_its_own_within_its_slot() -> None:
 
     [group] = await gather_trajectory_groups([TrajectoryGroup([with_helpers(), with_helpers()])], concurrency=1)
     assert names(group) == [[3, 3]]
-
-
-# --- progress -----------------------------------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):

@@ -86,9 +86,6 @@ def tool_messages(trajectory: Trajectory) -> list[str]:
     return [message["content"] for message in trajectory.messages() if message["role"] == "tool"]
 
 
-# --- how an episode ends ------------------------------------------------------------------------------------------
-
-
 async def test_an_answer_without_a_tool_call_finishes_it(endpoint: Endpoint, model: Served) -> None:
     answers(endpoint, calls(("add", '{"a": 1, "b": 2}')), says("It is 3."))
     trajectory = await rollout(model, SCENARIO, TASK)
@@ -125,9 +122,6 @@ async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothin
     assert len(list(trajectory.choices())) == 1
 
 
-# --- what an agent does wrong goes back to it ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -148,9 +142,6 @@ async def test_a_call_that_fails_is_answered_and_counted(
     assert [entry["tool_call_id"] for entry in told] == ["call-0", "call-1"]
     assert message in told[0]["content"]
     assert told[1]["content"] == "3"
-
-
-# --- what a model's server does wrong is a status -----------------------------------------------------------------
 
 
 async def test_a_server_that_fails_later_leaves_what_was_done_before(endpoint: Endpoint, model: Served) -> None:
@@ -231,9 +222,6 @@ async def test_the_token_limit_holds_for_a_server_that_does_not_count() -> None:
     assert trajectory.status == "truncated"
     assert "at most 1,000 are allowed" in (trajectory.status_reason or "")
     assert trajectory.metrics["turns"] == 3
-
-
-# --- what goes over the wire --------------------------------------------------------------------------------------
 
 
 async def test_what_is_sent_is_what_the_trajectory_holds(endpoint: Endpoint, model: Served) -> None:

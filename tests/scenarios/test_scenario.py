@@ -33,9 +33,6 @@ def ids(found: list[Task]) -> list[str]:
     return [task.id for task in found]
 
 
-# --- splits -------------------------------------------------------------------------------------------------------
-
-
 @untimed
 @given(st.integers(1, 200), st.floats(0, 1, exclude_max=True))
 def test_a_share_is_held_out_and_every_task_is_in_one_split(count: int, share: float) -> None:
@@ -97,9 +94,6 @@ def test_what_is_no_scenario_is_refused_before_anything_runs(options: dict[str, 
         Scenario(**{"name": "s", "tasks": tasks(3), **options})
 
 
-# --- samples ------------------------------------------------------------------------------------------------------
-
-
 @untimed
 @given(st.integers(0, 60), st.integers(), st.integers(0), st.sampled_from(SPLITS))
 def test_a_sample_has_different_tasks_of_its_split_and_is_the_same_again(
@@ -114,9 +108,6 @@ def test_a_sample_has_different_tasks_of_its_split_and_is_the_same_again(
 def test_a_sample_of_an_empty_split_says_which_tasks_are_missing() -> None:
     with pytest.raises(ScenarioError, match="the scenario s has no held_out tasks"):
         scenario(5, held_out=0).sample("held_out", 1, seed=0)
-
-
-# --- finding ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -223,9 +214,6 @@ def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
 def test_tasks_of_a_generator_are_kept() -> None:
     made = Scenario("made", tasks=(Task(user=f"q {number}") for number in range(8)), held_out=0.25)
     assert [len(made.tasks(split)) for split in ("train", "held_out", "train")] == [6, 2, 6]
-
-
-# --- a scenario's file and its neighbours, whose names installed and other modules have too ---------------------------
 
 
 FILE = """

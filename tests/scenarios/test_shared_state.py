@@ -128,9 +128,6 @@ def test_what_worlds_of_one_class_share_is_named(make: Any, method: str, changed
     assert changed_state(before, scenario) == changed
 
 
-# --- worlds in packages: chance of their own, addresses, and packages that lack ---------------------------------------
-
-
 def draws(chance: OwnChance) -> list[float]:
     with chance:
         return [random.random(), float(np.random.random())]

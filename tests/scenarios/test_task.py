@@ -156,9 +156,6 @@ def test_the_truth_of_rows_becomes_that_of_their_group():
     assert with_truth_of_rows(TrajectoryGroup([attempt()])).metadata == {}
 
 
-# --- several scenarios in one run: shares, curricula, and whose tasks a step has --------------------------------------
-
-
 def world(name: str, tasks: int = 40) -> Scenario:
     return Scenario(name, tasks=[Task(user=f"{number} of {name}?") for number in range(tasks)])
 

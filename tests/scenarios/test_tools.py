@@ -67,9 +67,6 @@ def error_of(result: ToolResult) -> str:
     return body["error"]
 
 
-# --- schemas ------------------------------------------------------------------------------------------------------
-
-
 def test_the_signature_and_the_docstring_are_the_schema() -> None:
     assert Tool(book).schema == {
         "type": "function",
@@ -138,9 +135,6 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
     assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
 
 
-# --- functions that cannot be tools -------------------------------------------------------------------------------
-
-
 def test_two_tools_of_one_name_are_refused() -> None:
     def look() -> None: ...
 
@@ -190,9 +184,6 @@ def test_a_function_without_a_name_is_refused() -> None:
         Tool(lambda: 1)
 
 
-# --- what an agent may write --------------------------------------------------------------------------------------
-
-
 async def test_checked_arguments_reach_the_function_with_their_defaults() -> None:
     result = await Tool(book).call('{"city": "Rome", "nights": 2, "extras": ["bath"]}')
     assert result == ToolResult("2 nights in Rome, single, ['bath'], None")
@@ -224,9 +215,6 @@ def test_no_text_of_an_agent_raises(arguments: str) -> None:
     result = asyncio.run(Tool(book).call(arguments))
     assert result.error
     result.content.encode()
-
-
-# --- results ------------------------------------------------------------------------------------------------------
 
 
 class Colour(Enum):

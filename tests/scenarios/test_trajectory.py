@@ -130,9 +130,6 @@ def shape(value: object) -> object:
             return type(value)
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None)
 @given(groups)
 def test_a_group_comes_back_from_json_as_it_was(group: TrajectoryGroup) -> None:
@@ -215,9 +212,6 @@ def test_numpy_scalars_are_stored_as_numbers(scalar: np.generic) -> None:
     assert (back.reward, back.metrics["m"]) == (scalar.item(), scalar.item())
 
 
-# --- one trajectory -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -230,9 +224,6 @@ def test_numpy_scalars_are_stored_as_numbers(scalar: np.generic) -> None:
 def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: str) -> None:
     assert Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *ending]).closing_text() == said
     assert Trajectory().closing_text() == ""
-
-
-# --- groups -------------------------------------------------------------------------------------------------------
 
 
 async def act(name: str, after: asyncio.Event | None = None, then: asyncio.Event | None = None) -> Trajectory:

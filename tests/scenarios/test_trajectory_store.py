@@ -54,9 +54,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "trajectories" / "train" / "0001.jsonl.zst"
 
 
-# --- what goes in comes out ---------------------------------------------------------------------------------------
-
-
 def test_groups_come_back_in_order_from_new_directories(path: Path) -> None:
     store = TrajectoryStore(path)
     store.append(group(0))
@@ -90,9 +87,6 @@ def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> No
         TrajectoryStore(path).extend([group(0), pending])
     assert not path.exists()
     pending.discard_pending()
-
-
-# --- unfinished ends ----------------------------------------------------------------------------------------------
 
 
 def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
@@ -168,9 +162,6 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-# --- several writers ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_two_processes_do_not_mix_their_records(path: Path) -> None:
     count = 40
@@ -194,9 +185,6 @@ def test_a_lock_that_is_never_released_is_an_error(path: Path) -> None:
     assert "fuser" in caught.value.remedy
     store.append(group(2))
     assert numbers(store) == [0, 2]
-
-
-# --- what cannot be mended ----------------------------------------------------------------------------------------
 
 
 def test_damage_before_the_end_is_an_error_and_nothing_is_cut(path: Path) -> None:

@@ -32,8 +32,6 @@ def desk() -> Iterator[str]:
         yield url
 
 
-# --- AgentGym's own clients ---------------------------------------------------------------------------------------
-
 FORMS = {
     "plain": "{name} {value}",
     "ReAct with JSON": '{name} {{"{field}": "{value}"}}',
@@ -98,9 +96,6 @@ async def test_a_world_that_fails_is_an_error_and_no_reward() -> None:
         answer = (await ask(url, "/step", {"id": number, "action": "hello"})).json()
     assert "the database is gone" in answer["error"]
     assert "reward" not in answer
-
-
-# --- what clients do wrong ----------------------------------------------------------------------------------------
 
 
 async def ask(url: str, path: str, body: Any = None, **more: Any) -> httpx.Response:

@@ -129,9 +129,6 @@ async def test_without_a_trajectory_or_a_capture_there_is_an_error() -> None:
         yield_trajectory(Trajectory())
 
 
-# --- tasks for the tools of an MCP server, drafted by a model, and their collections ----------------------------------
-
-
 DRAFT = {"scenarios": [{"task": f"Find order {n}.", "difficulty": n} for n in (1, 3, 5)]}
 
 
@@ -179,9 +176,6 @@ def test_a_collection_is_the_same_after_json(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.count("task") == 1
 
 
-# --- checkpoints under the names that ART gives them, and forks of them -----------------------------------------------
-
-
 def a_run(root: Path, *steps: int) -> None:
     directory = RunDirectory(root, "p", "first")
     directory.describe({"project": "p", "name": "first", "base_model": "b", "from_checkpoint": {"named": "x"}})
@@ -226,9 +220,6 @@ def test_links_follow_the_checkpoints(tmp_path: Path) -> None:
     (saved / "000001").rmdir()
     link_checkpoints(saved, links)
     assert [entry.name for entry in links.iterdir()] == ["0012"]
-
-
-# --- ART's helpers for scripts ----------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 12), st.integers(1, 5), st.integers(1, 3), st.integers(0, 20))

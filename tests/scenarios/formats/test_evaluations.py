@@ -172,28 +172,6 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     assert said(reading) == [("user", "Q"), ("assistant", "x")]
 
 
-@pytest.mark.parametrize(
-    ("columns", "option"),
-    [
-        (None, "--prompt-column COLUMN --answer-column answer"),
-        (Columns("ask", ("no",)), "--answer-column COLUMN"),
-        (Columns(None, ("ours",)), "--prompt-column COLUMN"),
-        (Columns("ask"), "--answer-column COLUMN"),
-    ],
-)
-def test_a_table_that_cannot_be_read_names_its_columns_and_the_option(
-    tmp_path: Path, columns: Columns | None, option: str
-) -> None:
-    (tmp_path / "t.csv").write_text(TABLE)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / "t.csv", columns=columns)
-    assert "id, ask, ours, theirs, answer" in error.value.message
-    assert option in error.value.remedy
-
-
-# --- logs of requests with their responses are attempts at what was asked, and failed requests are counted ------------
-
-
 ASKED = {"role": "user", "content": "Where?"}
 CHAT = {"model": "m", "messages": [ASKED]}
 BEDROCK = {"messages": [{"role": "user", "content": [{"text": "Where?"}]}]}

@@ -105,9 +105,6 @@ def test_a_value_nested_too_deep_for_a_parser_is_text():
     assert losses.notes() == [f"1 × {TOO_DEEP}"]
 
 
-# --- ATIF documents of agents that differ in how they act and are answered --------------------------------------------
-
-
 def read(folder: Path, version: str, *steps: dict[str, Any], **more: Any) -> Trajectory:
     numbered = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
     agent = {"name": "agent", "version": "1", "model_name": "m"}
@@ -204,9 +201,6 @@ def test_gavel_reads_its_documents_back(tmp_path: Path):
     assert first.metrics["independent_reward"] == 0.75
     assert first.tools == TOOLS
     assert [history.messages()[-1]["content"] for history in first.additional_histories] == ["Found."]
-
-
-# --- a log that Inspect's reader and its viewer's summaries take (make test-exports), and what it holds ---------------
 
 
 CREATED = "2026-01-02T03:04:05+00:00"

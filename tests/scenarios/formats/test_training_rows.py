@@ -119,9 +119,6 @@ def test_system_prompt_tools_and_calls_become_text_and_are_counted(tmp_path: Pat
     assert [choice.message.content for choice in again.choices()][-1] == "It is here."
 
 
-# --- groups that Atropos' environments write --------------------------------------------------------------------------
-
-
 GROUP = {
     "tokens": [[7, 8, 20, 9, 21], [7, 8, 22]],
     "masks": [[-100, -100, 20, -100, 21], [-100, -100, 22]],

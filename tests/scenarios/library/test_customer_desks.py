@@ -121,8 +121,6 @@ async def test_the_right_change_without_a_look_at_what_it_depends_on_is_no_succe
     assert (blind.metrics["environment_reward"], blind.metrics["success"]) == (1, 0), "the records are right"
 
 
-# --- the airline desk ---------------------------------------------------------------------------------------------
-
 RULE = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, refund_fee=10, refund_days=3)
 
 
@@ -159,9 +157,6 @@ def test_seats_are_kept_in_count():
         airline.cancel(made.booking, 0)
     assert airline.flight(chosen.flight).seats == 2
     assert not airline.same_as(before)  # what was cancelled is on record
-
-
-# --- the retail desk ----------------------------------------------------------------------------------------------
 
 
 async def test_a_colour_that_the_customer_did_not_name_is_a_guess():

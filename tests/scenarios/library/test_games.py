@@ -28,8 +28,6 @@ async def said(scenario: Scenario, *words: str, task: Task | None = None) -> tup
     return episode, [message["content"] for message in episode.messages() if message["role"] == "user"]
 
 
-# --- 2048 ---------------------------------------------------------------------------------------------------------
-
 boards = st.lists(st.sampled_from((0, 0, 2, 4, 8, 16)), min_size=16, max_size=16).map(lambda cells: Board(tuple(cells)))
 
 
@@ -75,9 +73,6 @@ async def test_words_that_are_no_move_cost_a_turn_and_change_nothing():
     assert (episode.status, episode.metrics["success"]) == ("truncated", 0)
 
 
-# --- guessing a word ----------------------------------------------------------------------------------------------
-
-
 five = st.text("abcde", min_size=5, max_size=5)
 
 
@@ -99,9 +94,6 @@ async def test_what_is_no_guess_costs_a_turn_and_no_guess():
     assert answers[2].startswith("z- z- z- z- z-")
     assert answers[3] == "You have guessed zzzzz already."
     assert (episode.metrics["success"], episode.metrics["environment_reward"]) == (1, 0.9)
-
-
-# --- a maze and a house -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -155,9 +147,6 @@ def test_all_houses_can_be_solved_within_the_turns():
 )
 def test_questions_are_answered_by_the_facts(question: str, answer: str):
     assert twenty_questions.answer(question, "owl")[0] == answer
-
-
-# --- tic-tac-toe --------------------------------------------------------------------------------------------------
 
 
 def position(request: ChatRequest) -> tic_tac_toe.Board:

@@ -42,9 +42,6 @@ def case_of(task: Task) -> Case:
     return Case.model_validate(task.data)
 
 
-# --- cases --------------------------------------------------------------------------------------------------------
-
-
 def test_the_case_of_an_order_number_never_changes() -> None:
     """The embedded policy was cloned from these cases."""
     assert draw_case(1000) == Case(order_id="1000", item="blanket", days=27, opened=False, window=7, opened_ok=False)
@@ -77,18 +74,12 @@ def test_every_action_is_right_in_its_share_of_the_cases(split) -> None:
         assert counts[action] / len(tasks) == pytest.approx(share, abs=0.04)
 
 
-# --- tools --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [LOOK, READ, *ACTIONS])
 async def test_the_tools_know_nothing_but_the_order_of_the_task_and_its_item(name: str) -> None:
     task, other = TASKS["refund"], TASKS["deny"]
     item = next(item for item in ITEMS if item != case_of(task).item)
     given = {"item": item} if name == READ else {"order_id": other.id}
     assert (await scenario.toolbox.call(name, json.dumps(given), task)).error
-
-
-# --- measures -----------------------------------------------------------------------------------------------------
 
 
 async def episode(task: Task, *tools: str | tuple[str, dict[str, str]], closing: str | None = "Done.") -> Trajectory:
@@ -153,9 +144,6 @@ async def test_calls_that_were_answered_with_an_error_do_not_count() -> None:
     assert not looked_before_acting(blind)
 
 
-# --- demonstrations -----------------------------------------------------------------------------------------------
-
-
 async def played(task: Task, clerk: Clerk, seed: int) -> Trajectory:
     *calls, closing = demonstrate(task, clerk, random.Random(seed))
     assert isinstance(closing, str)
@@ -177,8 +165,6 @@ def test_a_call_is_written_as_the_embedded_model_says_it() -> None:
     call = Call(LOOK, {"order_id": "1007"})
     assert call.text == ('<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>')
 
-
-# --- the flattered desk: the same job, and an agent that pleases instead of working ---------------------------------
 
 FLATTERED = flattered_desk.scenario
 DENIED = next(task for task in FLATTERED.tasks() if Case.model_validate(task.data).right_action == "deny")
