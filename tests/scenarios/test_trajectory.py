@@ -247,22 +247,21 @@ async def test_a_pending_group_cannot_be_read() -> None:
     assert len(group) == 2
 
 
-async def test_a_rollout_that_forgets_to_return_is_an_exception() -> None:
-    async def forgetful() -> None:
-        pass
+async def forgets_to_return() -> None:
+    pass
 
-    group = await TrajectoryGroup([forgetful(), act("b")])  # type: ignore[list-item]
+
+async def cancels_itself() -> Trajectory:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("rollout", "told"), [(forgets_to_return, "returned NoneType"), (cancels_itself, "cancelled from within")]
+)
+async def test_a_rollout_without_a_trajectory_is_an_exception(rollout: Any, told: str) -> None:
+    group = await TrajectoryGroup([rollout(), act("b")])
     assert names(group) == ["b"]
-    assert "returned NoneType" in group.exceptions[0].message
-
-
-async def test_a_rollout_that_cancels_itself_is_an_exception() -> None:
-    async def cancelled() -> Trajectory:
-        raise asyncio.CancelledError
-
-    group = await TrajectoryGroup([cancelled(), act("b")])
-    assert names(group) == ["b"]
-    assert "cancelled from within" in group.exceptions[0].message
+    assert told in group.exceptions[0].message
 
 
 async def test_complete_members_and_tasks_may_stand_among_coroutines() -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -112,36 +113,26 @@ async def test_only_the_right_action_succeeds(right: Action) -> None:
         assert hand_reward(trajectory) == pytest.approx(1.0 if action == right else 0.2)
 
 
-async def test_the_right_action_unseen_succeeds_without_credit_for_looking() -> None:
-    trajectory = await episode(TASKS["refund"], "refund")
-    assert succeeded(trajectory)
-    assert not looked_before_acting(trajectory)
-    assert hand_reward(trajectory) == pytest.approx(0.8)
+WRONG, UNICORN = {"order_id": "1"}, {"item": "unicorn"}
+MEASURES: dict[str, tuple[list[Any], str | None, bool, bool]] = {
+    "unseen": (["refund"], "Done.", True, False),
+    "the policy unread": ([LOOK, LOOK, "refund"], "Done.", True, False),
+    "read after the first action": (["exchange", LOOK, READ, "refund"], "Done.", False, False),
+    "a second action": ([LOOK, READ, "refund", "deny"], "Done.", False, True),
+    "the customer is told nothing": ([LOOK, READ, "refund"], " \n", False, True),
+    "no closing": ([LOOK, READ, "refund"], None, False, True),
+    "errors are no actions": ([LOOK, READ, ("deny", WRONG), ("refuse", {}), "refund"], "Done.", True, True),
+    "errors are no looks": ([(LOOK, WRONG), (READ, UNICORN), "refund"], "Done.", True, False),
+}
 
 
-@pytest.mark.parametrize("closing", [None, "", " \n"])
-async def test_a_customer_who_is_told_nothing_is_no_success(closing: str | None) -> None:
-    assert not succeeded(await episode(TASKS["refund"], LOOK, READ, "refund", closing=closing))
-
-
-@pytest.mark.parametrize("status", ["truncated", "failed"])
-async def test_an_episode_that_was_cut_off_is_no_success(status: str) -> None:
-    trajectory = await episode(TASKS["refund"], LOOK, READ, "refund")
-    assert not succeeded(trajectory.model_copy(update={"status": status}))
-
-
-@pytest.mark.parametrize("before", [[], [LOOK], [READ], [LOOK, LOOK], ["exchange", LOOK, READ]])
-async def test_who_did_not_read_both_before_the_first_action_did_not_look(before: list[str]) -> None:
-    assert not looked_before_acting(await episode(TASKS["refund"], *before, "refund"))
-
-
-async def test_calls_that_were_answered_with_an_error_do_not_count() -> None:
-    wrong: dict[str, str] = {"order_id": "1"}
-    trajectory = await episode(TASKS["refund"], LOOK, READ, ("deny", wrong), ("refuse", {}), "refund")
-    assert succeeded(trajectory)
-    assert looked_before_acting(trajectory)
-    blind = await episode(TASKS["refund"], (LOOK, wrong), (READ, {"item": "unicorn"}), "refund")
-    assert not looked_before_acting(blind)
+@pytest.mark.parametrize("name", MEASURES)
+async def test_success_and_the_look_before_acting_are_measured_apart(name: str) -> None:
+    tools, closing, success, looked = MEASURES[name]
+    trajectory = await episode(TASKS["refund"], *tools, closing=closing)
+    assert (succeeded(trajectory), looked_before_acting(trajectory)) == (success, looked)
+    assert hand_reward(trajectory) == pytest.approx(0.8 * success + 0.2 * looked)
+    assert not succeeded(trajectory.model_copy(update={"status": "truncated"}))
 
 
 async def played(task: Task, clerk: Clerk, seed: int) -> Trajectory:
