@@ -131,34 +131,13 @@ def test_a_dataset_s_directory_is_read(tmp_path: Path) -> None:
 
 
 ASKED, SAID = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+WORSE = SAID | {"content": "5"}
 TRL: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "2 + 2?", "completion": "4"}, "TRL prompt/completion"),
     ({"prompt": [ASKED], "completion": [SAID]}, "TRL prompt/completion"),
     ({"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}, "preference pairs"),
-    (
-        {
-            "input": {"messages": [ASKED], "parallel_tool_calls": True},
-            "preferred_output": [SAID],
-            "non_preferred_output": [SAID | {"content": "5"}],
-        },
-        "preference pairs",
-    ),
-    (
-        {
-            "prompt": [{"role": "user", "content": "2 + 2?"}],
-            "chosen": [{"role": "assistant", "content": "4"}],
-            "rejected": [{"role": "assistant", "content": "5"}],
-        },
-        "preference pairs",
-    ),
-    (
-        {
-            "prompt": "2 + 2?",
-            "chosen": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
-            "rejected": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}],
-        },
-        "preference pairs",
-    ),
+    ({"input": {"messages": [ASKED]}, "preferred_output": [SAID], "non_preferred_output": [WORSE]}, "preference pairs"),
+    ({"prompt": [ASKED], "chosen": [SAID], "rejected": [WORSE]}, "preference pairs"),
     (
         {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: 4", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: 5"},
         "preference pairs",

@@ -1,4 +1,4 @@
-""""""
+"""Rows of TRL: answers beside prompts, and pairs and conversations that are exported."""
 
 import json
 from pathlib import Path
