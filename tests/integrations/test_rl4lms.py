@@ -279,3 +279,9 @@ def check(trajectory: Trajectory) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED_PATH))
     assert tokenizer.decode(extra["prompt_token_ids"]) == str(trajectory.messages()[0]["content"])
     assert np.isfinite(extra["token_logprobs"]).all()
+
+
+def test_pools_are_split_in_order() -> None:
+    pool = rl4lms.TextGenPool([rl4lms.Sample(str(at), "a", []) for at in range(10)])
+    first, second = pool.split([0.25, 0.7])
+    assert ([each.id for each, _ in first], len(second)) == (["0", "1"], 7)

@@ -244,3 +244,27 @@ def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told
 def test_an_item_cannot_be_trained_on_and_held_out(servers) -> None:
     with pytest.raises(ScenarioError, match="item 7 is among"):
         agentgym(f"{servers('babyai').url}?tasks=0-9&held_out=7-12")
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(307, "leads elsewhere"), (401, "another key"), (404, "not offered"), (422, "HTTP 422")]
+)
+async def test_a_step_that_the_server_does_not_take_fails_the_episode(status: int, told: str) -> None:
+    with TextCraft() as server:
+        scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
+        server.fail = lambda path: web.Response(status=status, headers={"Location": "/"}) if path == "/step" else None
+        lost = await play(scenario, scripted("Action: say 0"))
+    assert lost.status == "failed"
+    assert told in (lost.status_reason or "")
+
+
+async def test_environments_that_are_left_are_closed_where_the_server_can() -> None:
+    for kind, closed in ((TextCraft, True), (BabyAI, False)):
+        with kind() as server:
+            scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
+            await asyncio.gather(*(play(scenario, scripted("Action: say 0")) for _ in range(3)))
+            env_server = scenario.environment.args[0]  # type: ignore[union-attr]
+            assert len(server.games) == 3
+            await asyncio.to_thread(env_server.close)
+            assert len(server.games) == (0 if closed else 3)
+            assert env_server.closes == closed

@@ -1,6 +1,7 @@
 """ART's models, trajectories, settings and judge, and what Gavel does not have of it."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,43 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     got = await ruler(lists, judge_model=JUDGE, extra_litellm_params=endpoint.params)
     assert [(score.trajectory_id, score.score) for score in got] == [("1", 0.5), ("2", 0.5)]
     assert await ruler([], JUDGE) == []
+
+
+def test_a_log_entry_says_which_messages_are_trained() -> None:
+    items = [{"role": "user", "content": "hi"}, Choice.construct(None, **TURN)]
+    entry = Trajectory(messages_and_choices=items, reward=0.5).for_logging()
+    assert [message["trainable"] for message in entry["messages"]] == [False, True]
+    assert entry["reward"] == 0.5
+
+
+def test_importance_sampling_is_truncated_where_art_truncates_it() -> None:
+    correction = translated(truncated_importance_sampling=2.5).sampler_correction
+    assert correction is not None
+    assert (correction.mode, correction.cap) == ("token_truncate", 2.5)
+
+
+def test_the_optimizer_s_arguments_are_those_of_trainer_args() -> None:
+    trainer = {"max_grad_norm": 0.3, "weight_decay": 0.1, "adam_beta2": 0.99}
+    config = train_config({}, trainer, groups=1, trajectories=2)
+    assert (config.max_gradient_norm, config.weight_decay, config.adam_betas) == (0.3, 0.1, (0.9, 0.99))
+
+
+def test_what_has_no_effect_is_named_once() -> None:
+    with pytest.warns(IgnoredSetting, match=r"train\(kimi_k2_tau=…\) has no effect in Gavel"):
+        translated(kimi_k2_tau=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        translated(kimi_k2_tau=0.1)
+        translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
+
+
+def test_one_rate_is_one_step_with_two_trajectories_in_an_update() -> None:
+    ((_, config),) = sft_parts([Trajectory()] * 5, TrainSFTConfig(learning_rate=1e-4))
+    assert (config.learning_rate, config.batch_size) == (1e-4, 2)
+    assert list(sft_parts([], TrainSFTConfig())) == []
+
+
+def test_too_few_rates_are_refused_and_a_rate_of_0_trains_nothing() -> None:
+    with pytest.raises(ValueError, match="3 batches of 1 need as many"):
+        list(sft_parts([Trajectory()] * 3, TrainSFTConfig(learning_rate=[1e-4], batch_size=1)))
+    assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []

@@ -321,3 +321,10 @@ def test_a_file_is_read_in_an_order_of_its_own_each_epoch(tmp_path: Path) -> Non
     assert [member.messages()[0]["content"] for member in later] == order[4:]
     with pytest.raises(ValueError, match="only JSONL"):
         get_file_row_count("data.csv")
+
+
+def test_tools_and_resources_are_read_as_servers_write_them() -> None:
+    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
+    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
+    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
+    assert MCPResource.from_dict(resource).to_dict() == resource

@@ -178,3 +178,34 @@ def test_the_newest_and_the_best_stay() -> None:
     assert set(keep_recent_and_top(recent=0, top=2)(context)) == {1, 3}
     with pytest.raises(ValueError, match="at least 0"):
         keep_recent_and_top(top=-1)
+
+
+async def test_a_run_goes_on_with_the_scenario_after_the_last_one() -> None:
+    counting = Counting()
+    await a_trainer(counting, scenarios=scenarios(4)).train()
+    await a_trainer(counting, scenarios=scenarios(6)).train()
+    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(6)]
+    await a_trainer(counting, scenarios=scenarios(2), resume=False).train()
+    assert sorted(counting.batches[-1]) == ["0", "1"]
+
+
+async def test_a_stop_that_is_asked_for_ends_the_run_after_the_step_in_progress() -> None:
+    counting = Counting()
+    trainer = a_trainer(counting)
+
+    async def stopping(model: Any, step: int, config: Any) -> Any:
+        if step == 1:
+            trainer.request_stop()
+        return [art.Trajectory(reward=1.0)]
+
+    trainer.eval_fn, trainer.eval_every_n_steps = stopping, 1
+    await trainer.train()
+    assert counting.step == 1
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"num_rollout_workers": 0}, {"max_batch_size": 1}, {"max_steps_off_policy": -1}, {"queue_maxsize": 0}]
+)
+def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        PipelineRuntimeConfig(**sizes)

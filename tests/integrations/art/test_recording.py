@@ -141,3 +141,16 @@ async def test_every_token_of_an_agent_of_langgraph_is_trained(tmp_path: Path) -
         result = await model.train([group])
     sampled = sum(len(choice.model_dump()["token_ids"]) for member in group for choice in member.choices())
     assert (result.metrics["trajectories_trained"], result.metrics["tokens_trained"]) == (4, sampled)
+
+
+async def test_an_agent_that_asked_nothing_is_an_error() -> None:
+    async def rollout() -> Trajectory:
+        return Trajectory()
+
+    with pytest.raises(RuntimeError, match="asked no chat model"):
+        await wrap_rollout(Model(name="m", project="p"), rollout)()
+
+
+def test_a_chat_model_is_made_inside_a_rollout_only() -> None:
+    with pytest.raises(RuntimeError, match="inside a rollout"):
+        init_chat_model()

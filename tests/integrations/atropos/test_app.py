@@ -211,3 +211,10 @@ def test_what_the_learner_can_never_train_is_refused_at_the_door(own: httpx.Clie
     masks = own.post("/scored_data", json=body(0) | {"masks": [[0, 1, 1]] * 2})
     assert (masks.status_code, "masks[0][0] is 0" in masks.json()["detail"]) == (422, True)
     assert post(own, "/scored_data", body(0)) == {"status": "received"}
+
+
+def test_a_group_that_no_batch_can_hold_is_refused(http: httpx.Client):
+    started(http)
+    answer = http.post("/scored_data", json=body(0, size=5))
+    assert answer.status_code == 422
+    assert "a batch 4" in answer.json()["detail"]

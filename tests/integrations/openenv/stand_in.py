@@ -164,3 +164,11 @@ class StandIn:
             case fault:
                 raise AssertionError(fault)
         return True
+
+
+WORDS = {
+    "title": "Say",
+    "type": "object",
+    "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}},
+    "required": ["message"],
+}

@@ -11,7 +11,7 @@ from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.openenv.players import HALVER, call, script
 from tests.integrations.openenv.served import running
-from tests.integrations.openenv.stand_in import ACTION, StandIn
+from tests.integrations.openenv.stand_in import ACTION, WORDS, StandIn
 
 
 async def scenario_of(url: str, query: str = "") -> Scenario:
@@ -162,3 +162,10 @@ def test_an_address_that_is_none_says_what_to_type(address: str, said: str):
     with pytest.raises(ScenarioError, match=said) as caught:
         find_scenario(f"openenv:{address}")
     assert caught.value.remedy
+
+
+async def test_words_are_the_action_where_that_is_asked_for():
+    found = await play(StandIn(action=WORDS), "?style=text")
+    assert found.tools is None
+    assert found.status == "finished"
+    assert found.messages()[-1] == {"role": "user", "content": "right"}
