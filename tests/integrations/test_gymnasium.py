@@ -105,3 +105,11 @@ def test_an_address_that_is_none_is_told(address: str, said: str):
     with pytest.raises(ScenarioError, match=said) as caught:
         find_scenario(address)
     assert caught.value.remedy
+
+
+async def test_an_environment_that_raises_fails_its_episode():
+    scenario = gymnasium_scenario(Echo, name="echo", describe=lambda observation, info: f"It says {observation}")
+    found = await rollout(script([call("act", action="burst")]), scenario, scenario.tasks()[0])
+    assert found.status == "failed"
+    assert "the pipe burst" in (found.status_reason or "")
+    assert found.messages()[1]["content"].startswith("It says Listening")

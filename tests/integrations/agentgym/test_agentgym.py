@@ -268,3 +268,37 @@ async def test_environments_that_are_left_are_closed_where_the_server_can() -> N
             await asyncio.to_thread(env_server.close)
             assert len(server.games) == (0 if closed else 3)
             assert env_server.closes == closed
+
+
+async def test_the_available_actions_and_the_allowed_words_are_shown(servers) -> None:
+    household = await play(agentgym(f"{servers('alfworld').url}?tasks=5&held_out=2"), scripted("Action: say 0"))
+    assert texts(household)[1].endswith("Available actions: look, say 3")
+    wordle = await play(agentgym(f"{servers('wordle').url}?tasks=5&held_out=2"), scripted("Action: say 0"))
+    assert texts(wordle)[1].endswith("Allowed words: c r a n e, s h i r e")
+
+
+async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> None:
+    server = servers("babyai")
+    scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
+    server.calls.clear()
+    server.delay = 0.5
+    task = asyncio.create_task(play(scenario, scripted("Action: wait")))
+    await asyncio.to_thread(server.wait_for, "/step")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    server.delay = 0.0
+    env_server = scenario.environment.args[0]  # type: ignore[union-attr]
+    assert not env_server._leased
+    assert not env_server._idle  # a step may still be under way in it
+    assert (await play(scenario, scripted("Thought: so. Action: say 0"))).metrics["success"] == 1.0
+
+
+@pytest.mark.parametrize("page", ["<html>proxy</html>", "", "[" * 100_000])
+async def test_a_page_in_place_of_json_fails_the_episode(page: str) -> None:
+    with TextCraft() as server:
+        scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
+        server.fail = lambda path: web.Response(text=page) if path == "/reset" else None
+        lost = await play(scenario, scripted("Action: say 0"))
+    assert lost.status == "failed"
+    assert "no JSON" in (lost.status_reason or "")

@@ -176,3 +176,14 @@ async def test_without_a_key_pages_of_other_sites_are_refused(desk: str) -> None
     assert (await ask(desk, "/", headers={"Host": "evil.example"})).status_code == 403
     assert (await ask(desk, "/create", {}, headers={"Origin": "http://evil.example"})).status_code == 403
     assert (await ask(desk, "/")).json()["gavel"] == "returns_desk"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(b"\xff\xfe{", "application/json"), (b"{}", "application/json; charset=klingon"), (b"[" * 100_000, "text/plain")],
+)
+async def test_a_body_that_is_no_json_is_told(content: bytes, kind: str, desk: str) -> None:
+    async with httpx.AsyncClient(base_url=desk, trust_env=False) as client:
+        answer = await client.post("/step", content=content, headers={"Content-Type": kind})
+        assert "no JSON" in answer.json()["error"]
+        assert (await client.post("/step", content=b"x" * 2_000_000)).status_code == 413

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
+from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.model import Model, TrainableModel
 from gavel.integrations.art.rewards.ruler import ruler, ruler_score_group
 from gavel.integrations.art.settings import sft_parts, train_config
@@ -248,3 +249,12 @@ def test_too_few_rates_are_refused_and_a_rate_of_0_trains_nothing() -> None:
     with pytest.raises(ValueError, match="3 batches of 1 need as many"):
         list(sft_parts([Trajectory()] * 3, TrainSFTConfig(learning_rate=[1e-4], batch_size=1)))
     assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []
+
+
+@pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail"), LocalBackend()])
+def test_what_is_not_there_says_where_to_look(owner: object) -> None:
+    assert not hasattr(owner, "activate_metrics_context")
+    with pytest.raises(
+        AttributeError, match=r"\.activate_metrics_context is not in gavel.integrations.art; docs/art.md"
+    ):
+        owner.activate_metrics_context("train")  # type: ignore[attr-defined]

@@ -31,6 +31,7 @@ from gavel.integrations.art.mcp import (
 )
 from gavel.integrations.art.model import link_checkpoints
 from gavel.integrations.art.trajectories import Trajectory, TrajectoryGroup
+from gavel.integrations.art.utils.get_repo_root_path import get_repo_root_path
 from gavel.integrations.art.utils.iterate_dataset import iterate_dataset
 from gavel.integrations.art.utils.limit_concurrency import limit_concurrency
 from gavel.integrations.art.utils.output_dirs import (
@@ -328,3 +329,33 @@ def test_tools_and_resources_are_read_as_servers_write_them() -> None:
     assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
     resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
     assert MCPResource.from_dict(resource).to_dict() == resource
+
+
+async def test_the_bar_counts_trajectories() -> None:
+    class Bar:
+        total, done = 5, 0.0
+
+        def update(self, n: float | None = 1) -> None:
+            self.done += n or 0
+
+    bar = Bar()
+    with set_gather_context(GatherContext(pbar=bar)):
+        await wrap_group_awaitable(group(3))
+        await wrap_group_awaitable(game(1.0))
+    assert bar.done == 5
+
+
+async def test_the_last_trajectory_that_was_yielded_counts() -> None:
+    async def rollout() -> None:
+        yield_trajectory(Trajectory(reward=0.1))
+        yield_trajectory(Trajectory(reward=0.2))
+
+    assert (await capture_yielded_trajectory(rollout())).reward == 0.2
+
+
+def test_the_root_is_the_nearest_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    (tmp_path / ".git").mkdir()
+    assert Path(get_repo_root_path()) == tmp_path

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,3 +219,14 @@ def test_a_group_that_no_batch_can_hold_is_refused(http: httpx.Client):
     answer = http.post("/scored_data", json=body(0, size=5))
     assert answer.status_code == 422
     assert "a batch 4" in answer.json()["detail"]
+
+
+def test_what_is_not_a_number_where_nothing_is_trained_is_handed_on(http: httpx.Client):
+    unknown = {name: [[math.nan, -1.0, -1.0]] * 2 for name in ("inference_logprobs", "advantages", "ref_logprobs")}
+    started(http)
+    for number in range(2):
+        assert http.post("/scored_data", content=json.dumps(body(number) | unknown)).status_code == 200
+    newest = http.get("/latest_example").json()
+    first, second = http.get("/batch").json()["batch"]
+    assert str([first[name] for name in unknown]) == str([newest[name] for name in unknown]) == str([*unknown.values()])
+    assert second["tokens"] == newest["tokens"]

@@ -169,3 +169,40 @@ async def test_words_are_the_action_where_that_is_asked_for():
     assert found.tools is None
     assert found.status == "finished"
     assert found.messages()[-1] == {"role": "user", "content": "right"}
+
+
+async def test_without_a_threshold_nothing_is_said_of_success():
+    async with running(StandIn().app()) as url:
+        scenario = await scenario_of(url)
+        assert scenario.success is None
+        found = await rollout(HALVER, scenario, scenario.tasks()[0])
+    assert "success" not in found.metrics
+    assert scenario.hand_reward is not None
+    assert scenario.hand_reward(found) == found.metrics["raw_return"]
+
+
+async def test_words_alone_are_answered_with_how_to_act():
+    found = await play(StandIn(), "?turns=2", {"content": "Five?"}, {"content": "Five!"})
+    assert "calling the tool act" in found.messages()[3]["content"]
+    assert found.status == "truncated"
+
+
+async def test_an_action_that_is_none_is_a_tool_error_however_often():
+    found = await play(StandIn(), "?turns=6", *[call("act", i, number="five") for i in range(6)])
+    assert found.status == "truncated"
+    assert found.metrics["tool_errors"] == 6
+    assert "number: Input should be a valid integer" in found.messages()[3]["content"]
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "null"])
+async def test_arguments_that_cannot_be_read_never_reach_the_server(arguments: str):
+    turn = call("act", number=1)
+    turn["tool_calls"][0]["function"]["arguments"] = arguments
+    found = await play(StandIn("always fails"), "?turns=1", turn)
+    assert "valid JSON" in found.messages()[3]["content"] or "JSON object" in found.messages()[3]["content"]
+
+
+async def test_words_as_actions_need_an_action_of_words():
+    async with running(StandIn().app()) as url:
+        with pytest.raises(ScenarioError, match="style=text"):
+            await scenario_of(url, "?style=text")
