@@ -393,3 +393,12 @@ def test_a_response_is_the_turn_that_it_says(response: Response, message: dict[s
 @pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])
 def test_all_else_stays_as_it_is(item: Any) -> None:
     assert as_item(item) is item
+
+
+def test_durations_of_the_same_name_add_up() -> None:
+    trajectory = Trajectory()
+    for _ in range(2):
+        with trajectory.track_duration("tools"):
+            pass
+    assert trajectory.metrics["duration/tools"] >= 0
+    assert list(trajectory.metrics) == ["duration/tools"]

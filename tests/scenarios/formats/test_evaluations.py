@@ -269,3 +269,21 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
     reading = read_file(path)
     assert reading.summary == "reads as: inputs and outputs, 2 rows in 1 group by opening messages"
     assert [[m["content"] for m in each.messages()] for each in reading.groups[0]] == [[asked, "one"], [asked, "two"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "named"),
+    [
+        ([{"Frage": "q", "Answer A": "a", "Answer B": "b"}] * 2, None, "--answer-column 'Answer A'"),
+        ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
+        ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
+        ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
+    ],
+)
+def test_an_error_names_columns_as_they_are_to_be_typed(
+    tmp_path: Path, rows: list[dict[str, Any]], columns: Columns | None, named: str
+) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    with pytest.raises(RowError) as raised:
+        read_file(tmp_path / "t.json", columns=columns)
+    assert named in str(raised.value)

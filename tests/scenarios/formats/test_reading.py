@@ -15,15 +15,18 @@ import json
 import os
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
+from gavel.base.extras import install_line
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged_file import write_table
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.judge.groups import desk, saying
 
@@ -452,3 +455,27 @@ def test_files_of_a_directory_that_hold_no_attempts_are_left_out_and_told(tmp_pa
     (note,) = reading.notes
     assert "3 files of" in note
     assert "left out, without attempts: trial-0/config.json, trial-1/config.json" in note
+
+
+def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1....PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(RowError, match="pyarrow") as error:
+        read_file(tmp_path / "rows.parquet")
+    assert install_line("parquet") in error.value.remedy
+
+
+def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
+    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
+    (group,) = read_file(written(tmp_path / "r.jsonl", {"messages": [SYSTEM, ask(7)], "choices": choices})).groups
+    assert [each.messages() for each in group] == [CONVERSATION, CONVERSATION]
+    assert [each.status for each in group] == ["finished", "truncated"]
+
+
+def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
+    groups = [saying("one", "two", metadata={"task": 1}), saying("three")]
+    for suffix in (".csv", ".parquet") if find_spec("pyarrow") else (".csv",):
+        path = tmp_path / f"judged{suffix}"
+        write_table(path, groups, suffix)
+        assert read_file(path).groups == groups
+        assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"

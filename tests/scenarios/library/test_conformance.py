@@ -257,3 +257,24 @@ def secrets_of(name: str, task: Task) -> list[str]:
             return [f'"{room["number"]}"' for room in data["hotel"]["rooms"]]
         case _:
             return []
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string", "enum": ["a", "b"]}, "a"),
+        ({"type": "string", "minLength": 9}, "examplexx"),
+        ({"type": ["integer", "null"], "minimum": 5}, 5),
+        ({"type": "number", "exclusiveMinimum": 1}, 2),
+        ({"type": "boolean"}, False),
+        ({"type": "array", "minItems": 2, "items": {"type": "integer"}}, [1, 1]),
+        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, None),
+        ({"const": 7}, 7),
+        ({"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}, "b": {}}}, {"a": "example"}),
+        ({"$ref": "#/$defs/X", "$defs": {"X": {"type": "integer"}}}, 1),
+        ({"$ref": "#/$defs/missing"}, None),
+        (True, None),
+    ],
+)
+def test_an_example_is_what_the_schema_allows(schema: Any, value: Any):
+    assert example(schema) == value
