@@ -248,3 +248,9 @@ def test_inspect_reads_the_log(tmp_path: Path):
     assert "train/12/0 1 5 {'reward': 0.75" in run_program("inspect_ai", tmp_path)
     log_of.write_eval_log(log, str(tmp_path / "again.eval"))
     assert len(log_of.read_eval_log(str(tmp_path / "again.eval")).samples) == 2
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot be written"):
+        export_file(both(), "atif", tmp_path / "file" / "a.jsonl")

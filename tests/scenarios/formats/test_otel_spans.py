@@ -148,3 +148,9 @@ def test_a_collector_that_is_not_there_is_told_without_the_address_s_password():
     with pytest.raises(OtlpError, match="does not answer") as error:
         send(f"http://user:hunter2@127.0.0.1:{port}")
     assert "hunter2" not in error.value.message
+
+
+def test_what_nobody_answered_is_kept():
+    root = spans(Trajectory(messages_and_choices=[{"role": "user", "content": "Hello?"}]))[0]
+    (message,) = json.loads(attributes(root)["gavel.unanswered"])
+    assert message["parts"] == [{"type": "text", "content": "Hello?"}]

@@ -479,3 +479,11 @@ def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
         write_table(path, groups, suffix)
         assert read_file(path).groups == groups
         assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
+
+
+def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_path: Path) -> None:
+    both = {"choices": BATCH["choices"] * 2}
+    reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
+    assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
+    assert [len(group) for group in reading.groups] == [2, 2]
+    assert "input file is not beside it" in reading.notes[0]

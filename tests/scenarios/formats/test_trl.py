@@ -157,3 +157,11 @@ def test_trl_takes_both(tmp_path: Path) -> None:
         assert all(map(is_conversational, rows))
         said = [maybe_apply_chat_template(row, tokenizer) for row in rows]
         assert all("b" in row["rejected"] or "d" in row["rejected"] for row in said if "rejected" in row)
+
+
+@pytest.mark.parametrize("name", ["completion", "response", "output"])
+def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
+    rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (group,) = read_groups(tmp_path / "rows.jsonl")
+    assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]
