@@ -30,14 +30,6 @@ async def test_the_way_over_the_ice():
     assert tool["parameters"]["properties"]["action"]["enum"] == ["left", "down", "right", "up"]
 
 
-async def test_a_hole_ends_it_without_a_reward():
-    scenario = find_scenario("gymnasium:FrozenLake-v1?is_slippery=false")
-    turns = [call("act", 0, action="right"), call("act", 1, action="down")]
-    found = await rollout(script(turns), scenario, scenario.tasks()[0])
-    assert found.metrics["success"] == 0.0
-    assert "The episode is over." in found.messages()[-1]["content"]
-
-
 async def test_bad_actions_survive():
     scenario = find_scenario("gymnasium:Taxi-v4?turns=6")
     turns = [
@@ -99,14 +91,6 @@ async def test_a_class_of_one_s_own_acts_on_text():
     assert Echo.closed == 3  # the sample that told the actions, too
 
 
-async def test_an_environment_that_raises_fails_its_episode():
-    scenario = gymnasium_scenario(Echo, name="echo", describe=lambda observation, info: f"It says {observation}")
-    found = await rollout(script([call("act", action="burst")]), scenario, scenario.tasks()[0])
-    assert found.status == "failed"
-    assert "the pipe burst" in (found.status_reason or "")
-    assert found.messages()[1]["content"].startswith("It says Listening")
-
-
 @pytest.mark.parametrize(
     ("address", "said"),
     [
@@ -121,3 +105,11 @@ def test_an_address_that_is_none_is_told(address: str, said: str):
     with pytest.raises(ScenarioError, match=said) as caught:
         find_scenario(address)
     assert caught.value.remedy
+
+
+async def test_an_environment_that_raises_fails_its_episode():
+    scenario = gymnasium_scenario(Echo, name="echo", describe=lambda observation, info: f"It says {observation}")
+    found = await rollout(script([call("act", action="burst")]), scenario, scenario.tasks()[0])
+    assert found.status == "failed"
+    assert "the pipe burst" in (found.status_reason or "")
+    assert found.messages()[1]["content"].startswith("It says Listening")

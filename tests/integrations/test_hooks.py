@@ -36,9 +36,6 @@ class Found(NamedTuple):
     """By the loss mask; where a trainer has none, by the advantage."""
 
 
-# --- AReaL: a workflow plays one row in a group of episodes --------------------------------------------------------
-
-
 def concat_padded_tensors(parts: list[Tensors]) -> Tensors:
     """As AReaL's does with tensors of two dimensions."""
     longest = max(part["attention_mask"].shape[1] for part in parts)
@@ -91,9 +88,6 @@ async def play_areal(judge: Any, prompts: Sequence[str], answers: Sequence[str |
     return of_tensors(await hook(Workflow(*answers), None, row))
 
 
-# --- NeMo RL: message logs in, an EnvironmentReturn out -------------------------------------------------------------
-
-
 def log(prompt: str, answer: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
@@ -113,9 +107,6 @@ async def play_nemo(judge: Any, prompts: Sequence[str], answers: Sequence[str], 
     rewards = step(hook, logs, [{"ground_truth": "42"}] * len(logs))
     mean = {p: np.mean([r for q, r in zip(prompts, rewards, strict=True) if q == p]) for p in prompts}
     return Found(rewards, [abs(r - mean[p]) > 1e-6 for p, r in zip(prompts, rewards, strict=True)])
-
-
-# --- SkyRL: a generator whose output is rewarded ---------------------------------------------------------------------
 
 
 @dataclass
@@ -176,9 +167,6 @@ async def play_skyrl(judge: Any, prompts: Sequence[str], answers: Sequence[str],
     return Found(output["rewards"], is_trained)
 
 
-# --- slime: samples, which the hook marks -----------------------------------------------------------------------------
-
-
 class Status(enum.Enum):
     PENDING = "pending"
     COMPLETED = "completed"
@@ -210,8 +198,6 @@ async def play_slime(judge: Any, prompts: Sequence[str], answers: Sequence[str],
     samples = [Sample(answer, prompt, label="42") for prompt, answer in zip(prompts, answers, strict=True)]
     return await rewarded(slime.custom_rm(judge, **options), samples)
 
-
-# --- what all of them promise -----------------------------------------------------------------------------------------
 
 HOOKS: dict[str, Callable[..., Awaitable[Found]]] = {
     "areal": play_areal,
@@ -252,12 +238,6 @@ async def test_an_attempt_without_a_score_is_not_trained_on(hook: str, unscored:
     else:
         assert not any(found.is_trained)
         assert not any(found.rewards)
-
-
-@hooks
-async def test_attempts_that_are_all_alike_are_not_trained_on_and_are_no_error(hook: str):
-    found = await HOOKS[hook](WorthJudge(), [ASKED] * 2, ["worth 90"] * 2, unscored="raise")
-    assert not any(found.is_trained)
 
 
 @hooks
@@ -315,9 +295,6 @@ async def test_what_holds_no_groups_says_which_setting_is_missing(misuse: Any, r
         await misuse()
 
 
-# --- what one of them does besides ------------------------------------------------------------------------------------
-
-
 async def test_areal_rejects_a_group_with_a_rejected_episode_and_shows_tokens_where_a_row_has_no_messages():
     assert await play_areal(WorthJudge(), [ASKED], ["worth 90", None], unscored="member") == Found([], [])
     judge = WorthJudge()
@@ -347,14 +324,6 @@ async def test_what_tools_answered_is_shown_between_the_policy_s_turns():
         assert roles == ["user", "assistant", "user", "assistant"]
 
 
-async def test_nemo_s_prompt_with_two_truths_is_two_groups_whatever_their_order():
-    judge = WorthJudge()
-    logs = [log("a", f"worth {number}0") for number in range(1, 5)]
-    truths = [{"ground_truth": truth, "answer": None} for truth in "xyxy"]
-    assert step(nemo.step(judge, group_size=2), logs, truths) == [0.1, 0.2, 0.3, 0.4]
-    assert [truth_of(group).reference for group in judge.groups] == ["x", "y"]
-
-
 async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why():
     group = [Sample("worth 90"), Sample("worth", status=Status.ABORTED), Sample("worth 10")]
     assert await rewarded(slime.custom_rm(WorthJudge()), group) == Found([0.9, 0.5, 0.1], [True, False, True])
@@ -364,26 +333,6 @@ async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why(
     withheld = [Sample(text) for text in WITHHELD]
     await rewarded(slime.custom_rm(WorthJudge()), withheld)
     assert withheld[1].metadata["judge"]["reason"] == "its votes were lost"
-
-
-async def test_slime_s_own_numbers_of_groups_go_before_prompts():
-    judge = WorthJudge()
-    group = [Sample(f"worth {number}0", f"state {number}") for number in range(1, 5)]
-    for number, sample in enumerate(group):
-        sample.group_index = number // 2  # type: ignore[attr-defined]
-    await rewarded(slime.custom_rm(judge), group)
-    assert [len(each) for each in judge.groups] == [2, 2]
-
-
-@pytest.mark.parametrize("metadata", [None, {"answer": None}, {"rubric": "Be right."}])
-async def test_slime_s_label_is_the_reference_beside_what_metadata_holds(metadata: Any):
-    judge = WorthJudge()
-    await rewarded(slime.custom_rm(judge), [Sample(t, label="4", metadata=metadata) for t in ("worth 9", "worth 2")])
-    truth = truth_of(judge.groups[0])
-    assert (truth.reference, truth.rubric) == ("4", (metadata or {}).get("rubric"))
-
-
-# --- the programs of docs/adapters.md ---------------------------------------------------------------------------------
 
 
 class EnvironmentReturn(NamedTuple):
@@ -422,8 +371,6 @@ async def test_the_page_s_programs_judge(monkeypatch: pytest.MonkeyPatch):
     assert (await generator.generate(batch("a", "a")))["rewards"] == [1.0, 0.0]
     assert (await rewarded(run("slime")["reward"], [Sample("It is done."), Sample("")])).rewards == [1.0, 0.0]
 
-
-# --- the releases' own source -----------------------------------------------------------------------------------------
 
 FILES = "skyrl/train/"
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,8 @@ from gavel.integrations._rewards import (
     Scorer,
     groups_of,
     member,
-    run,
     submitted,
     tool_schemas,
-    truth_metadata,
     turns,
     with_mean,
 )
@@ -65,11 +63,6 @@ def test_what_is_no_size_of_a_group_is_refused_at_once(hook: str, size: object):
         HOOKS[hook](URL, **{SIZES[hook]: size})
 
 
-@pytest.mark.parametrize("hook", SIZES)
-def test_a_size_may_be_the_text_of_an_environment_variable(hook: str):
-    assert callable(HOOKS[hook](URL, **{SIZES[hook]: "8"}))
-
-
 @pytest.mark.parametrize("hook", HOOKS)
 def test_an_unknown_choice_for_what_is_not_scored_is_refused_at_once(hook: str):
     with pytest.raises(JudgeError, match="unscored='members'"):
@@ -99,10 +92,6 @@ class TestMembers:
     def test_what_is_neither_text_nor_messages_is_refused(self, completion: Any):
         with pytest.raises(RowError):
             member("2 + 2?", completion)
-
-    def test_columns_of_the_task_become_its_truth(self):
-        assert truth_metadata({"answer": "4", "rubric": "", "level": 3}) == {"truth": {"reference": "4"}}
-        assert truth_metadata({"level": 3}) == {}
 
     def test_tools_are_functions_or_schemas(self):
         def look_up(order: int) -> str:
@@ -176,27 +165,12 @@ class TestScorer:
         in_new_loop = await asyncio.to_thread(lambda: asyncio.run(scorer.score(GROUP)))
         assert [one.rewards for one in (*here, *(one for (one,) in in_threads), in_new_loop)] == [[1.0, 0.0]] * 6
 
-    def test_the_environment_names_the_service_or_the_model(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.delenv("GAVEL_JUDGE_URL", raising=False)
-        monkeypatch.delenv("GAVEL_JUDGE_MODEL", raising=False)
-        with pytest.raises(JudgeError, match="no judge model is named"):
-            Scorer()
-        monkeypatch.setenv("GAVEL_JUDGE_MODEL", "stand-in")
-        (found,) = Scorer().score_all_now([GROUP])
-        assert found.group.judgement is not None
-        assert found.group.judgement.models == ["gavel/stand-in"]
-
 
 async def where() -> tuple[asyncio.AbstractEventLoop, str]:
     return asyncio.get_running_loop(), threading.current_thread().name
 
 
 class TestBackgroundLoop:
-    async def test_it_is_the_same_for_threads_and_for_other_loops(self):
-        here = await submitted(where())
-        assert here == await asyncio.to_thread(run, where())
-        assert here[0] is not asyncio.get_running_loop()
-
     async def test_cancelling_the_caller_cancels_the_work(self):
         started, ended = threading.Event(), threading.Event()
 
@@ -276,16 +250,6 @@ def test_a_judge_object_is_copied_within_its_process_and_refused_beyond_it(hook:
         pickle.dumps(reward)
 
 
-def test_a_client_that_is_loaded_elsewhere_has_the_key_of_its_environment(monkeypatch: pytest.MonkeyPatch):
-    client = gavel.JudgeClient("http://127.0.0.1:1/", "the first key", deadline=5.0, options={"orders": 2})
-    monkeypatch.setenv("GAVEL_JUDGE_KEY", "another key")
-    found = pickle.loads(pickle.dumps(client))
-    assert (found.url, found.deadline, found.options) == (client.url, client.deadline, client.options)
-    assert found._key == "another key"
-    assert copy.deepcopy(client)._key == copy.copy(client)._key == "the first key"
-    assert gavel.JudgeClient("https://me:word@host/gavel/").url == "https://host/gavel"
-
-
 def sample(task: str, answer: str) -> dict[str, Any]:
     prompt = [{"role": "user", "content": f"write {task}"}]
     return {"data_source": "d", "solution_str": answer, "ground_truth": "a", "extra_info": {"raw_prompt": prompt}}
@@ -342,18 +306,6 @@ class TestProcesses:
             found = pool.map(in_a_worker, [reward] * 3, pairs[1:], timeout=HANG_SECONDS)
             assert list(found) == [[0.5, 1.0]] * 3
         assert in_a_worker(reward, pairs[0]) == [0.5, 1.0]
-
-    def test_one_client_serves_ever_new_event_loops_and_threads(self, service: JudgeService):
-        client = gavel.JudgeClient(service.url)
-        for number in range(3):
-            assert rewards(asyncio.run(client.score(attempts(number)))) == [0.5, 1.0]
-        with ThreadPoolExecutor(4) as threads:
-            asked = [threads.submit(lambda n=n: asyncio.run(client.score(attempts(n)))) for n in range(3, 9)]
-            asked += [threads.submit(client.score_now, attempts(n)) for n in range(9, 15)]
-            assert [rewards(one.result(HANG_SECONDS)) for one in asked] == [[0.5, 1.0]] * 12
-        asyncio.run(client.aclose())
-        assert rewards(client.score_now(attempts(0))) == [0.5, 1.0]  # it opens again
-        client.close()
 
     @pytest.mark.parametrize("kind", ["client", "scorer"])
     def test_parent_and_forked_child_never_read_each_other_s_answers(self, service: JudgeService, kind: str):

@@ -11,9 +11,10 @@ import pytest
 import gavel
 from gavel.integrations.tau2.scenario import tau2
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from tests.integrations import tau2_stand_in
+from tests.scenarios.scripts import scripted
 
 
 async def customer(messages: list[Message], schema: dict) -> str:
@@ -30,15 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def agent(*calls: tuple[str, dict], words: str = "Done.") -> FunctionModel:
-    async def turn(request: ChatRequest) -> Message:
-        done = sum(message["role"] == "tool" for message in request.messages)
-        if done == len(calls):
-            return {"content": words}
-        name, arguments = calls[done]
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        return {"content": "", "tool_calls": [{"id": str(done), "type": "function", "function": function}]}
-
-    return FunctionModel("script", turn)
+    return scripted(*calls, words)
 
 
 def task(scenario: Scenario, name: str) -> gavel.Task:
@@ -102,16 +95,6 @@ class TestEpisodes:
         stray = ("cancel_pending_order", {"order_id": "#1", "reason": "no longer needed", "state_key": "tau2/retail/9"})
         episode = await play(tau2("retail", customer), "1", agent(stray))
         assert episode.metrics["success"] == 1, "its own key was used"
-
-    async def test_episodes_at_once_have_records_of_their_own(self):
-        scenario = tau2("retail", customer)
-        models = [agent(cancel(1)), agent(), agent(cancel(1)), agent(cancel(3))]
-        episodes = await asyncio.gather(*(play(scenario, "1", model) for model in models))
-        assert [episode.metrics["success"] for episode in episodes] == [1, 0, 1, 0]
-
-    async def test_the_scenario_is_found_by_its_name(self, monkeypatch):
-        monkeypatch.setenv("GAVEL_USER_MODEL", "openai/gpt-5-mini")
-        assert gavel.find_scenario("tau2_retail").name == "tau2_retail"
 
     def test_a_model_must_play_the_customer(self, monkeypatch):
         monkeypatch.delenv("GAVEL_USER_MODEL", raising=False)

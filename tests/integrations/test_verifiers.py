@@ -122,23 +122,6 @@ class TestEpisodes:
         assert sorted(trace.reward for trace in done.traces if trace.ok) == [0.5, 0.9]
         assert [len(group) for group in judge.groups] == [2]
 
-    async def test_an_attempt_that_was_cut_off_is_shown_as_such(self, endpoint: Endpoint):
-        def cut(_: Any) -> Any:
-            answer = says("worth 20, and")
-            answer.body["choices"][0]["finish_reason"] = "length"
-            return answer
-
-        judge = WorthJudge()
-        done = await episode(endpoint, "worth 90", cut, judged=finalize(judge))
-        assert done.ok, done.errors
-        by_answer = {member.messages()[-1]["content"]: member.status for member in judge.groups[0]}
-        assert by_answer == {"worth 90": "finished", "worth 20, and": "truncated"}
-
-    async def test_attempts_that_are_all_alike_have_no_reward(self, endpoint: Endpoint):
-        done = await episode(endpoint, "worth 90", "worth 90", judged=finalize(WorthJudge()))
-        assert [(trace.ok, trace.rewards) for trace in done.traces] == [(False, {})] * 2
-        assert "identical" in done.traces[0].errors[-1].message
-
     async def test_a_judge_that_cannot_be_asked_fails_the_episode(self, endpoint: Endpoint):
         class Broken(WorthJudge):
             async def score(self, group: Any) -> Any:
@@ -147,12 +130,6 @@ class TestEpisodes:
         done = await episode(endpoint, "worth 90", "worth 1", judged=finalize(Broken()))
         assert "the key is wrong" in done.errors[-1].message
         assert not any(trace.ok for trace in done.traces)
-
-    async def test_a_role_that_is_not_there_is_named(self, endpoint: Endpoint):
-        hook = finalize(WorthJudge(), agents=["solver"])
-        done = await episode(endpoint, "worth 90", "worth 1", judged=hook)
-        assert "no trace of solver" in done.errors[-1].message
-        assert not done.ok
 
     async def test_the_page_s_environment_judges(self, endpoint: Endpoint, plugins: Path):
         (plugins / "judged_env.py").write_text(program("verifiers"))

@@ -106,13 +106,6 @@ async def test_its_taskset_harness_and_rewards_are_played(sums: Scenario):
     assert not sums.success(wrong)
 
 
-async def test_64_episodes_at_once_do_not_meet(sums: Scenario):
-    tasks = [*sums.tasks(), *sums.tasks("held_out")][:64]
-    found = await asyncio.gather(*(rollout(ADDER, sums, task) for task in tasks))
-    assert all(each.metrics["environment_reward"] == 1.0 for each in found)
-    assert [each.messages()[0]["content"] for each in found] == [task.user for task in tasks]
-
-
 async def test_a_program_that_crashes_fails_its_own_episode(sums: Scenario):
     async def crash(request: ChatRequest) -> Message:
         return {"content": "crash"}
@@ -168,20 +161,6 @@ def test_a_judge_is_told_the_same_of_a_scenario_exported_and_loaded_again(
     one, two = find_scenario(f"verifiers:{name}?held_out=0").tasks()
     assert one.truth == Truth("Be kind.", "A fact.", (Criterion("short", "It is short."),))
     assert two.truth == Truth("Only this.")
-
-
-async def test_success_is_the_environment_s_own_unless_a_sum_is_named(exported: str):
-    denied = SCRIPTS["denies"]
-    for address, succeeds in (
-        (f"verifiers:{exported}?tasks=40", None),
-        (f"verifiers:{exported}?tasks=40&success=-9", 1.0),
-    ):
-        again = find_scenario(address)
-        own = {f"train/{task.id}": task for task in DESK.tasks()[:40]}
-        for task in again.tasks()[:6]:
-            found = await rollout(script(denied(own[task.id])), again, task)
-            expected = found.metrics["verifiers/success"] if succeeds is None else succeeds
-            assert found.metrics["success"] == expected
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from gavel.integrations.verifiers.relay import Conversations
 from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
-from tests.forked import gavel
 from tests.scenarios.formats.attempts import both, run_program, sampled, stored, whole
 
 
@@ -91,16 +90,6 @@ def test_verifiers_reads_the_episodes(tmp_path: Path):
 
 
 SHOP = "import gavel\nshop = gavel.Scenario('shop', tasks=[gavel.Task(user='Hi.')], held_out=[]{more})\n"
-
-
-@pytest.mark.slow
-def test_a_package_is_written_once(tmp_path: Path) -> None:
-    told = gavel("export-env", "returns_desk", "desk", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    assert "verifiers:gavel-returns-desk" in told.stdout
-    again = gavel("export-env", "returns_desk", "desk", cwd=tmp_path)
-    assert again.returncode == 1
-    assert "not empty" in again.stderr
 
 
 def test_the_package_names_its_modules_and_what_it_needs(tmp_path: Path) -> None:

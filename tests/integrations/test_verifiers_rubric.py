@@ -13,7 +13,7 @@ from verifiers.types import ClientConfig
 from gavel.integrations.verifiers import rubric_func
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
-from tests.endpoint import Endpoint, fails, says
+from tests.endpoint import Endpoint, says
 from tests.integrations.adapters_page import run
 from tests.integrations.worth_judge import WorthJudge
 
@@ -61,13 +61,6 @@ async def test_a_rollout_without_a_score_has_an_error(endpoint: Endpoint, unscor
     assert "its votes were lost" in str([output["error"] for output in outputs])
     if unscored == "member":
         assert {said(output): output["reward"] for output in outputs}["worth 99, withheld"] == 0.5
-
-
-async def test_a_rollout_that_failed_before_is_not_judged(endpoint: Endpoint):
-    judge = WorthJudge()
-    outputs = await rollouts(endpoint, rubric(judge), "worth 90", fails(400), "worth 10")
-    assert sorted(output["reward"] for output in outputs if output["error"] is None) == [0.1, 0.9]
-    assert [len(group) for group in judge.groups] == [2]
 
 
 async def test_a_judge_that_cannot_be_asked_leaves_errors_and_no_zeros_in_silence(endpoint: Endpoint):

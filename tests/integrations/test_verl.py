@@ -4,8 +4,6 @@ With verl's own release they run in test_verl_release.py.
 """
 
 import asyncio
-import functools
-import inspect
 import json
 import math
 import os
@@ -26,10 +24,8 @@ import gavel
 from gavel.cli.app import app
 from gavel.integrations._rewards import member
 from gavel.integrations.verl import compute_score, verl_scenario
-from gavel.integrations.verl.dataset import read_tasks
 from gavel.integrations.verl.launch import VerlExportError, VerlLaunch, export_verl
 from gavel.integrations.verl.manager import JudgeRewardManager
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
@@ -39,6 +35,7 @@ from tests.endpoint import says
 from tests.integrations.conftest import JudgeService
 from tests.integrations.letters_judge import by_letters_and_position
 from tests.judge.service.in_process import MODEL
+from tests.scenarios.scripts import scripted
 
 TASKS = ["one", "two", "three"]
 ANSWERS = ["a b", "a a", "b b", "a c d e"]
@@ -97,43 +94,12 @@ async def test_what_the_judge_cannot_score_is_an_error_or_equal_in_its_group(ser
 
 
 @pytest.mark.slow
-async def test_equal_samples_have_equal_rewards_and_are_no_error(service: JudgeService):
-    assert await scored(compute_score(service.url, n=2), [sample("task 4", "a"), sample("task 4", "a")]) == [0.5, 0.5]
-
-
-@pytest.mark.slow
-async def test_the_ground_truth_is_shown_unless_it_is_not_wanted(service: JudgeService):
-    def pair() -> list[dict[str, Any]]:
-        return [{**sample("task 5", answer), "ground_truth": "zebra"} for answer in ("a", "b")]
-
-    await scored(compute_score(service.url, n=2), pair())
-    assert "zebra" in str(service.endpoint.requests[-1])
-    await scored(compute_score(service.url, n=2, reference=False), pair())
-    assert "zebra" not in str(service.endpoint.requests[-1])
-
-
-@pytest.mark.slow
 async def test_a_sample_without_its_prompt_is_refused_and_the_field_can_be_named(service: JudgeService):
     bare = {**sample("task 6", "a"), "extra_info": {"question": "write task 6"}}
     with pytest.raises(JudgeError, match="no 'raw_prompt'"):
         await compute_score(service.url, n=2)(**bare)
     other = {**bare, "solution_str": "b"}
     assert await scored(compute_score(service.url, n=2, prompt="question"), [bare, other]) == [1.0, 0.0]
-
-
-@pytest.mark.slow
-async def test_a_group_that_is_not_complete_is_closed_at_its_deadline(service: JudgeService):
-    with pytest.raises(JudgeError, match="not scored whole"):  # one sample is compared with nothing
-        await compute_score(service.url, n=2, deadline=0.5)(**sample("task 7", "a b"))
-
-
-def test_a_service_must_be_named_and_the_hook_is_async_also_with_arguments(monkeypatch: pytest.MonkeyPatch):
-    compute = compute_score("http://127.0.0.1:1", n=2)
-    assert inspect.iscoroutinefunction(compute)
-    assert inspect.iscoroutinefunction(functools.partial(compute, x=1))
-    monkeypatch.delenv("GAVEL_JUDGE_URL", raising=False)
-    with pytest.raises(JudgeError, match="no address of a judge service"):
-        compute_score(n=2)
 
 
 @dataclass
@@ -200,16 +166,6 @@ async def test_one_sample_in_validation_is_not_a_number_and_asks_no_judge(
 
 
 @pytest.mark.slow
-async def test_a_sample_that_verl_repeats_to_fill_a_batch_of_validation_is_not_a_number(
-    service: JudgeService,
-):
-    manager = made(service.url, val_n=2)
-    rows = [row("u3", *ids, split="test") for ids in ((1, 2), (1,), (2,))]
-    rewards = [result["reward_score"] for result in await asyncio.gather(*map(manager.run_single, rows))]
-    assert sum(map(math.isnan, rewards)) == 1
-
-
-@pytest.mark.slow
 async def test_a_sample_that_comes_too_late_has_the_reward_of_its_group_which_was_not_judged(service: JudgeService):
     manager = made(service.url, unscored="group", deadline=0.5)
     early = await manager.run_single(row("u4", 1))
@@ -238,16 +194,6 @@ def broken(solution_str):
 def as_numpy(solution_str):
     import numpy
     return {"score": numpy.float32(0.5)}
-
-def as_array(solution_str):
-    import numpy
-    return numpy.array([0.5, 1.0])
-
-def as_text(solution_str):
-    return "0.5"
-
-def ending(solution_str):
-    raise SystemExit(3)
 
 not_a_function = 3
 """
@@ -286,15 +232,8 @@ def data(tmp_path: Path) -> Path:
     return written(tmp_path / "train.parquet", [a_row(index) for index in range(10)])
 
 
-def answering(text: str) -> FunctionModel:
-    async def turn(request: ChatRequest) -> dict[str, Any]:
-        return {"role": "assistant", "content": text}
-
-    return FunctionModel("policy", turn)
-
-
 async def played(scenario: Any, text: str) -> Trajectory:
-    trajectory = await rollout(answering(text), scenario, scenario.tasks("train")[3])
+    trajectory = await rollout(scripted(text), scenario, scenario.tasks("train")[3])
     assert trajectory.status == "finished", trajectory.status_reason
     return trajectory
 
@@ -314,7 +253,7 @@ async def test_a_row_is_played_and_scored_as_verl_scores_it(data: Path):
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("as_dict", 0.25), ("later", 0.5), ("as_numpy", 0.5), ("broken", None), ("as_array", None), ("as_text", None)],
+    [("as_dict", 0.25), ("later", 0.5), ("as_numpy", 0.5), ("broken", None)],
 )
 async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutine(
     data: Path, name: str, given: float | None
@@ -330,26 +269,6 @@ async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutin
         assert scenario.hand_reward(found) == given
 
 
-def test_columns_may_hold_their_objects_as_json_text(tmp_path: Path):
-    fields = ("prompt", "reward_model", "extra_info")
-    row = a_row(3)
-    text = row | {name: json.dumps(row[name]) for name in fields}
-    (task,) = read_tasks(written(tmp_path / "rows.parquet", [text]), None)
-    assert (task.user, task.reference) == ("3 + 3?", "6")
-    assert {name: task.data[name] for name in fields} == {name: row[name] for name in fields}
-
-
-def test_the_ground_truth_is_kept_from_the_judge_where_it_is_asked(data: Path):
-    assert {task.reference for task in verl_scenario(f"{data}?reference=no").tasks("train")} == {None}
-
-
-def test_rows_may_be_json_lines_with_a_prompt_of_text_and_little_else(tmp_path: Path):
-    rows = [{"prompt": "Go."}, {"prompt": "Stop.", "reward_model": {"ground_truth": [1]}}]
-    path = written(tmp_path / "rows.jsonl", rows)
-    first, second = sorted(verl_scenario(f"{path}?tasks=2").tasks("train"), key=lambda task: task.user)
-    assert (first.user, first.reference, second.reference) == ("Go.", None, "[1]")
-
-
 def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(data: Path, tmp_path: Path):
     twice = written(tmp_path / "twice.jsonl", [a_row(1), a_row(1)])
     tasks = verl_scenario(f"{twice}?held_out={data.parent / 'test.parquet'}").tasks("train")
@@ -362,13 +281,11 @@ def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(d
     ("query", "told"),
     [
         ("?rewards=a:b", "rewards is no option"),
-        ("?turns=0", "turns is "),
         ("?success=1", "needs a reward"),
         ("?reward=nothing", "names no function"),
         ("?reward=REWARD:not_a_function", "is a int, and no function"),
         ("?reward=missing.py:f", "there is no file"),
         ("?held_out=missing.parquet", "missing.parquet"),
-        ("?tools=missing.yaml", "missing.yaml"),
     ],
 )
 def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
@@ -380,10 +297,8 @@ def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"question": "x"}, "it has no prompt"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "no list of messages"),
         ({"prompt": "x", "extra_info": [1]}, "extra_info is no object"),
-        ({"prompt": "x", "reward_model": "rule"}, "reward_model is no object"),
     ],
 )
 def test_a_row_of_another_shape_is_told_with_its_place(tmp_path: Path, row: dict[str, Any], told: str):

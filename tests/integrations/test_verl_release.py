@@ -1,7 +1,6 @@
 """verl's own release: its reward loop with both hooks, and exported directories in its registry and configuration."""
 
 import asyncio
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
 from verl.tools.tool_registry import load_all_tools
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
 import gavel
 from gavel.integrations._rewards import member
 from gavel.integrations.verl.launch import VerlLaunch, export_verl
 from gavel.integrations.verl.tools import VerlTools
 from gavel.scenarios.scenario import find_scenario
-from tests.endpoint import says
 from tests.integrations.conftest import JudgeService
 from tests.integrations.letters_judge import by_letters_and_position
 from tests.integrations.tiny_policy import tiny_policy
@@ -125,18 +122,6 @@ async def test_a_reward_worker_gives_each_sample_the_score_of_its_group(
     assert rewards[:N] == await in_python(service, hook, "one")
     assert rewards[N:] == await in_python(service, hook, "two")
     assert {result["reward_extra_info"]["judge_unscored"] for result in results} == {0.0}
-
-
-async def test_a_group_that_cannot_be_scored_has_no_advantage(config: DictConfig, service: JudgeService):
-    service.endpoint.script = [lambda request: says("I cannot tell.")]
-    worker = RewardLoopWorker(with_manager(config, service.url, unscored="group"))
-    data = batch("unscored")
-    results = await worker.compute_score_batch(data)
-    scores = worker.reward_manager.assemble_rm_scores(data, [result["reward_score"] for result in results])
-    assert all(math.isnan(result["reward_extra_info"]["judge_score"]) for result in results)
-    mask = data.batch["attention_mask"][:, 2:].float()
-    advantages, _ = compute_grpo_outcome_advantage(scores, mask, data.non_tensor_batch["uid"])
-    assert advantages.abs().max() == 0
 
 
 def test_groups_over_two_worker_processes_of_ray_are_judged_whole(config: DictConfig, service: JudgeService):

@@ -1,6 +1,6 @@
 """MCP servers over standard input and output that behave as their first argument says, in the standard library alone.
 
-    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage|odd|wide|endless|deaf
+    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage
 
 They speak the protocol's version 2025-06-18 with its handshake.
 """
@@ -68,8 +68,6 @@ def answer(message: dict) -> dict | None:
             info = {"name": "test", "version": "1"}
             return {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
         case "tools/list":
-            if KIND == "endless":
-                return {"tools": [tool(f"t{STATE['count']}")], "nextCursor": str(STATE["count"])}
             return {"tools": TOOLS}
         case "tools/call":
             if KIND == "slow":
@@ -77,8 +75,6 @@ def answer(message: dict) -> dict | None:
             if KIND == "dies":
                 print("out of luck", file=sys.stderr, flush=True)
                 os._exit(3)
-            if KIND == "odd":
-                return {"content": "this is no list"}
             return called(params["name"], params.get("arguments") or {})
         case "resources/list":
             return {"resources": [{"uri": "memo://one", "name": "one", "description": "A memo."}]}
@@ -104,13 +100,10 @@ def main() -> None:
             continue
         if KIND in ("chatty", "garbage"):
             print("Listening on stdio …" if KIND == "chatty" else '{"jsonrpc": "2.0", "id": 99999, "result": {}}')
-        STATE["count"] += KIND == "endless"
         result = answer(message)
         reply: dict = {"jsonrpc": "2.0", "id": message["id"]}
         reply |= {"error": {"code": -32601, "message": "Method not found"}} if result is None else {"result": result}
         print(json.dumps(reply), flush=True)
-    if KIND == "deaf":  # its input is closed, and it stays
-        time.sleep(60)
 
 
 main()

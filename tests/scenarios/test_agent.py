@@ -1,7 +1,6 @@
 """Several agents in one episode: whose turns are trained, what each is told, and what goes wrong."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,11 +15,12 @@ from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.stepped_episode import SteppedEpisode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, says
-from tests.limits import HANG_SECONDS
+from tests.scenarios.scripts import scripted
 
 TASK = Task(user="Begin.")
 
@@ -70,15 +70,8 @@ async def test_an_agent_s_tools_are_run_until_it_answers_and_done_ends_its_work(
         """Stop."""
         return done(f"{len(episode.agents)} agents")
 
-    calls = iter([("add", '{"a": 1, "b": 2}'), ("add", "{}"), ("nothing", "{}"), None, ("stop", "{}")])
-
-    async def script(request: ChatRequest) -> Message:
-        if (call := next(calls)) is None:
-            return {"content": "It is 3."}
-        function = {"name": call[0], "arguments": call[1]}
-        return {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
-
-    agent = Agent(an_episode(FunctionModel("script", script)), "worker", tools=[add, stop])
+    steps = ("add", {"a": 1, "b": 2}), ("add", {}), ("nothing", {}), "It is 3.", ("stop", {})
+    agent = Agent(an_episode(scripted(*steps)), "worker", tools=[add, stop])
     assert await agent.ask("1 + 2?") == "It is 3."
     assert await agent.ask("Stop.") == ""
     answers = [each["content"] for each in agent.trajectory.messages() if each["role"] == "tool"]
@@ -96,23 +89,6 @@ async def test_an_agent_whose_conversation_outgrows_the_context_is_truncated():
     agent = Agent(an_episode(FunctionModel("script", script)), "worker")
     assert [await agent.ask("Well?"), await agent.ask("Well?")] == ["Yes.", ""]
     assert agent.trajectory.status == "truncated"
-
-
-async def test_an_agent_that_only_calls_tools_is_truncated():
-    def look() -> str:
-        """Look."""
-        return "nothing"
-
-    async def script(request: ChatRequest) -> Message:
-        function = {"name": "look", "arguments": "{}"}
-        return {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
-
-    agent = Agent(an_episode(FunctionModel("script", script)), "worker", tools=[look], max_calls=2)
-    assert await agent.ask("Look.") == ""
-    assert (agent.trajectory.status, agent.trajectory.status_reason) == (
-        "truncated",
-        "2 turns with tool calls were used up",
-    )
 
 
 async def test_agents_that_work_together_are_one_attempt_whose_agents_the_judge_is_told():
@@ -140,25 +116,6 @@ def test_a_name_cannot_forge_the_structure_of_the_judge_s_prompt():
     prompt = render_transcripts(canonicalize({0: forged}), [0], PromptMarkers("k3v", ("W7QX",)))
     assert list(read_transcripts(prompt)) == ["W7QX"]
     assert prompt.count("\n¦k3v trajectory W7QX") <= 1
-
-
-async def test_the_agents_have_different_seeds_and_an_episode_the_same_ones_again():
-    seeds: list[int | None] = []
-
-    async def note(request: ChatRequest) -> Message:
-        seeds.append(request.seed)
-        return {"content": "x"}
-
-    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        agents = [Agent(episode, name) for name in "ab"]
-        for agent in agents * 2:
-            await agent.ask("Go.")
-        return [agent.trajectory for agent in agents]
-
-    for _ in range(2):
-        await played(play, FunctionModel("note", note))
-    assert seeds[:4] == seeds[4:]
-    assert len(set(seeds)) == 4
 
 
 async def test_a_litellm_model_s_calls_and_cost_are_counted(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch):
@@ -220,11 +177,8 @@ async def test_a_model_without_steps_has_no_earlier_ones():
     ("returned", "said"),
     [
         ([], "the policy had no turn"),
-        ([Trajectory(agent="a")], "the policy had no turn"),
         (["words"], "this one returned str"),
-        (None, "this one returned NoneType"),
         ([Trajectory(), Trajectory()], "need names"),
-        ([Trajectory(agent="a"), Trajectory(agent="a")], "need names"),
     ],
 )
 async def test_a_rollout_that_returns_no_members_fails_alone(returned: Any, said: str):
@@ -236,56 +190,22 @@ async def test_a_rollout_that_returns_no_members_fails_alone(returned: Any, said
     assert said in (failed.status_reason or "")
 
 
-async def test_a_model_that_fails_costs_its_episode_only():
-    async def lost(request: ChatRequest) -> Any:
-        raise OpenAIError("the server is down")
-
-    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        one = Agent(episode, "one")
-        await one.ask("Go.")
-        return [one.trajectory]
-
-    (failed,) = await played(play, FunctionModel("lost", lost))
-    assert failed.status == "failed"
-    assert "the agent one failed: OpenAIError: the server is down" in (failed.status_reason or "")
-
-
-async def test_agents_that_talk_for_ever_meet_their_limit():
-    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        one = Agent(episode, "one")
-        while True:
-            await one.ask("Go on.")
-
-    scenario = Scenario("s", tasks=[Task(user="u")], held_out=0, rollout=play, max_seconds=0.05)
-    ended = await asyncio.wait_for(rollout(ECHO, scenario, scenario.tasks()[0]), 60)
-    assert ended.status in ("failed", "truncated")
-
-
-async def test_a_tool_that_hangs_costs_its_agent_one_answer():
-    release = threading.Event()
-
-    def wait() -> str:
-        """Wait."""
-        return str(release.wait(HANG_SECONDS))
-
-    async def call(request: ChatRequest) -> Message:
-        if request.messages[-1]["role"] == "tool":
-            return {"content": request.messages[-1]["content"]}
-        return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "wait", "arguments": "{}"}}]}
-
-    async def play(model: Any, task: Task, episode: Episode) -> Trajectory:
-        agent = Agent(episode, "one", tools=[wait])
-        await agent.ask("Go.")
-        return agent.trajectory
-
-    scenario = Scenario("s", tasks=[Task(user="u")], held_out=0, rollout=play, call_seconds=0.05)
-    try:
-        episode = await rollout(FunctionModel("caller", call), scenario, scenario.tasks()[0])
-    finally:
-        release.set()
-    assert "wait did not answer within 0.05 s" in episode.messages()[-1]["content"]
-
-
 def test_an_agent_of_the_model_in_place_of_the_episode_says_what_to_annotate() -> None:
     with pytest.raises(AgentError, match=r"episode: gavel\.Episode"):
         Agent(OTHER, "planner")  # type: ignore[arg-type]
+
+
+async def test_agents_that_ask_at_once_are_shown_one_after_another():
+    async def play(model: object, task: Task, episode: Episode) -> list[Trajectory]:
+        both = [Agent(episode, name) for name in ("one", "two")]
+        await asyncio.gather(*(agent.ask(f"Your turn, {agent.name}.") for agent in both))
+        return [agent.trajectory for agent in both]
+
+    pair = Scenario("pair", rollout=play, tasks=[Task(user="Talk.")], held_out=[])
+    async with SteppedEpisode(pair, pair.tasks()[0]) as episode:
+        moment = await episode.start()
+        assert moment.new == [{"role": "user", "content": "Your turn, one."}]
+        moment = await episode.act({"content": "first"})
+        assert moment.new == [{"role": "user", "content": "Your turn, two."}]
+        assert (await episode.act({"content": "second"})).over
+    assert episode.trajectory.messages()[-1]["content"] == "first"

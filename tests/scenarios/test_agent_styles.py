@@ -1,9 +1,11 @@
 """A scenario played with thoughts and actions as text."""
 
 import json
+import time
 
 import pytest
-from openai import OpenAIError
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
@@ -13,9 +15,129 @@ from gavel.scenarios.agent_styles.react import UNREADABLE, react
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
-from gavel.scenarios.library.text_adventure import scenario as text_adventure
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
+from gavel.scenarios.text_calls import TextCall, Unreadable, Words, read_turn
+from gavel.scenarios.tools import Toolbox
+from tests.scenarios.scripts import scripted
+
+
+def look_up(order_id: str) -> str:
+    """Look up an order."""
+    return order_id
+
+
+def book(city: str, nights: int, late: bool = False) -> str:
+    """Book a room."""
+    return city
+
+
+def wait() -> str:
+    """Wait."""
+    return ""
+
+
+SCHEMAS = Toolbox([look_up, book, wait]).schemas
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Thought: I need the order.\nAction: look_up {"order_id": "7"}',
+        'Thought: hm\n\nAction:\nlook_up {"order_id": "7"}\nObservation: it is a lamp\nThought: good\n',
+        'Thought: hm\nAction: look_up with Action Input: {"order_id": "7"}',
+        '**Thought:** hm\n**Action:** look_up(order_id="7")',
+        "Action: look_up 7",
+        "Action: lookup 7",
+        '{"name": "look_up", "arguments": {"order_id": "7"}}',
+        '{"name": "look_up", "arguments": "{\\"order_id\\": \\"7\\"}"}',
+        '```json\n{"thought": "I think", "function_name": "look_up", "arguments": {"order_id": "7"}}\n```',
+        '<tool_call>\n{"name": "look_up", "arguments": {"order_id": "7"}}\n</tool_call>',
+        'Sure: {"type": "function", "function": {"name": "look_up", "arguments": "{\\"order_id\\": \\"7\\"}"}}',
+        'Action: {"action": "look_up", "action_input": {"order_id": "7"}}',
+        'Action: ```json\n{"name": "look_up", "arguments": {"order_id": "7"}}\n```',
+    ],
+)
+def test_a_call_is_read_in_each_form(text: str) -> None:
+    turn = read_turn(text, SCHEMAS)
+    assert isinstance(turn, list)
+    assert [(call.name, json.loads(call.arguments)) for call in turn] == [("look_up", {"order_id": "7"})]
+
+
+def test_values_have_the_types_of_the_schema() -> None:
+    assert read_turn("Action: book Rome 3", SCHEMAS) == [TextCall("book", '{"city": "Rome", "nights": 3}')]
+    assert read_turn('Action: book("Rome", 3, late=True)', SCHEMAS) == [
+        TextCall("book", '{"city": "Rome", "nights": 3, "late": true}')
+    ]
+    assert read_turn("Action: wait", SCHEMAS) == [TextCall("wait", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("Action: lookup orderid 7", {"order_id": "7"}),
+        ("Action: book city New York, nights 2", {"city": "New York", "nights": 2}),
+        ("Action: book nights 2 city Rome late true", {"nights": 2, "city": "Rome", "late": True}),
+    ],
+)
+def test_a_call_without_its_punctuation_is_read_by_the_names_of_its_arguments(text: str, arguments: object) -> None:
+    turn = read_turn(text, SCHEMAS)
+    assert isinstance(turn, list)
+    assert json.loads(turn[0].arguments) == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Thought: done\nAnswer: It is refunded.", "It is refunded."),
+        ('Action: finish with Action Input: {"answer": "42"}', "42"),
+        ("Action: finish('42')", "42"),
+        ("It is refunded.", "It is refunded."),
+        ("", ""),
+    ],
+)
+def test_words_are_words(text: str, words: str) -> None:
+    assert read_turn(text, SCHEMAS) == Words(words)
+
+
+def test_without_tools_the_action_is_the_words() -> None:
+    assert read_turn("Thought: east\nAction: go east", []) == Words("go east")
+    assert read_turn("go east", []) == Words("go east")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Thought: I wonder", "neither an action nor an answer"),
+        ("Action: refuse 7", "no tool 'refuse'"),
+        ("Action: look_up {order", "not valid JSON"),
+        ("Action: look_up 1\nAction: look_up 2", "one action"),
+        ('{"name": "look_up", "arguments": {"order_id": ', "not valid JSON"),
+        ("Action: book Rome", "needs city, nights"),
+        ("Action: look_up(1, 2)", "takes 1 arguments"),
+        ("Action: __import__('os').system('true')", "no tool"),
+        ("Action: look_up(open('/etc/passwd').read())", "no tool"),
+    ],
+)
+def test_what_was_meant_as_a_call_is_told_what_is_wrong(text: str, told: str) -> None:
+    turn = read_turn(text, SCHEMAS)
+    assert isinstance(turn, Unreadable), turn
+    assert told in turn.problem
+
+
+@given(st.text() | st.text(alphabet='{}[]"():,Action look_up\n\\').map(lambda text: f"Action: {text}"))
+def test_no_text_raises(text: str) -> None:
+    read_turn(text, SCHEMAS)
+    read_turn(text, [])
+
+
+@pytest.mark.parametrize("text", ["(" * 100_000, "[" * 100_000, "{" * 100_000, "look_up(" * 3000, "-" * 19_000 + "1"])
+def test_a_hostile_text_is_read_in_a_moment(text: str) -> None:
+    began = time.monotonic()
+    read_turn(f"Action: {text}", SCHEMAS)
+    read_turn(f"Action: look_up({text})", SCHEMAS)
+    assert time.monotonic() - began < 20
+
 
 TASK = returns_desk.tasks()[0]
 CASE = Case.model_validate(TASK.data)
@@ -27,21 +149,9 @@ SCRIPT = (
 )
 
 
-def saying(*replies: str) -> FunctionModel:
-    requests: list[ChatRequest] = []
-
-    async def reply(request: ChatRequest) -> Message:
-        requests.append(request)
-        assert request.tools == []
-        said = sum(message["role"] == "assistant" for message in request.messages)
-        return {"content": replies[min(said, len(replies) - 1)]}
-
-    return FunctionModel("script", reply)
-
-
 async def test_tools_are_called_by_text_and_the_scenario_measures_the_calls() -> None:
     scenario = react(returns_desk)
-    played = await rollout(saying(*SCRIPT), scenario, TASK, seed=1)
+    played = await rollout(scripted(*SCRIPT), scenario, TASK, seed=1)
     assert played.status == "finished"
     assert played.tools is None
     system, opening, *rest = played.messages()
@@ -61,45 +171,13 @@ async def test_tools_are_called_by_text_and_the_scenario_measures_the_calls() ->
 
 async def test_what_cannot_be_read_is_told_and_bounded() -> None:
     scenario = react(returns_desk)
-    played = await rollout(saying("Thought: hm", *SCRIPT[1:]), scenario, TASK, seed=1)
+    played = await rollout(scripted("Thought: hm", *SCRIPT[1:]), scenario, TASK, seed=1)
     assert played.metrics[UNREADABLE] == 1
     assert played.messages()[3]["content"].startswith("Observation: The thought is followed by neither")
-    endless = await rollout(saying("Thought: hm"), scenario, TASK, seed=1)
+    endless = await rollout(scripted("Thought: hm"), scenario, TASK, seed=1)
     assert endless.metrics[UNREADABLE] == returns_desk.max_turns
     assert endless.status == "finished"
     assert endless.metrics["success"] == 0.0
-
-
-async def test_the_limits_of_the_scenario_hold() -> None:
-    played = await rollout(saying(f"Action: refund {TASK.id}"), react(returns_desk), TASK, seed=1)
-    assert (played.status, played.status_reason) == ("truncated", f"{returns_desk.max_turns} turns were used up")
-    assert played.metrics["turns"] == returns_desk.max_turns
-
-
-async def test_a_world_that_answers_words_is_played_by_its_actions() -> None:
-    scenario = react(text_adventure)
-    played = await rollout(saying("Thought: where?\nAction: look"), scenario, scenario.tasks()[0], seed=1)
-    assert played.status == "truncated"
-    assert "You are in the" in played.messages()[3]["content"]
-    assert played.metrics["success"] == 0.0
-
-
-async def test_a_model_that_fails_fails_the_episode_with_what_was_said() -> None:
-    async def reply(request: ChatRequest) -> Message:
-        if any(message["role"] == "assistant" for message in request.messages):
-            raise OpenAIError("the server is gone")
-        return {"content": SCRIPT[0]}
-
-    lost = await rollout(FunctionModel("script", reply), react(returns_desk), TASK, seed=1)
-    assert lost.status == "failed"
-    assert "the server is gone" in (lost.status_reason or "")
-    assert json.dumps(SCRIPT[0]) in json.dumps(lost.messages())
-
-
-def test_it_is_named_by_its_scheme() -> None:
-    scenario = find_scenario("react:returns_desk")
-    assert scenario.name == "returns_desk_react"
-    assert scenario.tasks("held_out")[0] == returns_desk.tasks("held_out")[0]
 
 
 RIGHT = [
@@ -158,21 +236,6 @@ async def test_a_vote_that_names_none_takes_the_first_and_is_counted(vote: str) 
     assert played.metrics[UNREADABLE_VOTES] == 1
     assert played.messages()[-1]["content"].startswith("No idea 0")
     assert played.metrics["success"] == 0.0
-
-
-async def test_candidates_that_are_the_same_need_no_vote() -> None:
-    played = await rollout(voter("1", same=True), branching(returns_desk, 2), TASK, seed=1)
-    assert {history.agent for history in played.additional_histories} == {"branch"}
-    assert played.metrics["success"] == 1.0
-
-
-async def test_a_model_that_fails_fails_the_episode() -> None:
-    async def reply(request: ChatRequest) -> Message:
-        raise OpenAIError("the server is gone")
-
-    lost = await rollout(FunctionModel("script", reply), branching(returns_desk), TASK, seed=1)
-    assert lost.status == "failed"
-    assert "the server is gone" in (lost.status_reason or "")
 
 
 def test_one_branch_is_none() -> None:

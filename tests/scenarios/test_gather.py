@@ -15,18 +15,15 @@ from openai.types.chat.chat_completion import Choice
 from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.gather import (
     GatherError,
-    GroupTally,
     completion_tokens,
-    figures,
     gather_trajectories,
     gather_trajectory_groups,
-    metric_means,
 )
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import History, RolloutError, Trajectory
+from gavel.scenarios.trajectory import History, Trajectory
 
 
 async def act(
@@ -75,9 +72,6 @@ def nothing_left_unawaited() -> Iterator[None]:
     assert not [warning for warning in caught if "never awaited" in str(warning.message)]
 
 
-# --- order and shapes ---------------------------------------------------------------------------------------------
-
-
 async def test_a_late_finisher_keeps_its_input_place() -> None:
     last_done = asyncio.Event()
     groups = await gather_trajectory_groups(
@@ -102,26 +96,12 @@ async def test_a_group_may_be_pending_complete_or_a_coroutine() -> None:
     assert names(*groups) == [["pending"], ["complete"], ["awaited"], ["unawaited"]]
 
 
-async def test_a_generator_of_groups_of_generators_reads_like_art() -> None:
-    groups = await gather_trajectory_groups(
-        (TrajectoryGroup(act(f"{task}{i}") for i in range(2)) for task in "ab"),
-        pbar_desc="gather",
-        pbar_total_completion_tokens=False,
-        max_exceptions=10,
-        max_metrics=1,
-    )
-    assert names(*groups) == [["a0", "a1"], ["b0", "b1"]]
-
-
 async def test_single_rollouts_keep_their_order_and_lose_the_failed() -> None:
     second_done = asyncio.Event()
     trajectories = await gather_trajectories(
         [act("first", after=second_done), fail(), act("third", then=second_done)], max_exceptions=1
     )
     assert [trajectory.metadata["name"] for trajectory in trajectories] == ["first", "third"]
-
-
-# --- after_each ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_group_is_scored_while_others_still_roll_out() -> None:
@@ -149,10 +129,6 @@ async def refuse(group: TrajectoryGroup) -> TrajectoryGroup:
     raise RuntimeError("the judge is out")
 
 
-async def give_a_word(group: TrajectoryGroup) -> TrajectoryGroup:
-    return "group"  # type: ignore[return-value]
-
-
 async def give_words(group: TrajectoryGroup) -> TrajectoryGroup:
     return ["group"]  # type: ignore[return-value]
 
@@ -161,11 +137,7 @@ async def cancel_itself(group: TrajectoryGroup) -> TrajectoryGroup:
     raise asyncio.CancelledError
 
 
-def raise_at_once(group: TrajectoryGroup) -> Awaitable[TrajectoryGroup]:
-    raise KeyError("no judge")
-
-
-@pytest.mark.parametrize("after_each", [refuse, give_a_word, give_words, cancel_itself, raise_at_once])
+@pytest.mark.parametrize("after_each", [refuse, give_words, cancel_itself])
 async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(
     after_each: Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]],
 ) -> None:
@@ -200,49 +172,6 @@ async def test_a_reward_that_a_rollout_set_is_no_score_when_the_judge_raises() -
         assert all(t.judgement and t.judgement.reason == group.judgement.reason for t in group)
     assert second.trajectories[0].metrics == {"turns": 2, "independent_reward": 0.25}
     assert (original.trajectories[0].reward, original.trajectories[0].metrics) == (0.25, {"turns": 2})
-
-
-async def test_rollouts_that_after_each_runs_are_bounded_and_stay_out_of_the_group() -> None:
-    gauge = Gauge()
-
-    async def compare(group: TrajectoryGroup) -> TrajectoryGroup:
-        baseline = await TrajectoryGroup(gauge.act() for _ in range(3))
-        return group.model_copy(update={"metrics": {"baseline": len(baseline)}})
-
-    groups = [TrajectoryGroup([act("a")]), TrajectoryGroup([act("b")])]
-    groups = await gather_trajectory_groups(groups, after_each=compare, concurrency=2)
-    assert names(*groups) == [["a"], ["b"]]
-    assert [group.metrics for group in groups] == [{"baseline": 3}] * 2
-    assert gauge.peak == 2
-
-
-# --- failures -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_failing_member_costs_only_itself() -> None:
-    groups = await gather_trajectory_groups(
-        [TrajectoryGroup([act("a1"), fail("no"), act("a3")]), TrajectoryGroup([act("b1")])], max_exceptions=1
-    )
-    assert names(*groups) == [["a1", "a3"], ["b1"]]
-    assert [error.message for error in groups[0].exceptions] == ["no"]
-
-
-async def test_a_failing_coroutine_is_an_empty_group_with_the_exception() -> None:
-    async def broken() -> TrajectoryGroup:
-        raise OSError("no data")
-
-    groups = await gather_trajectory_groups([TrajectoryGroup([act("a")]), broken()], max_exceptions=1)
-    assert names(*groups) == [["a"], []]
-    assert [error.type for error in groups[1].exceptions] == ["OSError"]
-
-
-async def test_what_is_no_group_is_a_failure() -> None:
-    async def wrong() -> TrajectoryGroup:
-        return [Trajectory()]  # type: ignore[return-value]
-
-    for source in (wrong(), act()):
-        [group] = await gather_trajectory_groups([source], max_exceptions=1)  # type: ignore[list-item]
-        assert group.exceptions[0].type == "TypeError"
 
 
 async def test_one_failure_is_one_too_many_by_default() -> None:
@@ -300,66 +229,11 @@ async def test_a_share_counts_against_all_rollouts(share: float, allowed: bool) 
             await gather_trajectory_groups(groups, max_exceptions=share)
 
 
-async def test_a_share_is_judged_early_when_it_is_certain() -> None:
-    never = asyncio.Event()
-    with pytest.raises(GatherError, match="2 of 4"):
-        await gather_trajectory_groups([TrajectoryGroup([fail(), fail(), act(after=never), act()])], max_exceptions=0.3)
-
-
-async def test_a_share_waits_for_groups_of_unknown_size() -> None:
-    both_failed = asyncio.Event()
-
-    async def failing() -> Trajectory:
-        both_failed.set()
-        raise ValueError
-
-    async def large() -> TrajectoryGroup:
-        await both_failed.wait()
-        return await TrajectoryGroup(act() for _ in range(8))
-
-    groups = await gather_trajectory_groups([TrajectoryGroup([failing(), act()]), large()], max_exceptions=0.1)
-    assert [len(group) for group in groups] == [1, 8]
-
-    both_failed.clear()
-    with pytest.raises(GatherError, match="1 of 10"):
-        await gather_trajectory_groups([TrajectoryGroup([failing(), act()]), large()], max_exceptions=0.09)
-
-
-async def test_exceptions_that_no_runner_saw_count_once() -> None:
-    async def own_loop() -> TrajectoryGroup:
-        return TrajectoryGroup([Trajectory(), ValueError("unseen")])
-
-    async def through_a_pending_group() -> TrajectoryGroup:
-        group = await TrajectoryGroup([fail("seen"), act()])
-        if group.exceptions:
-            raise RuntimeError("gave up")
-        return group
-
-    assert len(await gather_trajectory_groups([own_loop(), through_a_pending_group()], max_exceptions=2)) == 2
-    with pytest.raises(GatherError, match=r"1 of 2 .* ValueError: unseen"):
-        await gather_trajectory_groups([own_loop()])
-
-
-async def test_exceptions_of_earlier_days_do_not_count() -> None:
-    old = TrajectoryGroup([Trajectory(metadata={"name": "a"})], exceptions=[RolloutError(type="Old", message="")])
-    assert names(*await gather_trajectory_groups([old])) == [["a"]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"max_exceptions": -1}, {"max_exceptions": float("nan")}, {"concurrency": 0}])
 async def test_an_impossible_option_is_refused_and_leaves_nothing_unawaited(options: dict[str, float]) -> None:
     with nothing_left_unawaited(), pytest.raises(ValueError, match=next(iter(options))):
         await gather_trajectory_groups([TrajectoryGroup([act()])], **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-async def test_a_generator_that_raises_leaves_nothing_unawaited() -> None:
-    def groups() -> Iterator[TrajectoryGroup]:
-        yield TrajectoryGroup([act()])
-        raise OSError("no more data")
-
-    with nothing_left_unawaited(), pytest.raises(OSError, match="no more data"):
-        await gather_trajectory_groups(groups())
 
 
 @pytest.mark.slow
@@ -498,18 +372,6 @@ async def test_a_gather_that_is_stopped_gives_the_finished_rollouts_to_its_calle
     assert TrajectoryGroup.from_json(finished[0].to_json()) == finished[0]
 
 
-async def test_trajectories_that_finished_before_a_time_limit_are_kept() -> None:
-    finished: list[Trajectory] = []
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(gather_trajectories([act("a"), never(), act("c")], finished=finished), 0.05)
-    assert names(TrajectoryGroup(finished)) == [["a", "c"]]
-    again: list[Trajectory] = []
-    assert await gather_trajectories([act("a")], finished=again) == again
-
-
-# --- concurrency --------------------------------------------------------------------------------------------------
-
-
 async def test_concurrency_bounds_rollouts_over_all_groups() -> None:
     gauge = Gauge()
 
@@ -521,16 +383,6 @@ async def test_concurrency_bounds_rollouts_over_all_groups() -> None:
     assert (gauge.peak, gauge.total) == (3, 12)
 
 
-async def test_a_gather_within_a_group_keeps_the_outer_bound() -> None:
-    gauge = Gauge()
-
-    async def built_inside() -> TrajectoryGroup:
-        return TrajectoryGroup(await gather_trajectories((gauge.act() for _ in range(4)), concurrency=3))
-
-    await gather_trajectory_groups([built_inside(), built_inside()], concurrency=2)
-    assert (gauge.peak, gauge.total) == (2, 8)
-
-
 async def test_a_rollout_may_run_a_group_of_its_own_within_its_slot() -> None:
     async def with_helpers() -> Trajectory:
         helpers = await TrajectoryGroup(act("helper") for _ in range(3))
@@ -538,16 +390,6 @@ async def test_a_rollout_may_run_a_group_of_its_own_within_its_slot() -> None:
 
     [group] = await gather_trajectory_groups([TrajectoryGroup([with_helpers(), with_helpers()])], concurrency=1)
     assert names(group) == [[3, 3]]
-
-
-async def test_the_bound_ends_with_the_gather() -> None:
-    gauge = Gauge()
-    await gather_trajectories([act()], concurrency=1)
-    await TrajectoryGroup(gauge.act() for _ in range(3))
-    assert gauge.peak == 3
-
-
-# --- progress -----------------------------------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):
@@ -566,24 +408,6 @@ def test_completion_tokens_are_the_sampled_ids_of_every_history() -> None:
         additional_histories=[History(messages_and_choices=[turn(logprobs=logprobs), turn()])],
     )
     assert completion_tokens(trajectory) == 7
-
-
-def test_means_leave_out_what_was_not_measured() -> None:
-    trajectories = [
-        Trajectory(reward=None, metrics={"solved": True, "turns": 2}),
-        Trajectory(reward=0.5, metrics={"solved": False}),
-    ]
-    assert metric_means(trajectories) == {"reward": 0.5, "solved": 0.5, "turns": 2.0}
-    assert metric_means([Trajectory()]) == {}
-
-
-def test_figures_show_as_many_metrics_as_asked() -> None:
-    tally = GroupTally(
-        failed=1, completion_tokens=1234, trajectories=[Trajectory(reward=1, metrics={"a": 1, "b": 2, "c": 3})]
-    )
-    assert figures([tally], max_metrics=2) == "reward 1.00 · a 1.00 · b 2.00 · 1 failed · 1,234 tokens"
-    assert figures([tally], tokens=False, max_metrics=0) == "reward 1.00 · 1 failed"
-    assert figures([GroupTally()]) == ""
 
 
 async def gather_with_figures(progress: bool | None, desc: str | None = "[explore]") -> None:
@@ -607,35 +431,3 @@ async def test_a_terminal_shows_progress_scores_failures_and_tokens(monkeypatch:
     await gather_with_figures(None)
     for part in ("[explore]", "2/2", "reward 0.25", "solved 1.00", "1 failed", "2,000 tokens"):
         assert part in terminal.getvalue()
-
-
-async def test_progress_can_be_demanded_and_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-    await gather_with_figures(True, desc=None)
-    assert file.getvalue().count("2/2") == 1
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    await gather_with_figures(False)
-    assert terminal.getvalue() == ""
-
-
-async def test_a_live_display_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with Live("the demo's own", console=Console(stderr=True, force_terminal=True), auto_refresh=False):
-        await gather_with_figures(None)
-        await gather_with_figures(True)
-    assert "explore" not in terminal.getvalue()
-
-
-async def test_gathers_within_gathers_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-
-    async def inner() -> TrajectoryGroup:
-        return TrajectoryGroup(await gather_trajectories([act()], pbar_desc="inner"))
-
-    await gather_trajectory_groups([inner(), inner()], pbar_desc="outer")
-    assert "outer" in terminal.getvalue()
-    assert "inner" not in terminal.getvalue()

@@ -1,5 +1,3 @@
-import csv
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,17 +8,15 @@ from gavel.judge.judge import Judge
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import (
-    COLUMNS,
     JudgedFile,
     JudgedFileError,
     JudgedStream,
-    TableError,
     judged_output,
     read_table,
     write_table,
 )
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.trajectory import RolloutError, Trajectory
+from gavel.scenarios.trajectory import RolloutError
 from tests.judge.groups import desk, saying
 
 SETTINGS: dict[str, Any] = {"orders": [2], "rubric": "a"}
@@ -154,15 +150,6 @@ def test_judgements_of_other_groups_are_refused(tmp_path: Path):
         opened(path, inputs())
 
 
-def test_an_input_that_has_grown_is_gone_on_with(tmp_path: Path):
-    path, groups = tmp_path / "judged.jsonl", inputs()
-    file, _ = opened(path, groups[1:3])
-    for index in (0, 1):
-        file.append(index, judge(groups[1 + index]))
-    file.finish()
-    assert sorted(opened(path, groups)[1]) == [1, 2]
-
-
 def test_two_runs_do_not_write_one_file(tmp_path: Path):
     path = tmp_path / "judged.jsonl"
     first, _ = opened(path, inputs())
@@ -202,22 +189,6 @@ def test_standard_output_gets_the_groups_in_input_order(capfdbinary: pytest.Capt
         output.append(3, judge(groups[3]))
         output.close()
     assert len(capfdbinary.readouterr().out.splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", ["judged.jsonl.gz", "judged.zip"])
-def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str):
-    with pytest.raises(JudgedFileError, match="not written as"):
-        JudgedFile(tmp_path / name, SETTINGS)
-
-
-async def test_what_judging_adds_does_not_hide_a_group(tmp_path: Path):
-    engine = Judge("stand-in", rubric="- ends with a message")
-    group = TrajectoryGroup(Trajectory(**{**one.model_dump(), "reward": 0.1}) for one in saying("a", "b"))
-    file = JudgedFile(tmp_path / "judged.jsonl", engine.settings)
-    file.begin([group])
-    file.append(0, await engine.score(group))
-    file.close()
-    assert list(JudgedFile(tmp_path / "judged.jsonl", engine.settings).begin([group])) == [0]
 
 
 @pytest.mark.parametrize("name", ["judged.xlsx", "judged.json", "judged.txt", "judged.CSV", "judged.jsonl.gz", "a.tsv"])
@@ -270,22 +241,3 @@ async def test_a_table_gives_back_the_very_groups(tmp_path: Path, suffix: str):
     groups, path = await judged(), tmp_path / f"judged{suffix}"
     write_table(path, groups, suffix)
     assert list(read_table(path)) == groups
-
-
-async def test_its_first_columns_are_for_reading(tmp_path: Path):
-    path = tmp_path / "judged.csv"
-    write_table(path, await judged(), ".csv")
-    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-    assert list(rows[0]) == list(COLUMNS)
-    first, second = rows[:2]
-    assert (first["group"], first["member"], first["score"], first["independent_reward"]) == ("1", "1", "0.0", "0.25")
-    assert (second["group"], second["member"], second["score"], second["status"]) == ("1", "2", "1.0", "scored")
-    assert first["explanation"].endswith("calls get_order before refund (get_order was never called).")
-
-
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
-def test_another_table_is_refused(tmp_path: Path, text: str):
-    path = tmp_path / "other.csv"
-    path.write_text(text)
-    with pytest.raises(TableError, match="no table of judged groups"):
-        list(read_table(path))

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.environment import ToolWorld, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.mcp import McpError, mcp
@@ -24,6 +22,7 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolResult
 from gavel.scenarios.trajectory import Trajectory
+from tests.scenarios.scripts import Step, scripted
 
 _SERVER = """
 import os, sys
@@ -123,12 +122,6 @@ async def test_an_agent_is_shown_the_tools_and_gets_their_results():
         assert (await session.call("add", '{"amount": 3}')).content == "5"
 
 
-async def test_every_session_has_a_state_of_its_own():
-    async with server("good").session() as one, server("good").session() as other:
-        await one.call("add", '{"amount": 2}')
-        assert (await other.call("add", '{"amount": 1}')).content == "1"
-
-
 async def test_names_are_made_plain_and_stay_different():
     async with server("good").session() as session:
         names = [each["function"]["name"] for each in session.schemas]
@@ -200,19 +193,6 @@ async def test_lines_that_are_no_answers_harm_nothing(kind):
         assert (await session.call("add", '{"amount": 2}')).content == "2"
 
 
-async def test_a_listing_without_an_end_is_cut():
-    async with server("endless").session() as session:
-        assert len(session.schemas) == 100
-
-
-async def test_a_server_that_dies_ends_the_session_with_what_it_printed():
-    async with server("dies").session() as session:
-        with pytest.raises(McpError, match="is lost; it printed: …out of luck"):
-            await session.call("add", '{"amount": 2}')
-        with pytest.raises(McpError, match="is lost"):
-            await session.call("add", '{"amount": 2}')
-
-
 async def test_a_slow_call_is_a_tool_error_and_its_server_is_ended():
     started = time.monotonic()
     async with server("slow", call_seconds=0.3).session() as session:
@@ -220,13 +200,6 @@ async def test_a_slow_call_is_a_tool_error_and_its_server_is_ended():
     assert result.error
     assert "did not answer within 0.3 s" in result.content
     assert time.monotonic() - started < 25
-
-
-async def test_an_answer_that_is_none_is_a_tool_error():
-    async with server("odd").session() as session:
-        result = await session.call("add", '{"amount": 2}')
-    assert result.error
-    assert "cannot be read" in result.content
 
 
 @pytest.mark.parametrize(
@@ -244,24 +217,6 @@ async def test_a_server_that_cannot_be_started_is_told_with_its_own_words(comman
             pass
     assert said in raised.value.message
     assert raised.value.remedy
-
-
-async def test_a_silent_server_does_not_hold_an_episode():
-    with pytest.raises(McpError, match=r"did not begin a session within 0\.5 s"):
-        async with server("silent", start_seconds=0.5).session():
-            pass
-
-
-async def test_a_url_where_nobody_listens_is_told():
-    with pytest.raises(McpError, match="cannot be used"):
-        async with mcp("http://127.0.0.1:9/mcp").session():
-            pass
-
-
-async def test_an_error_of_the_caller_stays_what_it_is():
-    with pytest.raises(KeyError):
-        async with server("good").session():
-            raise KeyError("mine")
 
 
 async def test_a_cancelled_episode_leaves_no_server_behind():
@@ -283,7 +238,6 @@ async def test_a_cancelled_episode_leaves_no_server_behind():
         os.kill(pids[0], 0)
 
 
-SERVER = Path(__file__).parent / "mcp_servers.py"
 LOOK_AROUND = Task(user="Count.")
 
 
@@ -292,18 +246,11 @@ def weigh(what: str) -> int:
     return 5
 
 
-async def play(kind: str, *steps: tuple[str, dict[str, Any]] | str, **options: Any) -> Trajectory:
-    async def reply(request: ChatRequest) -> Message:
-        turn = sum(message["role"] == "assistant" for message in request.messages)
-        step = steps[turn]
-        if isinstance(step, str):
-            return {"content": step}
-        function = {"name": step[0], "arguments": json.dumps(step[1])}
-        return {"tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
-
-    server = mcp([sys.executable, str(SERVER), kind], **options)
-    counting = Scenario("counting", system="Count.", tools=[weigh, server], tasks=[LOOK_AROUND], held_out=0)
-    return await rollout(FunctionModel("counter", reply), counting, LOOK_AROUND)
+async def play(kind: str, *steps: Step, **options: Any) -> Trajectory:
+    counting = Scenario(
+        "counting", system="Count.", tools=[weigh, server(kind, **options)], tasks=[LOOK_AROUND], held_out=0
+    )
+    return await rollout(scripted(*steps), counting, LOOK_AROUND)
 
 
 async def test_episodes_at_once_use_servers_of_their_own_beside_functions():

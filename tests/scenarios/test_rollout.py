@@ -1,23 +1,20 @@
 """Rollouts against a real endpoint on loopback: how an episode ends, and what goes over the wire."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
-from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
-from tests.endpoint import Answer, Endpoint, Request, fails, says
-from tests.limits import HANG_SECONDS
+from tests.endpoint import Answer, Endpoint, fails, says
+from tests.scenarios.scripts import scripted
 
 SECRET = "the hidden word"
 
@@ -89,9 +86,6 @@ def tool_messages(trajectory: Trajectory) -> list[str]:
     return [message["content"] for message in trajectory.messages() if message["role"] == "tool"]
 
 
-# --- how an episode ends ------------------------------------------------------------------------------------------
-
-
 async def test_an_answer_without_a_tool_call_finishes_it(endpoint: Endpoint, model: Served) -> None:
     answers(endpoint, calls(("add", '{"a": 1, "b": 2}')), says("It is 3."))
     trajectory = await rollout(model, SCENARIO, TASK)
@@ -128,9 +122,6 @@ async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothin
     assert len(list(trajectory.choices())) == 1
 
 
-# --- what an agent does wrong goes back to it ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -151,18 +142,6 @@ async def test_a_call_that_fails_is_answered_and_counted(
     assert [entry["tool_call_id"] for entry in told] == ["call-0", "call-1"]
     assert message in told[0]["content"]
     assert told[1]["content"] == "3"
-
-
-# --- what a model's server does wrong is a status -----------------------------------------------------------------
-
-
-async def test_a_server_that_is_down_is_a_failure_with_its_reason(endpoint: Endpoint) -> None:
-    down = Served(endpoint.params["api_base"])
-    endpoint.close()
-    trajectory = await rollout(down, SCENARIO, TASK)
-    assert trajectory.status == "failed"
-    assert "APIConnectionError" in (trajectory.status_reason or "")
-    assert [message["role"] for message in trajectory.messages()] == ["system", "user"]
 
 
 async def test_a_server_that_fails_later_leaves_what_was_done_before(endpoint: Endpoint, model: Served) -> None:
@@ -192,19 +171,9 @@ async def test_a_long_result_is_cut_with_a_count_and_a_short_one_is_left_alone()
         """Read a file."""
         return "x" * characters
 
-    async def turn(request: ChatRequest) -> Message:
-        if len(request.messages) > 1:
-            return {"content": "Read."}
-        sizes = (50_000, 1_000)
-        return {
-            "tool_calls": [
-                {"id": str(n), "type": "function", "function": {"name": "read", "arguments": f'{{"characters": {n}}}'}}
-                for n in sizes
-            ]
-        }
-
+    steps = ("read", {"characters": 50_000}), ("read", {"characters": 1_000}), "Read."
     library = Scenario("library", tools=[read], tasks=[TASK], held_out=0, max_tool_characters=1_000)
-    _, _, long, short, _ = (await rollout(FunctionModel("reader", turn), library, TASK)).messages()
+    _, _, long, _, short, _ = (await rollout(scripted(*steps), library, TASK)).messages()
     assert long["content"] == "x" * 1_000 + "\n… 49,000 of 50,000 characters left out"
     assert short["content"] == "x" * 1_000
 
@@ -214,9 +183,7 @@ async def test_a_long_result_is_cut_with_a_count_and_a_short_one_is_left_alone()
     [
         Answer({"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}),
         Answer({"error": {"message": "quota"}}),
-        Answer({}),
         Answer(None),
-        Answer([]),
         Answer(b"<!DOCTYPE html><html></html>", headers={"Content-Type": "text/html"}),
         Answer({"choices": [{"index": 0, "finish_reason": "stop", "message": None}]}),
     ],
@@ -228,24 +195,6 @@ async def test_a_reply_without_a_choice_is_a_failure(endpoint: Endpoint, model: 
     assert "the model returned no choice" in (trajectory.status_reason or "")
     assert ("api_base" in (trajectory.status_reason or "")) == isinstance(answer.body, bytes)
     assert not list(trajectory.choices())
-
-
-@pytest.mark.parametrize(
-    "sent", [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n{", b"hello\r\n\r\n", b""]
-)
-async def test_a_server_that_talks_nonsense_is_a_failure(sent: bytes) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(sent)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        trajectory = await rollout(Served(f"http://127.0.0.1:{port}/v1"), SCENARIO, TASK)
-    assert trajectory.status == "failed"
-    assert "Error" in (trajectory.status_reason or "")
 
 
 async def test_a_turn_that_no_request_can_carry_is_a_failure(endpoint: Endpoint, model: Served) -> None:
@@ -263,58 +212,16 @@ async def test_a_tool_call_that_is_no_function_is_a_failure(endpoint: Endpoint, 
     assert (trajectory.status, trajectory.status_reason) == ("failed", "tool calls of type custom are not supported")
 
 
-async def test_a_cancellation_passes_through(endpoint: Endpoint, model: Served) -> None:
-    arrived, release = threading.Event(), threading.Event()
-
-    def wait(request: Request) -> Answer:
-        arrived.set()
-        release.wait(HANG_SECONDS)
-        return says("late")
-
-    endpoint.script = [wait]
-    task = asyncio.create_task(rollout(model, SCENARIO, TASK))
-    try:
-        assert await asyncio.to_thread(arrived.wait, HANG_SECONDS)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    finally:
-        release.set()
-
-
-async def test_a_cancellation_within_a_tool_passes_through(endpoint: Endpoint, model: Served) -> None:
-    started = asyncio.Event()
-
-    async def wait() -> str:
-        started.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    answers(endpoint, calls(("wait", "{}")))
-    task = asyncio.create_task(rollout(model, Scenario("waits", system="", tasks=[TASK], tools=[wait]), TASK))
-    async with asyncio.timeout(HANG_SECONDS):
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
 async def test_the_token_limit_holds_for_a_server_that_does_not_count() -> None:
-    async def talk(request: ChatRequest) -> Message:
-        return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}]}
-
     def read() -> str:
         """Read."""
         return "word " * 400
 
     book = Scenario("book", tools=[read], tasks=[TASK], held_out=0, max_turns=20, max_tokens=1_000)
-    trajectory = await rollout(FunctionModel("reader", talk), book, TASK)
+    trajectory = await rollout(scripted(("read", {})), book, TASK)
     assert trajectory.status == "truncated"
     assert "at most 1,000 are allowed" in (trajectory.status_reason or "")
     assert trajectory.metrics["turns"] == 3
-
-
-# --- what goes over the wire --------------------------------------------------------------------------------------
 
 
 async def test_what_is_sent_is_what_the_trajectory_holds(endpoint: Endpoint, model: Served) -> None:
@@ -381,14 +288,6 @@ async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoi
     assert Task.of(trajectory.metadata) == TASK
 
 
-async def test_an_own_rollout_may_name_its_parameters_as_it_likes():
-    async def play(policy: Any, question: Any) -> Trajectory:
-        return Trajectory(messages_and_choices=[{"role": "user", "content": f"{policy.get_inference_name()}?"}])
-
-    trajectory = await rollout(Served("http://127.0.0.1:9/v1"), own(play), TASK)
-    assert trajectory.messages()[0]["content"] == "adder@7?"
-
-
 async def _raises(model: Any, task: Task) -> Trajectory:
     raise OSError("out of order")
 
@@ -425,27 +324,3 @@ async def test_an_own_rollout_that_fails_costs_its_own_episode(function: Any, re
     assert trajectory.status == "failed"
     assert reason in (trajectory.status_reason or "")
     assert Task.of(trajectory.metadata) == TASK
-
-
-def ping(text: str) -> str:
-    """Ping."""
-    return text
-
-
-async def test_a_function_gets_what_a_rollout_asks_for_and_its_messages_are_turns():
-    asked: list[ChatRequest] = []
-
-    async def reply(request: ChatRequest) -> Message:
-        asked.append(request)
-        if len(asked) == 1:
-            function = {"name": "ping", "arguments": '{"text": "hello"}'}
-            return {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
-        return {"content": "Done."}
-
-    scenario = Scenario("pings", system="Ping.", tools=[ping], tasks=[Task(user="Go.")], held_out=0)
-    episode = await rollout(FunctionModel("pinger", reply), scenario, scenario.tasks()[0], seed=5, max_tokens=9)
-    assert [(each.seed, each.max_tokens, each.temperature) for each in asked] == [(5, 9, 1.0), (6, 9, 1.0)]
-    assert asked[0].tools == scenario.toolbox.schemas
-    assert [message["role"] for message in asked[1].messages] == ["system", "user", "assistant", "tool"]
-    assert [choice.finish_reason for choice in episode.choices()] == ["tool_calls", "stop"]
-    assert episode.messages()[-1]["content"] == "Done."

@@ -1,19 +1,22 @@
+"""What worlds share, and what worlds of packages keep to themselves."""
+
+import random
 import sqlite3
-from collections import Counter
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from pydantic import BaseModel
 
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.packaged_world import OwnChance, parsed
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
 
 ORDERS = {"1": "open"}
 CONSTANT = {"lamp": 12}
-SEEN: Counter[str] = Counter()
 _LOCK = open(__file__)  # noqa: SIM115 - what cannot be pickled
-BASKETS: list[Any] = []
 
 
 def cancel(order: str) -> str:
@@ -30,23 +33,6 @@ def price(item: str) -> int:
     """Look up a price."""
     assert _LOCK
     return CONSTANT[item]
-
-
-def count(item: str) -> int:
-    """Count an item."""
-    return [SEEN.update([item]) for _ in range(1)] and SEEN[item]
-
-
-def fill() -> int:
-    """Put what cannot be pickled into a list."""
-    BASKETS.append(_LOCK)
-    return len(BASKETS)
-
-
-def begin() -> None:
-    """Make a variable that was not there."""
-    global BEGUN
-    BEGUN = True
 
 
 class Shop:
@@ -75,11 +61,8 @@ def closure() -> Any:
     [
         (cancel, {"order": "1"}, ["ORDERS of test_shared_state.py"]),
         (price, {"item": "lamp"}, []),
-        (count, {"item": "lamp"}, ["SEEN of test_shared_state.py"]),
         (Shop().sell, {"item": "lamp"}, ["Shop that sell belongs to"]),
         (closure(), {"item": "lamp"}, ["basket of test_shared_state.py"]),
-        (fill, {}, ["BASKETS of test_shared_state.py"]),
-        (begin, {}, ["BEGUN of test_shared_state.py"]),
     ],
 )
 def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: dict[str, str], changed: list[str]):
@@ -143,3 +126,48 @@ def test_what_worlds_of_one_class_share_is_named(make: Any, method: str, changed
     before = shared_state(scenario)
     getattr(make(), method)(f"{method} {make}")
     assert changed_state(before, scenario) == changed
+
+
+def draws(chance: OwnChance) -> list[float]:
+    with chance:
+        return [random.random(), float(np.random.random())]
+
+
+def test_a_world_draws_what_it_would_draw_alone():
+    alone = OwnChance(7)
+    expected = [draws(alone) for _ in range(4)]
+    one, other = OwnChance(7), OwnChance(8)
+    found: list[list[float]] = []
+    for _ in range(4):
+        found.append(draws(one))
+        draws(other)
+        random.random()
+        np.random.random()
+    assert found == expected
+    assert draws(other) not in expected
+
+
+def test_the_process_s_own_numbers_go_on_as_if_nothing_was_drawn():
+    random.seed(3)
+    np.random.seed(3)
+    expected = [random.random(), random.random(), float(np.random.random())]
+    random.seed(3)
+    np.random.seed(3)
+    first = random.random()
+    draws(OwnChance(1))
+    assert [first, random.random(), float(np.random.random())] == expected
+
+
+class Options(BaseModel):
+    size: int = 3
+
+
+def test_what_is_no_option_goes_to_the_world():
+    name, options, rest = parsed("games", "Chess-v0?size=5&board=8&word=b%26c&flag=true", Options)
+    assert (name, options.size) == ("Chess-v0", 5)
+    assert rest == {"board": 8, "word": "b&c", "flag": True}
+
+
+def test_an_option_of_another_form_is_named():
+    with pytest.raises(ScenarioError, match=r"games:Chess.*size is .many.: input should be a valid integer"):
+        parsed("games", "Chess?size=many", Options)

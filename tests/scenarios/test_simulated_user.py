@@ -61,18 +61,6 @@ async def test_the_person_opens_answers_and_ends_the_conversation():
     assert len(list(episode.choices())) == 2  # what the person says is never trained
 
 
-async def test_the_words_of_a_task_are_the_person_s_own():
-    model, asked = person(words("Bye.", done=True))
-    episode = await play(SimulatedUser(model), Task(user="Where is it?"))
-    assert episode.messages()[1]["content"] == "Where is it?"
-    assert json.loads(asked[0][1]["content"])["message"] == "Where is it?"
-
-
-async def test_a_person_who_leaves_without_a_word_ends_it_too():
-    model, _ = person(words("Hello?"), words("", done=True))
-    assert (await play(SimulatedUser(model))).messages()[-1]["role"] == "assistant"
-
-
 @pytest.mark.parametrize(
     "broken", ["", "Well.", "[1]", '{"message": 3, "done": true}', '{"message": "", "done": false}']
 )
@@ -85,13 +73,6 @@ async def test_an_unreadable_reply_is_asked_for_again_and_then_fails_the_episode
     assert episode.status == "failed"
     assert "no reply that can be read" in (episode.status_reason or "")
     assert len(asked) == 3
-
-
-async def test_a_goal_that_fails_fails_its_episode():
-    model, _ = person(words("Hello?"))
-    episode = await play(SimulatedUser(model, goal=lambda task: str(task.data["missing"])))
-    assert episode.status == "failed"
-    assert "KeyError" in (episode.status_reason or "")
 
 
 async def test_through_litellm_it_has_a_seed_a_cost_and_a_cassette(endpoint: Endpoint, tmp_path: Path):
@@ -118,15 +99,6 @@ async def test_through_litellm_it_has_a_seed_a_cost_and_a_cassette(endpoint: End
     assert len(endpoint.requests) == 2
     await play(user(), seed=6)
     assert len(endpoint.requests) == 4
-
-
-async def test_a_person_that_cannot_be_asked_fails_the_episode():
-    async def unreachable(messages: list[Message], schema: Schema) -> str:
-        raise OSError("no network")
-
-    episode = await play(SimulatedUser(unreachable))
-    assert episode.status == "failed"
-    assert "cannot be asked" in (episode.status_reason or "")
 
 
 async def test_a_model_without_its_key_can_be_named_and_fails_its_episodes():

@@ -1,16 +1,23 @@
-"""Tasks keep their name, whoever makes them and wherever they have been."""
+"""Tasks: their names, their truth, and which of several scenarios they are drawn from."""
 
 import json
-from itertools import product
+import math
+from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gavel.judge.errors import JudgeError
+from gavel.judge.rubric import Criterion
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.mixture import Mixture, read_weights, scenario_references
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import Truth, read_truth, truth_of, with_truth_of_rows
 
 untimed = settings(deadline=None)
 
@@ -29,57 +36,15 @@ def test_the_id_of_a_task_never_changes() -> None:
 
 @untimed
 @given(st.text(), hidden_states)
-def test_the_order_of_the_data_does_not_change_the_id(user: str, data: dict) -> None:
-    assert Task(user=user, data=data).id == Task(user=user, data=dict(reversed(data.items()))).id
-
-
-@untimed
-@given(st.lists(st.tuples(st.text(), st.dictionaries(st.text(), st.integers(), max_size=2)), max_size=6))
-def test_different_tasks_have_different_ids(contents: list) -> None:
-    ids = {Task(user=user, data=data).id for user, data in contents}
-    assert len(ids) == len({json.dumps(content, sort_keys=True) for content in contents})
-
-
-def test_a_given_id_is_kept() -> None:
-    assert Task(id="mine", user="hello").id == "mine"
-
-
-@untimed
-@given(st.text(), hidden_states)
 def test_a_task_comes_back_from_the_metadata_of_a_stored_trajectory(user: str, data: dict) -> None:
     task = Task(user=user, data=data)
     stored = Trajectory(metadata={"task": task.model_dump(mode="json")}).to_json()
     assert Task.of(Trajectory.from_json(stored).metadata) == task
 
 
-places = st.lists(st.integers() | st.text(alphabet="abc-_ é", min_size=1), min_size=1, max_size=5)
-
-
 def test_the_seed_of_a_place_never_changes() -> None:
     assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
     assert seed_of("evaluation") == 1777858146974599569
-
-
-@untimed
-@given(places)
-def test_a_seed_fits_62_bits_and_is_the_same_again(place: list) -> None:
-    assert 0 <= seed_of(*place) < 2**62
-    assert seed_of(*place) == seed_of(*place)
-
-
-def test_neighbouring_places_have_different_seeds() -> None:
-    places = list(product(range(5), ["train", "held_out"], range(20), range(20)))
-    assert len({seed_of(*place) for place in places}) == len(places)
-
-
-def test_every_bit_of_a_seed_is_used() -> None:
-    seeds = [seed_of(number) for number in range(400)]
-    for bit in range(62):
-        assert 120 < sum(seed >> bit & 1 for seed in seeds) < 280
-
-
-def test_a_name_with_a_slash_is_not_two_names() -> None:
-    assert seed_of("a/b") != seed_of("a", "b")
 
 
 DRAWN: list[int] = []
@@ -113,3 +78,169 @@ def test_a_scenario_draws_none_of_its_tasks_but_those_that_are_in_both_splits():
     with pytest.raises(ScenarioError, match="both trained on and held out: task 9"):
         Scenario("x", tasks=DrawnTasks(range(10), draw_once), held_out=DrawnTasks(range(9, 20), draw_once))
     assert drawn == [9]
+
+
+WORDS = st.text(min_size=1, max_size=9).filter(lambda text: text.strip() and len(text.splitlines()) == 1)
+TRUTHS = st.builds(
+    Truth,
+    st.none() | WORDS,
+    st.none() | WORDS,
+    st.lists(st.builds(Criterion, WORDS, WORDS, st.floats(0, 9)), max_size=3).map(tuple),
+)
+
+
+def attempt(**metadata) -> Trajectory:
+    return Trajectory(messages_and_choices=[{"role": "assistant", "content": "x"}], metadata=metadata)
+
+
+@given(TRUTHS)
+def test_what_is_dumped_is_read_back(truth):
+    assert read_truth(json.loads(json.dumps(truth.dump()))) == truth
+    assert bool(truth) == bool(truth.dump())
+
+
+@given(TRUTHS)
+def test_a_task_that_a_rollout_has_written_down_tells_its_truth(truth):
+    task = Task(user="Hello", rubric=truth.rubric, reference=truth.reference, criteria=list(truth.criteria))
+    written = json.loads(json.dumps({"task": task.model_dump(mode="json")}))
+    assert Task.of(written) == task
+    assert truth_of(TrajectoryGroup([attempt(**written), attempt(**written)])) == truth
+    assert truth_of(TrajectoryGroup([attempt()], metadata=written)) == truth
+
+
+@pytest.mark.parametrize(
+    ("row", "truth"),
+    [
+        ({"answer": "42"}, Truth(reference="42")),
+        ({"answer": "41", "reference": "42"}, Truth(reference="42")),
+        ({"answer": {"size": "größer"}}, Truth(reference='{"size": "größer"}')),
+        ({"answer": False}, Truth(reference="false")),
+        ({"rubric": "- says hello"}, Truth(rubric="- says hello")),
+        ({"criteria": ["Says hello."]}, Truth(criteria=(Criterion("criterion 1", "Says hello."),))),
+        ({"criteria": '[{"name": "a", "text": "b", "weight": 2}]'}, Truth(criteria=(Criterion("a", "b", 2),))),
+        ({"answer": "", "rubric": None, "criteria": [], "reference": "  "}, Truth()),
+        ({"answer": math.nan, "model": "m"}, Truth()),
+        ({"answer": np.float64(2.5), "criteria": np.array([])}, Truth(reference="2.5")),
+        ({"criteria": [{"name": "a", "text": "b", "weight": None, "x": None}]}, Truth(criteria=(Criterion("a", "b"),))),
+    ],
+)
+def test_columns_of_a_row_are_read(row, truth):
+    assert read_truth(row, of_row=True) == truth
+
+
+@pytest.mark.parametrize("criteria", ["be kind", 3, [3], [{"name": "a"}], [{"name": "a", "text": "b", "weight": "2"}]])
+def test_criteria_of_another_form_are_refused(criteria):
+    with pytest.raises(JudgeError, match="these are no criteria"):
+        read_truth({"criteria": criteria})
+
+
+def test_members_with_different_truths_are_not_comparable():
+    one, other = ({"task": Task(user="Hello", reference=reference).model_dump()} for reference in ("a", "b"))
+    with pytest.raises(JudgeError, match="not comparable"):
+        truth_of(TrajectoryGroup([attempt(**one), attempt(**other)]))
+    with pytest.raises(JudgeError, match="not comparable"):
+        truth_of(TrajectoryGroup([attempt(**one), attempt()]))
+    with pytest.raises(JudgeError, match="not comparable"):
+        truth_of(TrajectoryGroup([attempt(**one)], metadata=other))
+    with pytest.raises(JudgeError, match="not comparable") as refused:
+        with_truth_of_rows(TrajectoryGroup([attempt(answer="a"), attempt(answer="b")]))
+    assert "--by" in refused.value.remedy
+
+
+def test_the_truth_of_rows_becomes_that_of_their_group():
+    rows = TrajectoryGroup([attempt(answer=42), attempt(answer=42)], metadata={"by": "x"})
+    group = with_truth_of_rows(rows)
+    assert group.metadata == {"by": "x", "truth": {"reference": "42"}}
+    assert truth_of(group) == Truth(reference="42")
+    assert with_truth_of_rows(group) == group
+    assert with_truth_of_rows(TrajectoryGroup([attempt()])).metadata == {}
+
+
+def world(name: str, tasks: int = 40) -> Scenario:
+    return Scenario(name, tasks=[Task(user=f"{number} of {name}?") for number in range(tasks)])
+
+
+A, B, C = world("a"), world("b"), world("c", tasks=3)
+
+
+def counts(mixture: Mixture, groups: int, step: int, seed: int = 0) -> Counter[str]:
+    return Counter(planned.scenario.name for planned in mixture.plan(groups, seed=seed, step=step))
+
+
+def test_shares_are_those_of_the_weights_in_every_step_and_exact_on_average() -> None:
+    mixture = Mixture([A, B], {"a": 3})
+    assert all(counts(mixture, 8, step) == {"a": 6, "b": 2} for step in range(10))
+    steps = [counts(mixture, 2, step) for step in range(400)]
+    assert all(step["a"] in (1, 2) for step in steps)
+    assert sum(step["a"] for step in steps) == pytest.approx(600, abs=45)
+
+
+def test_a_curriculum_brings_a_scenario_in_at_its_step() -> None:
+    mixture = Mixture([A, B], {"a": {0: 1, 30: 0}, "b": {20: 1}})
+    assert [counts(mixture, 4, step) for step in (0, 19, 20, 29, 30)] == [
+        {"a": 4},
+        {"a": 4},
+        {"a": 2, "b": 2},
+        {"a": 2, "b": 2},
+        {"b": 4},
+    ]
+
+
+def test_a_single_scenario_is_planned_as_it_always_was() -> None:
+    planned = Mixture.of(A).plan(5, seed=3, step=7)
+    assert [each.task for each in planned] == A.sample("train", 5, seed=3, step=7)
+    assert len(Mixture.of(C).plan(16, seed=0, step=0)) == len(C.tasks())
+
+
+def test_a_scenario_with_fewer_tasks_than_groups_repeats_them_under_other_numbers() -> None:
+    planned = [each for each in Mixture([A, C]).plan(16, seed=0, step=0) if each.scenario is C]
+    assert len(planned) == 8
+    assert len({(each.task.id, each.repeat) for each in planned}) == 8
+    assert len({each.task.id for each in planned}) == len(C.tasks())
+
+
+def test_settings_name_a_weight_from_a_step_on() -> None:
+    assert read_weights({"a": 2, "20:b": 1, "40:b": 3, "0:c": 5}) == {"a": {0: 2}, "b": {20: 1, 40: 3}, "c": {0: 5}}
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "weights", "problem"),
+    [
+        ([], None, "needs a scenario"),
+        ([A, world("a")], None, "two scenarios of the mixture are called a"),
+        ([A, B], {"x": 1.0}, "'x' has a weight"),
+        ([A, B], {"a": -1.0}, "no weight"),
+        ([A, B], {"a": 0.0, "b": {20: 1.0}}, "at step 0 every scenario"),
+        ([A, B], {"a": {0: 1.0, 30: 0.0}, "b": {0: 1.0, 20: 0.0}}, "at step 30 every scenario"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused_with_a_remedy(
+    scenarios: list[Scenario], weights: dict[str, float | dict[int, float]] | None, problem: str
+) -> None:
+    with pytest.raises(ScenarioError, match=problem) as error:
+        Mixture(scenarios, weights)
+    assert error.value.remedy
+
+
+def test_names_joined_by_a_plus_are_several_scenarios_and_a_file_with_one_is_not(tmp_path) -> None:
+    assert scenario_references("returns_desk+agentgym:http://127.0.0.1:1/") == [
+        "returns_desk",
+        "agentgym:http://127.0.0.1:1/",
+    ]
+    named = "agentgym:weather+http://127.0.0.1:36005"
+    assert scenario_references(named) == [named]
+    assert scenario_references(f"{named}+openenv:http://127.0.0.1:2") == [named, "openenv:http://127.0.0.1:2"]
+    file = tmp_path / "a+b.py"
+    file.write_text("")
+    assert scenario_references(str(file)) == [str(file)]
+    assert scenario_references(f"{file}:one") == [f"{file}:one"]
+
+
+def test_a_plus_in_the_path_of_an_address_is_none_between_two(tmp_path) -> None:
+    rows = tmp_path / "a+b" / "train.jsonl"
+    rows.parent.mkdir()
+    rows.write_text("")
+    for path in (rows, rows.with_name("not-there.jsonl"), rows.parent, f"{rows}?reward={rows.parent}/r.py:score"):
+        assert scenario_references(f"verl:{path}") == [f"verl:{path}"]
+    assert scenario_references(f"verl:{rows}?tasks=2+returns_desk") == [f"verl:{rows}?tasks=2", "returns_desk"]
+    assert scenario_references("returns_desk + one.py:a+two.py") == ["returns_desk ", " one.py:a", "two.py"]

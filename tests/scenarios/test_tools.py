@@ -67,9 +67,6 @@ def error_of(result: ToolResult) -> str:
     return body["error"]
 
 
-# --- schemas ------------------------------------------------------------------------------------------------------
-
-
 def test_the_signature_and_the_docstring_are_the_schema() -> None:
     assert Tool(book).schema == {
         "type": "function",
@@ -89,16 +86,6 @@ def test_the_signature_and_the_docstring_are_the_schema() -> None:
                 },
             },
         },
-    }
-
-
-def test_a_function_without_docstring_and_arguments_is_a_tool() -> None:
-    def ping() -> None: ...
-
-    assert Tool(ping).schema["function"] == {
-        "name": "ping",
-        "description": "",
-        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
     }
 
 
@@ -133,24 +120,6 @@ async def test_annotated_and_default_fields_bound_an_argument(documented: bool) 
         assert (await tool.call('{"count": 2}')).content == "2"
 
 
-async def test_the_default_of_a_field_is_used_when_the_argument_is_described_too() -> None:
-    def count(n: int = Field(3, ge=1)) -> int:
-        """Count.
-
-        Args:
-            n: how many
-        """
-        return n
-
-    assert parameters(count)["properties"]["n"] == {
-        "type": "integer",
-        "minimum": 1,
-        "default": 3,
-        "description": "how many",
-    }
-    assert (await Tool(count).call("{}")).content == "3"
-
-
 @pytest.mark.parametrize("hint", [Task, Task | None, Optional[Task]])  # noqa: UP045
 async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hint: Any) -> None:
     def secret(guess: str, task: Any = None) -> bool:
@@ -164,24 +133,6 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
     assert (await tool.call('{"guess": "42"}', task)).content == "true"
     forged = json.dumps({"guess": "1", "task": {"user": "", "data": {"answer": "1"}}})
     assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
-
-
-async def test_the_method_of_an_object_is_a_tool_without_self() -> None:
-    class Shop:
-        def __init__(self) -> None:
-            self.sold: list[str] = []
-
-        def sell(self, item: str) -> int:
-            self.sold.append(item)
-            return len(self.sold)
-
-    tool = Tool(Shop().sell)
-    assert list(tool.schema["function"]["parameters"]["properties"]) == ["item"]
-    await tool.call('{"item": "lamp"}')
-    assert (await tool.call('{"item": "desk"}')).content == "2"
-
-
-# --- functions that cannot be tools -------------------------------------------------------------------------------
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
@@ -233,9 +184,6 @@ def test_a_function_without_a_name_is_refused() -> None:
         Tool(lambda: 1)
 
 
-# --- what an agent may write --------------------------------------------------------------------------------------
-
-
 async def test_checked_arguments_reach_the_function_with_their_defaults() -> None:
     result = await Tool(book).call('{"city": "Rome", "nights": 2, "extras": ["bath"]}')
     assert result == ToolResult("2 nights in Rome, single, ['bath'], None")
@@ -245,21 +193,16 @@ async def test_checked_arguments_reach_the_function_with_their_defaults() -> Non
     ("arguments", "message"),
     [
         ('{"city": "Rome"', "the arguments of book are not valid JSON"),
-        ("city=Rome", "not valid JSON"),
         (" ", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('{"nights": ' + "1" * 5000 + "}", "not valid JSON"),
-        ("", "city: field required; nights: field required"),
         ('{"city": "Rome"}', "book: nights: field required"),
         ('{"city": "Rome", "nights": "two"}', "nights: input should be a valid integer"),
-        ('{"city": "Rome", "nights": 1.5}', "nights: input should be a valid integer"),
         ('{"city": null, "nights": 1}', "city: input should be a valid string"),
         ('{"city": "Rome", "nights": 1, "room": "suite"}', "room: input should be 'single' or 'double'"),
         ('{"city": "Rome", "nights": 1, "extras": ["a", 2]}', "extras.1: input should be a valid string"),
         ('{"city": "Rome", "nights": 1, "pets": 3}', "pets: extra inputs are not permitted"),
         ("[]", "arguments: input should be"),
-        ("null", "arguments: input should be"),
-        ('"Rome"', "arguments: input should be"),
     ],
 )
 async def test_a_bad_call_is_a_tool_error_that_says_what_is_wrong(arguments: str, message: str) -> None:
@@ -272,38 +215,6 @@ def test_no_text_of_an_agent_raises(arguments: str) -> None:
     result = asyncio.run(Tool(book).call(arguments))
     assert result.error
     result.content.encode()
-
-
-async def test_no_arguments_at_all_are_the_empty_object() -> None:
-    def ping() -> str:
-        return "pong"
-
-    assert await Tool(ping).call("") == ToolResult("pong")
-    assert await Tool(ping).call("{}") == ToolResult("pong")
-
-
-async def test_arguments_sent_as_an_object_are_a_tool_error() -> None:
-    assert "not valid JSON" in error_of(await Tool(book).call({"city": "Rome"}))  # type: ignore[arg-type]
-
-
-# --- results ------------------------------------------------------------------------------------------------------
-
-
-async def test_an_async_tool_is_awaited_and_its_failure_is_a_tool_error() -> None:
-    async def fetch(ok: bool) -> str:
-        if not ok:
-            raise TimeoutError("too slow")
-        return "here"
-
-    assert await Tool(fetch).call('{"ok": true}') == ToolResult("here")
-    assert error_of(await Tool(fetch).call('{"ok": false}')) == "fetch failed: TimeoutError: too slow"
-
-
-async def test_done_ends_the_episode_with_its_value() -> None:
-    async def submit(answer: str) -> Any:
-        return done({"answer": answer})
-
-    assert await Tool(submit).call('{"answer": "é"}') == ToolResult('{"answer": "é"}', done=True)
 
 
 class Colour(Enum):
@@ -319,9 +230,7 @@ class Point:
     ("value", "content"),
     [
         ("as it is", "as it is"),
-        ("", ""),
         (None, "null"),
-        (True, "true"),
         ({"a": [1, 2.5, "ü"]}, '{"a": [1, 2.5, "ü"]}'),
         (Address(street="Elm", number=1), '{"street": "Elm", "number": 1}'),
         ([Address(street="Elm", number=1)], '[{"street": "Elm", "number": 1}]'),

@@ -5,14 +5,16 @@ how an environment and an item are named, where the observation stands, what rew
 """
 
 import asyncio
+import contextlib
 import json
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aiohttp import web
+
+from tests.integrations.openenv.served import in_a_thread
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, Callable[[Any], Any]]
@@ -62,21 +64,19 @@ class EnvServer:
         self.games: dict[int, Game] = {}
         self.delay = 0.0
         self.fail: Callable[[str], web.Response | None] = lambda path: None
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self.port = 0
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._started.wait(30)
+        self._running = contextlib.ExitStack()
+        url = self._running.enter_context(in_a_thread(self.app(), self.port))
+        self.port = int(url.rpartition(":")[2])
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(30)
+        self._running.close()
 
     @property
     def url(self) -> str:
@@ -92,22 +92,17 @@ class EnvServer:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    def app(self) -> web.Application:
+        async def greet(request: web.Request) -> web.Response:
+            return web.json_response(self.openapi if request.path == "/openapi.json" else self.greeting)
+
         app = web.Application()
-        app.router.add_get("/", self._greet)
+        app.router.add_get("/", greet)
         if self.openapi is not None:
-            app.router.add_get("/openapi.json", self._openapi)
+            app.router.add_get("/openapi.json", greet)
         for method, path, answer in self.routes():
             app.router.add_route(method, self.prefix + path, self._answering(path, answer))
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", getattr(self, "port", 0))
-        await site.start()
-        self.port = runner.addresses[0][1]
-        self._started.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        return app
 
     def _answering(self, path: str, answer: Callable[[Any], Any]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -129,12 +124,6 @@ class EnvServer:
             return web.json_response(found)
 
         return handle
-
-    async def _greet(self, request: web.Request) -> web.Response:
-        return web.json_response(self.greeting)
-
-    async def _openapi(self, request: web.Request) -> web.Response:
-        return web.json_response(self.openapi)
 
     def routes(self) -> list[Route]:
         return [

@@ -71,28 +71,10 @@ def a_trainer(counting: Counting, rollout_fn: Any = of_unequal, **settings: Any)
     return PipelineTrainer(model=counting, backend=counting, rollout_fn=rollout_fn, **given)  # type: ignore[arg-type]
 
 
-async def test_it_makes_so_many_steps_of_at_least_so_many_groups() -> None:
-    counting = Counting()
-    await a_trainer(counting, max_steps=3, learning_rate=2e-5).train()
-    assert counting.step == 3
-    assert all(2 <= len(batch) <= 20 for batch in counting.batches)
-    assert counting.settings == {"learning_rate": 2e-5, "loss_fn": "cispo", "normalize_advantages": True}
-    assert counting.metrics["discarded_groups"] == 0
-
-
 async def test_each_scenario_is_trained_once_and_the_last_ones_too() -> None:
     counting = Counting()
     await a_trainer(counting, scenarios=scenarios(7), max_batch_size=3).train()
     assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(7)]
-
-
-async def test_a_run_goes_on_with_the_scenario_after_the_last_one() -> None:
-    counting = Counting()
-    await a_trainer(counting, scenarios=scenarios(4)).train()
-    await a_trainer(counting, scenarios=scenarios(6)).train()
-    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(6)]
-    await a_trainer(counting, scenarios=scenarios(2), resume=False).train()
-    assert sorted(counting.batches[-1]) == ["0", "1"]
 
 
 async def test_groups_with_equal_rewards_are_logged_apart_and_end_a_run_in_which_there_are_no_others() -> None:
@@ -111,32 +93,12 @@ async def test_groups_with_equal_rewards_are_logged_apart_and_end_a_run_in_which
     assert stopped.step == 0
 
 
-async def test_a_rollout_that_raises_or_gives_no_group_costs_its_scenario_alone() -> None:
-    async def broken(model: Any, scenario: dict[str, Any], config: Any) -> Any:
-        if scenario["number"] == 0:
-            raise ValueError("no world")
-        return await of_unequal(model, scenario, config) if scenario["number"] != 1 else None
-
-    counting = Counting()
-    await a_trainer(counting, broken, scenarios=scenarios(5)).train()
-    assert sorted(itertools.chain(*counting.batches)) == ["2", "3", "4"]
-
-
 async def test_a_group_whose_rollouts_all_failed_ends_the_run() -> None:
     async def fails(model: Any, scenario: dict[str, Any], config: Any) -> art.Trajectory:
         raise ValueError("no key")
 
     with pytest.raises(GatherError, match="no key"):
         await a_trainer(Counting(), make_group_rollout_fn(fails, 3)).train()
-
-
-async def test_scenarios_that_raise_end_the_run_with_their_error() -> None:
-    async def from_a_file() -> Any:
-        yield {"number": 0, "metadata": {"scenario_id": "0"}}
-        raise OSError("the file is gone")
-
-    with pytest.raises(OSError, match="the file is gone"):
-        await a_trainer(Counting(), scenarios=from_a_file()).train()
 
 
 async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_a_failure_is_borne() -> None:
@@ -154,20 +116,6 @@ async def test_the_policy_is_evaluated_at_the_start_and_every_so_many_steps_and_
     assert (counting.logged["val"], counting.logged["hard"]) == (2, 4)
 
 
-async def test_a_stop_that_is_asked_for_ends_the_run_after_the_step_in_progress() -> None:
-    counting = Counting()
-    trainer = a_trainer(counting)
-
-    async def stopping(model: Any, step: int, config: Any) -> Any:
-        if step == 1:
-            trainer.request_stop()
-        return [art.Trajectory(reward=1.0)]
-
-    trainer.eval_fn, trainer.eval_every_n_steps = stopping, 1
-    await trainer.train()
-    assert counting.step == 1
-
-
 async def test_groups_that_were_begun_too_many_steps_ago_are_not_trained() -> None:
     counting, first_is_slow = Counting(), asyncio.Event()
 
@@ -181,22 +129,6 @@ async def test_groups_that_were_begun_too_many_steps_ago_are_not_trained() -> No
     await a_trainer(counting, slow, min_batch_size=1, max_batch_size=1, max_steps_off_policy=1, max_steps=8).train()
     assert "0" not in itertools.chain(*counting.batches)
     assert counting.metrics["discarded_stale_groups"] >= 1
-
-
-def test_sizes_count_beside_a_runtime_config_and_none_is_the_default() -> None:
-    runtime = PipelineRuntimeConfig(num_rollout_workers=3, min_batch_size=3)
-    none = {"num_rollout_workers": None, "min_batch_size": None}
-    pipeline = a_trainer(Counting(), pipeline=runtime, max_steps_off_policy=2, **none).pipeline
-    assert (pipeline.num_rollout_workers, pipeline.min_batch_size, pipeline.max_steps_off_policy) == (3, 3, 2)
-    assert a_trainer(Counting(), **none).pipeline == PipelineRuntimeConfig()
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"num_rollout_workers": 0}, {"max_batch_size": 1}, {"max_steps_off_policy": -1}, {"queue_maxsize": 0}]
-)
-def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="at least"):
-        PipelineRuntimeConfig(**sizes)
 
 
 async def test_the_embedded_model_is_trained_forked_and_trained_on(tmp_path: Path) -> None:
@@ -246,3 +178,34 @@ def test_the_newest_and_the_best_stay() -> None:
     assert set(keep_recent_and_top(recent=0, top=2)(context)) == {1, 3}
     with pytest.raises(ValueError, match="at least 0"):
         keep_recent_and_top(top=-1)
+
+
+async def test_a_run_goes_on_with_the_scenario_after_the_last_one() -> None:
+    counting = Counting()
+    await a_trainer(counting, scenarios=scenarios(4)).train()
+    await a_trainer(counting, scenarios=scenarios(6)).train()
+    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(6)]
+    await a_trainer(counting, scenarios=scenarios(2), resume=False).train()
+    assert sorted(counting.batches[-1]) == ["0", "1"]
+
+
+async def test_a_stop_that_is_asked_for_ends_the_run_after_the_step_in_progress() -> None:
+    counting = Counting()
+    trainer = a_trainer(counting)
+
+    async def stopping(model: Any, step: int, config: Any) -> Any:
+        if step == 1:
+            trainer.request_stop()
+        return [art.Trajectory(reward=1.0)]
+
+    trainer.eval_fn, trainer.eval_every_n_steps = stopping, 1
+    await trainer.train()
+    assert counting.step == 1
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"num_rollout_workers": 0}, {"max_batch_size": 1}, {"max_steps_off_policy": -1}, {"queue_maxsize": 0}]
+)
+def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        PipelineRuntimeConfig(**sizes)

@@ -1,6 +1,5 @@
 """What any client over httpx asks of a chat model becomes a trajectory, and so does what a LangGraph agent asks."""
 
-import asyncio
 import importlib
 import importlib.util
 import json
@@ -10,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 
 from gavel.integrations.art.auto_trajectory import auto_trajectory, capture_auto_trajectory
 from gavel.integrations.art.langgraph import init_chat_model, wrap_rollout
@@ -72,16 +71,6 @@ async def test_a_streamed_reply_is_recorded_with_its_token_ids(endpoint: Endpoin
     assert choice.model_dump()["token_ids"] == [5, 6]
 
 
-async def test_a_client_in_a_thread_is_recorded_too(endpoint: Endpoint) -> None:
-    endpoint.script = [lambda _: says("There.")]
-
-    def ask() -> None:
-        with OpenAI(base_url=f"{endpoint.url}/v1", api_key="none") as client:
-            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Where?"}])
-
-    assert len((await capture_auto_trajectory(asyncio.to_thread(ask))).messages()) == 2
-
-
 async def test_what_is_no_chat_completion_is_not_recorded_and_httpx_is_as_it_was(endpoint: Endpoint) -> None:
     endpoint.script = [lambda _: Answer({"data": []}), lambda _: Answer(b"no json"), lambda _: Answer({}, 500)]
 
@@ -99,22 +88,6 @@ async def test_what_is_no_chat_completion_is_not_recorded_and_httpx_is_as_it_was
         auto_trajectory(required=True)
 
 
-async def test_a_client_over_httpx2_is_recorded_too(endpoint: Endpoint) -> None:
-    httpx2 = pytest.importorskip("httpx2")
-    endpoint.script = [lambda _: says("There.")]
-
-    async def ask() -> None:
-        body = {"model": "m", "messages": [{"role": "user", "content": "Where?"}]}
-        async with httpx2.AsyncClient() as client:
-            assert (await client.post(f"{endpoint.url}/v1/chat/completions", json=body)).status_code == 200
-        with httpx2.Client() as client:
-            client.get(f"{endpoint.url}/v1/models")
-
-    trajectory = await capture_auto_trajectory(ask())
-    assert [message["content"] for message in trajectory.messages()] == ["Where?", "There."]
-    assert httpx2.AsyncClient.send.__module__ == "httpx2._client"
-
-
 async def test_the_returned_trajectory_holds_what_the_agent_asked(endpoint: Endpoint) -> None:
     endpoint.script = [lambda _: says("There.")]
     model = Model(name="m", project="p", inference_base_url=f"{endpoint.url}/v1", inference_api_key="none")
@@ -127,19 +100,6 @@ async def test_the_returned_trajectory_holds_what_the_agent_asked(endpoint: Endp
     trajectory = await wrap_rollout(model, rollout)(model, "Where?")
     assert [message["content"] for message in trajectory.messages()] == ["Where?", "There."]
     assert (len(list(trajectory.choices())), trajectory.reward) == (1, 0.5)
-
-
-async def test_an_agent_that_asked_nothing_is_an_error() -> None:
-    async def rollout() -> Trajectory:
-        return Trajectory()
-
-    with pytest.raises(RuntimeError, match="asked no chat model"):
-        await wrap_rollout(Model(name="m", project="p"), rollout)()
-
-
-def test_a_chat_model_is_made_inside_a_rollout_only() -> None:
-    with pytest.raises(RuntimeError, match="inside a rollout"):
-        init_chat_model()
 
 
 @pytest.mark.slow
@@ -181,3 +141,16 @@ async def test_every_token_of_an_agent_of_langgraph_is_trained(tmp_path: Path) -
         result = await model.train([group])
     sampled = sum(len(choice.model_dump()["token_ids"]) for member in group for choice in member.choices())
     assert (result.metrics["trajectories_trained"], result.metrics["tokens_trained"]) == (4, sampled)
+
+
+async def test_an_agent_that_asked_nothing_is_an_error() -> None:
+    async def rollout() -> Trajectory:
+        return Trajectory()
+
+    with pytest.raises(RuntimeError, match="asked no chat model"):
+        await wrap_rollout(Model(name="m", project="p"), rollout)()
+
+
+def test_a_chat_model_is_made_inside_a_rollout_only() -> None:
+    with pytest.raises(RuntimeError, match="inside a rollout"):
+        init_chat_model()

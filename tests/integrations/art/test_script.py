@@ -136,17 +136,6 @@ async def test_what_cannot_be_stops_with_one_sentence() -> None:
         LocalBackend(gpu_cost_per_hour_usd=2.0)
 
 
-@pytest.mark.filterwarnings("ignore::gavel.integrations.art.errors.IgnoredSetting")
-async def test_groups_may_be_plain_lists_of_trajectories(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(path=str(tmp_path)) as backend:
-        await model.register(backend)
-        groups = [list(group) for group in await art.gather_trajectory_groups(some_groups(model))]
-        result = await backend.train(model, groups)
-        await model.log(groups, metrics={"extra": 1.0}, step=result.step, split="train")
-        assert stored(tmp_path, "train", 1) == [3, 3]
-
-
 async def test_a_ruler_notebook_trains_tokens_on_judged_rewards(tmp_path: Path, endpoint: Endpoint) -> None:
     endpoint.script = [by_text]
     model, trained = a_model(), 0.0

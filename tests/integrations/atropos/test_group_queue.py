@@ -1,24 +1,19 @@
 """The queue on disk."""
 
-import contextlib
 import itertools
 import random
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from gavel.integrations.atropos.queue import (
-    EnvRegistration,
     GroupQueue,
     QueueError,
-    QueueFullError,
     TrainerRegistration,
     Waiting,
-    choose_at_least,
     choose_exactly,
 )
-from tests.integrations.atropos.groups import ENVIRONMENT, REGISTRATION, a_group
+from tests.integrations.atropos.groups import REGISTRATION, a_group
 
 
 def reopened(queue: GroupQueue) -> GroupQueue:
@@ -49,11 +44,6 @@ def test_a_body_that_is_sent_again_counts_once_even_after_it_was_trained(queue: 
     assert queue.waiting == []
 
 
-def test_two_equal_groups_of_one_request_are_two(queue: GroupQueue):
-    assert queue.accept([a_group(0), a_group(0)]) == [True, True]
-    assert len(queue.waiting) == 2
-
-
 def test_a_trained_group_is_gone_and_the_step_is_kept(queue: GroupQueue):
     queue.accept([a_group(0), a_group(1)])
     first, second = queue.waiting
@@ -77,25 +67,6 @@ def test_a_batch_that_was_not_delivered_is_lent_again(queue: GroupQueue):
     assert queue.lend([queue.waiting[0].id], step=2) == number + 1
 
 
-def test_a_full_queue_takes_nothing_of_a_request(tmp_path: Path):
-    queue = GroupQueue(tmp_path / "queue.sqlite", most_groups=2)
-    queue.accept([a_group(0)])
-    with pytest.raises(QueueFullError, match="--max-waiting"):
-        queue.accept([a_group(1), a_group(2)])
-    assert len(reopened(queue).waiting) == 1
-
-
-def test_environments_have_numbers_and_names_of_their_own(queue: GroupQueue):
-    registration = EnvRegistration.model_validate(ENVIRONMENT)
-    made = [queue.register_env(registration) for _ in range(2)]
-    made.append(queue.register_env(registration.model_copy(update={"desired_name": None})))
-    assert [(env.env_id, env.real_name) for env in made] == [(0, "desk_0"), (1, "desk_1"), (2, "env_0")]
-    assert queue.disconnect_env(1)
-    assert not queue.disconnect_env(9)
-    queue = reopened(queue)
-    assert [env.connected for env in queue.envs] == [True, False, True]
-
-
 def test_a_reset_forgets_all_but_never_a_batch_number(queue: GroupQueue):
     queue.register(TrainerRegistration.model_validate(REGISTRATION | {"starting_step": 5}))
     queue.start()
@@ -115,45 +86,12 @@ def test_a_second_process_is_refused(queue: GroupQueue, monkeypatch: pytest.Monk
         GroupQueue(queue.path)
 
 
-def test_a_file_of_a_later_version_is_refused(queue: GroupQueue):
-    queue.close()
-    with contextlib.closing(sqlite3.connect(queue.path)) as database, database:
-        database.execute("update facts set value = '99' where name = 'version'")
-    with pytest.raises(QueueError, match="version 99"):
-        GroupQueue(queue.path)
-
-
-def test_a_file_that_is_no_database_is_told(tmp_path: Path):
-    path = tmp_path / "queue.sqlite"
-    path.write_text("hello, this is not a database" * 100)
-    with pytest.raises(QueueError, match=r"queue\.sqlite"):
-        GroupQueue(path)
-
-
 def waiting(*sizes: int, env: int | None = None) -> list[Waiting]:
     return [Waiting(number, env, size) for number, size in enumerate(sizes)]
 
 
 def sizes(chosen: list[Waiting] | None) -> list[int] | None:
     return None if chosen is None else [group.size for group in chosen]
-
-
-@pytest.mark.parametrize(
-    ("queue", "batch", "expected"),
-    [
-        ([4, 8, 4], 8, [4, 4]),
-        ([6, 8], 8, [8]),
-        ([6], 8, None),
-        ([], 8, None),
-        ([16, 4, 4], 8, [4, 4]),
-        ([3, 3, 3], 8, None),
-        ([2, 2, 2, 2, 8], 8, [2, 2, 2, 2]),
-    ],
-)
-def test_a_batch_is_whole_groups_and_exactly_as_large_as_asked(
-    queue: list[int], batch: int, expected: list[int] | None
-):
-    assert sizes(choose_exactly(waiting(*queue), batch)) == expected
 
 
 def test_the_oldest_group_that_fits_is_always_taken():
@@ -170,9 +108,3 @@ def test_the_oldest_group_that_fits_is_always_taken():
         oldest = min(([group.id for group in each] for each in possible), default=None)
         chosen = choose_exactly(queue, batch)
         assert (None if chosen is None else [group.id for group in chosen]) == oldest
-
-
-def test_the_learner_takes_the_oldest_until_it_has_enough():
-    assert sizes(choose_at_least(waiting(3, 3, 3), 5)) == [3, 3]
-    assert sizes(choose_at_least(waiting(16, 3), 5)) == [16]
-    assert choose_at_least(waiting(3), 5) is None

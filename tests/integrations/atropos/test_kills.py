@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.integrations.atropos.groups import REGISTRATION, body
 from tests.integrations.atropos.served import AtroposServer
 
@@ -22,9 +21,9 @@ _DEADLINE = 600.0
 class Environment(threading.Thread):
     """Sends groups one after another, each until it is acknowledged; their `env_id` is their number."""
 
-    def __init__(self, url: str, count: int, **changes: object) -> None:
+    def __init__(self, url: str, count: int) -> None:
         super().__init__(daemon=True)
-        self.url, self.count, self.changes = url, count, changes
+        self.url, self.count = url, count
         self.accepted: list[int] = []
         self.stopped = threading.Event()
 
@@ -33,7 +32,7 @@ class Environment(threading.Thread):
             for number in range(self.count):
                 while not self.stopped.is_set():
                     try:
-                        answer = client.post("/scored_data", json=body(number, env_id=number, **self.changes))
+                        answer = client.post("/scored_data", json=body(number, env_id=number))
                     except httpx.TransportError:
                         time.sleep(0.01)
                         continue
@@ -96,44 +95,3 @@ def test_a_queue_for_another_trainer_survives_kills(tmp_path: Path):
         server.kill()
     seen = Counter(number for numbers in trainer.batches.values() for number in numbers)
     assert seen == Counter(range(groups))
-
-
-@pytest.mark.skipif(not THOROUGH, reason="it starts a learner many times: make test-kills")
-@pytest.mark.timeout(1500)
-def test_a_learner_trains_each_group_once_whatever_is_killed(tmp_path: Path):
-    kills, steps = 4, 10
-    chance = random.Random(2)
-    server = AtroposServer(
-        tmp_path, "--model", "embedded/returns-desk", "--steps", str(steps), "--batch-size", "8", "--wait-minutes", "4"
-    )
-    server.start()
-    groups = 2 * steps
-    environment = Environment(server.url, groups, **TRAINED)
-    environment.start()
-    try:
-        for _ in range(kills):
-            time.sleep(chance.uniform(0.0, 2.0))
-            server.kill()
-            if chance.random() < 0.5:  # also while it starts
-                server.begin()
-                time.sleep(chance.uniform(0.0, 8.0))
-                server.kill()
-            server.start()
-        assert server.wait() == 0, server.log.read_text()
-    finally:
-        environment.stopped.set()
-        server.kill()
-    run = tmp_path / "runs" / "atropos" / "returns-desk"
-    trained = Counter(
-        group.metadata["env_id"]
-        for step in range(1, steps + 1)
-        for group in TrajectoryStore(run / "trajectories" / "train" / f"{step:06d}.jsonl.zst")
-    )
-    assert environment.accepted == list(range(groups))
-    assert trained == Counter(range(groups))
-
-
-TRAINED = {
-    "size": 4,
-    "messages": [[{"role": "user", "content": "Go."}, {"role": "assistant", "content": "said"}]] * 4,
-}

@@ -14,6 +14,7 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.model import TrainableModel
+from tests.integrations.worth_judge import WorthJudge
 
 pytestmark = pytest.mark.slow
 CONFIG = TrainConfig(learning_rate=1e-3)
@@ -31,7 +32,7 @@ def a_group(number: int, **changes: Any) -> AtroposGroup:
                 {"role": "user", "content": f"Task {number}"},
                 {"role": "assistant", "content": f"first {member}"},
                 {"role": "user", "content": "Go on."},
-                {"role": "assistant", "content": f"second {member}"},
+                {"role": "assistant", "content": f"second, worth {member}0"},
             ]
             for member in range(4)
         ],
@@ -79,29 +80,6 @@ async def test_batches_are_the_oldest_groups_and_unknown_log_probs_are_those_of_
             assert all(value < 0 for value in choice.model_extra["token_logprobs"])
 
 
-async def test_the_member_with_the_best_score_gains_most(trained: Trained):
-    group = a_group(0)
-    trained.queue.accept([group, a_group(0, scores=[1.0, 0.5, 0.0, 0.0])])
-
-    async def likelihoods() -> list[float]:
-        from gavel.trainer.data.token_sequences import TokenSequence
-
-        found = []
-        for tokens in group.tokens:
-            sequence = TokenSequence()
-            sequence.extend(tokens[:3])
-            sequence.extend(tokens[3:4], logprobs=[0.0])
-            found.append(sequence)
-        return [values[0] for values in await trained.backend.logprobs(trained.model, found)]
-
-    before = await likelihoods()
-    await trained.until(1)
-    after = await likelihoods()
-    gains = [new - old for new, old in zip(after, before, strict=True)]
-    assert gains[0] == max(gains)
-    assert gains[0] > min(gains) + 1e-3
-
-
 async def test_a_group_that_the_checkpoint_holds_is_not_trained_again(trained: Trained):
     trained.queue.accept([a_group(number) for number in range(4)])
     kept = trained.queue.trained
@@ -114,21 +92,8 @@ async def test_a_group_that_the_checkpoint_holds_is_not_trained_again(trained: T
 
 
 async def test_a_judge_scores_anew_and_the_environments_score_stays_a_metric(trained: Trained):
-    async def prefers_the_last(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-        import json
-        import re
-
-        asked = json.dumps(messages)
-        labels = re.findall(r"[A-Z0-9]{4}", json.dumps(schema))
-        scores = []
-        for label in dict.fromkeys(labels):
-            member = re.search(rf"{label}.*?second (\d)", asked, re.DOTALL)
-            if member is not None:
-                scores.append({"trajectory_id": label, "explanation": "", "score": int(member[1]) / 3})
-        return json.dumps({"scores": scores})
-
     trained.queue.accept([a_group(0), a_group(1)])
-    await trained.until(1, Judge(prefers_the_last, orders=1))
+    await trained.until(1, WorthJudge())
     (group, _) = await trained.backend.logged(trained.model, "train", 1)
     assert [trajectory.metrics[SENT_SCORE] for trajectory in group] == [1.0, 0.0, 0.0, 0.0]
     assert group.judgement is not None

@@ -9,11 +9,11 @@ from aiohttp import web
 
 
 @asynccontextmanager
-async def running(app: web.Application) -> AsyncGenerator[str]:
+async def running(app: web.Application, port: int = 0) -> AsyncGenerator[str]:
     """Serves the application; its URL."""
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -22,7 +22,7 @@ async def running(app: web.Application) -> AsyncGenerator[str]:
 
 
 @contextmanager
-def in_a_thread(app: web.Application) -> Generator[str]:
+def in_a_thread(app: web.Application, port: int = 0) -> Generator[str]:
     """The same, for a test that itself waits."""
     started: threading.Event = threading.Event()
     found: list[str] = []
@@ -30,7 +30,7 @@ def in_a_thread(app: web.Application) -> Generator[str]:
     over = asyncio.Event()
 
     async def serve() -> None:
-        async with running(app) as url:
+        async with running(app, port) as url:
             found.append(url)
             started.set()
             await over.wait()

@@ -17,12 +17,6 @@ ACTION = {
     "properties": {"metadata": {"type": "object"}, "number": {"type": "integer"}},
     "required": ["number"],
 }
-WORDS = {
-    "title": "Say",
-    "type": "object",
-    "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}},
-    "required": ["message"],
-}
 
 
 def observation(hint: str, reward: float | None = None, done: bool = False) -> dict[str, Any]:
@@ -170,3 +164,11 @@ class StandIn:
             case fault:
                 raise AssertionError(fault)
         return True
+
+
+WORDS = {
+    "title": "Say",
+    "type": "object",
+    "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}},
+    "required": ["message"],
+}

@@ -1,6 +1,7 @@
 """Conversations of every vendor become the same OpenAI chat messages."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,84 +13,73 @@ from gavel.scenarios.formats.chat import as_chat, messages
 from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.formats.row import RowError
 
-ARGUMENTS = '{"order": 7}'
+VALUES, STATE = {"order": 7}, {"state": "sent"}
+ARGUMENTS, RESULT = '{"order": 7}', '{"state": "sent"}'
+SYSTEM = {"role": "system", "content": "You run a desk."}
+ASK = {"role": "user", "content": "Where is 7?"}
+ANSWER = {"role": "assistant", "content": "On its way."}
 
 
 def call(identity: str = "c1", name: str = "look_up", arguments: str = ARGUMENTS) -> dict[str, Any]:
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "content": list(parts)}
-
-
-def expected(**said: Any) -> list[dict[str, Any]]:
-    return [
-        {"role": "system", "content": "You run a desk."},
-        {"role": "user", "content": "Where is 7?"},
-        {"role": "assistant", "content": None, **said, "tool_calls": [call()]},
-        {"role": "tool", "tool_call_id": "c1", "content": "on its way"},
-        {"role": "assistant", "content": "On its way."},
-    ]
-
-
-SYSTEM, ASK, ANSWER = expected()[0], expected()[1], expected()[4]
-RESULT = {"role": "tool", "tool_call_id": "c1", "content": "on its way"}
-
-
 def calling(form: Any) -> list[Any]:
-    return [SYSTEM, ASK, {"role": "assistant", "content": None, "tool_calls": [form]}, RESULT, ANSWER]
+    answered = {"role": "tool", "tool_call_id": "c1", "content": RESULT}
+    return [SYSTEM, ASK, {"role": "assistant", "content": None, "tool_calls": [form]}, answered, ANSWER]
 
 
+def parts(role: str, *given: Any) -> dict[str, Any]:
+    return {"role": role, "parts": list(given)}
+
+
+def blocks(role: str, *given: Any) -> dict[str, Any]:
+    return {"role": role, "content": list(given)}
+
+
+LOOKS = {"name": "look_up", "args": VALUES}
+GEMINI = [
+    parts("user", {"text": "Where is 7?"}),
+    parts("model", {"functionCall": LOOKS}),
+    parts("user", {"functionResponse": {"name": "look_up", "response": STATE}}),
+    parts("model", {"text": "On its way."}),
+]
+BEDROCK = [
+    blocks("user", {"text": "Where is 7?"}, {"cachePoint": {"type": "default"}}),
+    blocks("assistant", {"toolUse": {"toolUseId": "t", "name": "look_up", "input": VALUES}}),
+    blocks("user", {"toolResult": {"toolUseId": "t", "content": [{"json": STATE}], "status": "success"}}),
+    blocks("assistant", {"text": "On its way."}),
+]
+SDK = {"toolCallId": "t", "toolName": "look_up"}
 CONVERSATIONS: dict[str, tuple[str, list[Any]]] = {
-    "openai": ("OpenAI messages", expected()),
+    "openai": ("OpenAI messages", calling(call())),
     "arguments as an object": (
         "OpenAI messages",
-        calling({"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": {"order": 7}}}),
+        calling({"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": VALUES}}),
     ),
-    "flat calls": ("OpenAI messages", calling({"id": "c1", "name": "look_up", "arguments": {"order": 7}})),
+    "flat calls": ("OpenAI messages", calling({"id": "c1", "name": "look_up", "arguments": VALUES})),
     "calls as JSON text": ("OpenAI messages", calling(json.dumps(call()))),
-    "inspect": (
-        "OpenAI messages",
-        calling({"id": "c1", "function": "look_up", "arguments": {"order": 7}, "type": "function"}),
-    ),
-    "null fields": ("OpenAI messages", [{**message, "name": None, "refusal": None} for message in expected()]),
+    "inspect": ("OpenAI messages", calling({"id": "c1", "function": "look_up", "arguments": VALUES})),
+    "null fields": ("OpenAI messages", [{**each, "name": None, "refusal": None} for each in calling(call())]),
     "anthropic": (
         "Anthropic messages",
         [
             SYSTEM,
-            {"role": "user", "content": [{"type": "text", "text": "Where is 7?"}]},
-            {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "id": "c1", "name": "look_up", "input": {"order": 7}}],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {
-                        "type": "tool_result",
-                        "tool_use_id": "c1",
-                        "content": [{"type": "text", "text": "on its way"}],
-                    }
-                ],
-            },
+            blocks("user", {"type": "text", "text": "Where is 7?"}),
+            blocks("assistant", {"type": "tool_use", "id": "c1", "name": "look_up", "input": VALUES}),
+            blocks("user", {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": RESULT}]}),
             ANSWER,
         ],
     ),
     "responses": (
         "OpenAI Responses items",
         [
-            {"role": "system", "content": "You run a desk."},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Where is 7?"}]},
+            SYSTEM,
+            {"type": "message", **blocks("user", {"type": "input_text", "text": "Where is 7?"})},
             {"type": "function_call", "id": "fc1", "call_id": "c1", "name": "look_up", "arguments": ARGUMENTS},
-            {"type": "function_call_output", "call_id": "c1", "output": "on its way"},
-            {
-                "type": "message",
-                "id": "m1",
-                "role": "assistant",
-                "status": "completed",
-                "content": [{"type": "output_text", "text": "On its way.", "annotations": []}],
-            },
+            {"type": "function_call_output", "call_id": "c1", "output": RESULT},
+            {"type": "message", "id": "m1"}
+            | blocks("assistant", {"type": "output_text", "text": "On its way.", "annotations": []}),
         ],
     ),
     "langchain": (
@@ -97,37 +87,98 @@ CONVERSATIONS: dict[str, tuple[str, list[Any]]] = {
         [
             {"type": "system", "content": "You run a desk."},
             {"type": "human", "content": "Where is 7?", "additional_kwargs": {}, "id": None},
-            {"type": "ai", "content": None, "tool_calls": [{"name": "look_up", "args": {"order": 7}, "id": "c1"}]},
-            {"type": "tool", "content": "on its way", "tool_call_id": "c1", "status": "success"},
+            {"type": "ai", "content": None, "tool_calls": [{**LOOKS, "id": "c1"}]},
+            {"type": "tool", "content": RESULT, "tool_call_id": "c1", "status": "success"},
             {"lc": 1, "type": "constructor", "id": ["x", "AIMessage"], "kwargs": {"content": "On its way."}},
+        ],
+    ),
+    "sharegpt": (
+        "ShareGPT",
+        [
+            {"from": "human", "value": "Where is 7?"},
+            {"from": "function_call", "value": '{"name": "look_up", "arguments": {"order": 7}}'},
+            {"from": "observation", "value": RESULT},
+            {"from": "gpt", "value": "On its way."},
+        ],
+    ),
+    "gemini": ("Gemini contents", GEMINI),
+    "gemini in snake case": (
+        "Gemini contents",
+        [
+            GEMINI[0],
+            parts("model", {"function_call": {"id": "c", **LOOKS}}),
+            parts("function", {"function_response": {"id": "c", "name": "look_up", "response": STATE}}),
+            GEMINI[3],
+        ],
+    ),
+    "bedrock": ("Bedrock Converse messages", BEDROCK),
+    "parts of the AI SDK": (
+        "messages with parts",
+        [
+            {"id": "1", **parts("user", {"type": "text", "text": "Where is 7?"})},
+            parts(
+                "assistant",
+                {"type": "step-start"},
+                {"type": "tool-look_up", "toolCallId": "t", "state": "output-available", "input": VALUES}
+                | {"output": STATE},
+                {"type": "text", "text": "On its way.", "state": "done"},
+            ),
+        ],
+    ),
+    "invocations of the AI SDK": (
+        "AI SDK messages",
+        [ASK, {**ANSWER, "toolInvocations": [{**SDK, "state": "result", "args": VALUES, "result": STATE}]}],
+    ),
+    "messages of the AI SDK": (
+        "AI SDK messages",
+        [
+            ASK,
+            blocks("assistant", {"type": "tool-call", **SDK, "input": VALUES}),
+            blocks("tool", {"type": "tool-result", **SDK, "output": {"type": "json", "value": STATE}}),
+            ANSWER,
+        ],
+    ),
+    "parts of OpenTelemetry": (
+        "messages with parts",
+        [
+            parts("user", {"type": "text", "content": "Where is 7?"}),
+            parts("assistant", {"type": "tool_call", "id": "t", "name": "look_up", "arguments": VALUES}),
+            parts("tool", {"type": "tool_call_response", "id": "t", "response": STATE}),
+            parts("assistant", {"type": "text", "content": "On its way."}) | {"finish_reason": "stop"},
+        ],
+    ),
+    "pydantic ai": (
+        "Pydantic AI messages",
+        [
+            {"kind": kind, "parts": [part]}
+            for kind, part in (
+                ("request", {"part_kind": "user-prompt", "content": "Where is 7?"}),
+                ("response", {"part_kind": "tool-call", "tool_name": "look_up", "args": VALUES, "tool_call_id": "t"}),
+                (
+                    "request",
+                    {"part_kind": "tool-return", "tool_name": "look_up", "content": STATE, "tool_call_id": "t"},
+                ),
+                ("response", {"part_kind": "text", "content": "On its way."}),
+            )
         ],
     ),
 }
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_every_vendor_s_conversation_becomes_the_same_messages(name: str) -> None:
+def test_every_vendor_s_conversation_becomes_the_same_messages(tmp_path: Path, name: str) -> None:
     form, items = CONVERSATIONS[name]
-    found, told = messages(items, "f:1")
-    text = [message for message in found if message.get("content") != [{"type": "text", "text": "Where is 7?"}]]
-    assert text == [message for message in expected() if len(text) == 5 or message != ASK]
-    assert told == form
-    assert messages(json.dumps(items), "f:1")[0] == found
-
-
-def test_sharegpt_turns_with_calls_and_results_are_linked() -> None:
-    turns = [
-        {"from": "system", "value": "You run a desk."},
-        {"from": "human", "value": "Where is 7?"},
-        {"from": "function_call", "value": '{"name": "look_up", "arguments": {"order": 7}}'},
-        {"from": "observation", "value": "on its way"},
-        {"from": "gpt", "value": "On its way."},
-    ]
-    found, told = messages(turns, "f:1")
-    identity = found[2]["tool_calls"][0]["id"]
-    assert identity
-    assert json.loads(json.dumps(found).replace(identity, "c1")) == expected()
-    assert told == "ShareGPT"
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (items, items)))
+    reading = read_file(tmp_path / "rows.jsonl")
+    assert reading.summary == f"reads as: {form}, 2 rows in 1 group by opening messages"
+    assert messages(json.dumps(items), "f:1") == messages(items, "f:1")
+    for trajectory in reading.groups[0]:
+        asked, called, result, answer = [each for each in trajectory.messages() if each != SYSTEM]
+        assert asked["content"] in ("Where is 7?", [{"type": "text", "text": "Where is 7?"}])
+        (made,) = called["tool_calls"]
+        assert (called["role"], called["content"] or None, made) == ("assistant", None, call(made["id"]))
+        assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", made["id"], RESULT)
+        assert (answer["role"], answer["content"]) == ("assistant", "On its way.")
 
 
 def test_older_function_calls_become_tool_calls() -> None:
@@ -141,18 +192,6 @@ def test_older_function_calls_become_tool_calls() -> None:
     assert "function_call" not in asked
     assert result["role"] == "tool"
     assert result["tool_call_id"] == asked["tool_calls"][0]["id"]
-
-
-def test_thoughts_of_anthropic_and_responses_become_reasoning() -> None:
-    blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "Here."}]
-    (said,), _ = messages([{"role": "assistant", "content": blocks}], "f:1")
-    assert said == {"role": "assistant", "content": "Here.", "reasoning_content": "Hm."}
-    items = [
-        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Here."}]},
-    ]
-    (said,), _ = messages(items, "f:1")
-    assert said == {"role": "assistant", "content": "Here.", "reasoning_content": "Hm."}
 
 
 def test_parallel_calls_of_responses_are_one_turn() -> None:
@@ -179,36 +218,30 @@ def test_calls_that_a_vendor_runs_keep_their_place_and_their_fields() -> None:
     assert found[1]["content"] == [{"type": "web_search_result", "url": "u"}]
 
 
+AUDIO = {"type": "input_audio", "input_audio": {"data": "x"}}
+PNG = {"type": "base64", "media_type": "image/png", "data": "x"}
+
+
 @pytest.mark.parametrize(
-    ("item", "kept"),
+    ("message", "kept"),
     [
+        (blocks("user", AUDIO), AUDIO),
         (
-            user({"type": "input_audio", "input_audio": {"data": "x"}}),
-            {"type": "input_audio", "input_audio": {"data": "x"}},
-        ),
-        (
-            user({"type": "document", "source": {"data": "x"}}),
-            {"type": "document", "source": {"data": "x"}},
-        ),
-        (
-            {
-                "role": "user",
-                "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}],
-            },
+            blocks("user", {"type": "image", "source": PNG}),
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,x"}},
         ),
         (
-            {
-                "role": "user",
-                "content": [{"type": "input_image", "image_url": "https://x"}, {"type": "input_text", "text": ""}],
-            },
+            blocks("user", {"type": "input_image", "image_url": "https://x"}, {"type": "input_text", "text": ""}),
             {"type": "image_url", "image_url": {"url": "https://x"}},
         ),
         ({"type": "item_reference", "id": "i"}, {"type": "item_reference", "id": "i"}),
+        (parts("user", {"fileData": {"fileUri": "gs://x"}}), {"fileData": {"fileUri": "gs://x"}}),
+        (parts("user", {"type": "file", "url": "https://x"}), {"type": "file", "url": "https://x"}),
+        (blocks("user", {"document": {"format": "pdf"}}), {"document": {"format": "pdf"}}),
     ],
 )
-def test_what_is_no_text_stays_in_the_content(item: dict[str, Any], kept: dict[str, Any]) -> None:
-    (said,), _ = messages([item], "f:1")
+def test_what_is_no_text_stays_in_the_content(message: dict[str, Any], kept: dict[str, Any]) -> None:
+    ((said,), _) = messages([message], "f:1")
     assert said["content"][0] == kept
 
 
@@ -256,144 +289,13 @@ def test_a_block_and_a_call_of_one_id_are_one_where_they_say_the_same(block: dic
     assert len(said["tool_calls"]) == calls
 
 
-ASKED = {"role": "user", "content": "Where is order 7?"}
-FUNCTION = {"name": "look_up", "arguments": '{"id": 7}'}
-SAID = {"role": "assistant", "content": "It is on its way."}
-VALUES, STATE = {"id": 7}, {"state": "sent"}
-
-
-def parts(role: str, *given: Any) -> dict[str, Any]:
-    return {"role": role, "parts": list(given)}
-
-
-def blocks(role: str, *given: Any) -> dict[str, Any]:
-    return {"role": role, "content": list(given)}
-
-
-FORMS: list[tuple[str, list[Any]]] = [
-    (
-        "Gemini contents",
-        [
-            parts("user", {"text": "Where is order 7?"}),
-            parts("model", {"functionCall": {"name": "look_up", "args": VALUES}}),
-            parts("user", {"functionResponse": {"name": "look_up", "response": STATE}}),
-            parts("model", {"text": "It is on its way."}),
-        ],
-    ),
-    (
-        "Gemini contents",
-        [
-            parts("user", {"text": "Where is order 7?"}),
-            parts("model", {"function_call": {"id": "c", "name": "look_up", "args": VALUES}}),
-            parts("function", {"function_response": {"id": "c", "name": "look_up", "response": STATE}}),
-            parts("model", {"text": "It is on its way."}),
-        ],
-    ),
-    (
-        "Bedrock Converse messages",
-        [
-            blocks("user", {"text": "Where is order 7?"}, {"cachePoint": {"type": "default"}}),
-            blocks("assistant", {"toolUse": {"toolUseId": "t", "name": "look_up", "input": VALUES}}),
-            blocks("user", {"toolResult": {"toolUseId": "t", "content": [{"json": STATE}], "status": "success"}}),
-            blocks("assistant", {"text": "It is on its way."}),
-        ],
-    ),
-    (
-        "messages with parts",
-        [
-            {"id": "1", **parts("user", {"type": "text", "text": "Where is order 7?"})},
-            parts(
-                "assistant",
-                {"type": "step-start"},
-                {"type": "tool-look_up", "toolCallId": "t", "state": "output-available", "input": VALUES}
-                | {"output": STATE},
-                {"type": "step-start"},
-                {"type": "text", "text": "It is on its way.", "state": "done"},
-            ),
-        ],
-    ),
-    (
-        "AI SDK messages",
-        [
-            ASKED,
-            {"role": "assistant", "content": "It is on its way."}
-            | {
-                "toolInvocations": [
-                    {"state": "result", "toolCallId": "t", "toolName": "look_up", "args": VALUES, "result": STATE}
-                ]
-            },
-        ],
-    ),
-    (
-        "AI SDK messages",
-        [
-            ASKED,
-            blocks("assistant", {"type": "tool-call", "toolCallId": "t", "toolName": "look_up", "input": VALUES}),
-            blocks(
-                "tool",
-                {"type": "tool-result", "toolCallId": "t", "toolName": "look_up"}
-                | {"output": {"type": "json", "value": STATE}},
-            ),
-            SAID,
-        ],
-    ),
-    (
-        "messages with parts",
-        [
-            parts("user", {"type": "text", "content": "Where is order 7?"}),
-            parts("assistant", {"type": "tool_call", "id": "t", "name": "look_up", "arguments": VALUES}),
-            parts("tool", {"type": "tool_call_response", "id": "t", "response": STATE}),
-            parts("assistant", {"type": "text", "content": "It is on its way."}) | {"finish_reason": "stop"},
-        ],
-    ),
-    (
-        "Pydantic AI messages",
-        [
-            {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Where is order 7?"}]},
-            {
-                "kind": "response",
-                "parts": [{"part_kind": "tool-call", "tool_name": "look_up", "args": VALUES, "tool_call_id": "t"}],
-            },
-            {
-                "kind": "request",
-                "parts": [{"part_kind": "tool-return", "tool_name": "look_up", "content": STATE, "tool_call_id": "t"}],
-            },
-            {"kind": "response", "parts": [{"part_kind": "text", "content": "It is on its way."}]},
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("form", "items"), FORMS)
-def test_a_conversation_with_a_tool_is_read(form: str, items: list[Any]) -> None:
-    said, name = messages(items, "f:1")
-    assert name == form
-    asked, called, result, answer = said
-    assert (asked["role"], asked["content"]) == ("user", "Where is order 7?")
-    (call,) = called["tool_calls"]
-    assert (called["role"], call["function"]) == ("assistant", FUNCTION)
-    assert (result["role"], result["tool_call_id"], json.loads(result["content"])) == ("tool", call["id"], STATE)
-    assert (answer["role"], answer["content"]) == ("assistant", "It is on its way.")
-
-
-@pytest.mark.parametrize(("form", "items"), FORMS)
-@pytest.mark.parametrize("holder", ["messages", "contents", "conversation", None])
-def test_files_of_them_are_grouped_by_what_was_asked(
-    tmp_path: Path, form: str, items: list[Any], holder: str | None
-) -> None:
-    path = tmp_path / "rows.jsonl"
-    rows = [items, items] if holder is None else [{holder: items}, {holder: items}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_file(path).summary == f"reads as: {form}, 2 rows in 1 group by opening messages"
-
-
 @pytest.mark.parametrize(
     "row",
     [
-        {"systemInstruction": {"parts": [{"text": "You run a desk."}]}, "contents": FORMS[0][1]},
-        {"system_instruction": "You run a desk.", "contents": FORMS[0][1]},
-        {"system": [{"text": "You run a desk."}], "messages": FORMS[2][1]},
-        {"system_prompt": "You run a desk.", "messages": [ASKED, SAID]},
+        {"systemInstruction": {"parts": [{"text": "You run a desk."}]}, "contents": GEMINI},
+        {"system_instruction": "You run a desk.", "contents": GEMINI},
+        {"system": [{"text": "You run a desk."}], "messages": BEDROCK},
+        {"system_prompt": "You run a desk.", "messages": [ASK, ANSWER]},
         {"messages": [{"kind": "request", "parts": [{"part_kind": "system-prompt", "content": "You run a desk."}]}]},
     ],
 )
@@ -406,73 +308,29 @@ def test_the_system_s_instruction_stands_first(tmp_path: Path, row: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    "items",
     [
-        (parts("model", {"text": "Hm.", "thought": True}, {"text": "Yes."}), ("Yes.", "Hm.")),
-        (
-            blocks("assistant", {"reasoningContent": {"reasoningText": {"text": "Hm."}}}, {"text": "Yes."}),
-            ("Yes.", "Hm."),
-        ),
-        (parts("assistant", {"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Yes."}), ("Yes.", "Hm.")),
+        [
+            blocks(
+                "assistant", {"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "Yes."}
+            )
+        ],
+        [
+            {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]},
+            {"type": "message", **blocks("assistant", {"type": "output_text", "text": "Yes."})},
+        ],
+        [parts("model", {"text": "Hm.", "thought": True}, {"text": "Yes."})],
+        [blocks("assistant", {"reasoningContent": {"reasoningText": {"text": "Hm."}}}, {"text": "Yes."})],
+        [parts("assistant", {"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Yes."})],
     ],
+    ids=["anthropic", "responses", "gemini", "bedrock", "parts"],
 )
-def test_thoughts_stand_apart(message: dict[str, Any], expected: tuple[str, str]) -> None:
-    ((said,), _) = messages([message], "f:1")
-    assert (said["content"], said["reasoning_content"]) == expected
+def test_thoughts_stand_apart(items: list[Any]) -> None:
+    ((said,), _) = messages(items, "f:1")
+    assert said == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        parts("user", {"fileData": {"fileUri": "gs://x", "mimeType": "video/mp4"}}),
-        parts("user", {"text": "Look:"}, {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}),
-        parts("user", {"type": "file", "mediaType": "application/pdf", "url": "https://x"}),
-        blocks("user", {"text": "Read:"}, {"document": {"format": "pdf", "source": {"bytes": "JVBERi0="}}}),
-    ],
-)
-def test_what_has_no_counterpart_stays_as_it_is(message: dict[str, Any]) -> None:
-    ((said,), _) = messages([message], "f:1")
-    given = message.get("parts") or message["content"]
-    assert given[-1] in said["content"]
-
-
-WORDS = [
-    "role",
-    "content",
-    "type",
-    "text",
-    "id",
-    "name",
-    "parts",
-    "tool_calls",
-    "function",
-    "arguments",
-    "from",
-    "value",
-    "lc",
-    "kwargs",
-    "data",
-    "call_id",
-    "output",
-    "input",
-    "toolUse",
-    "toolResult",
-    "functionCall",
-    "functionResponse",
-    "args",
-    "part_kind",
-    "summary",
-    "user",
-    "assistant",
-    "tool",
-    "message",
-    "tool_use",
-    "human",
-    "ai",
-    "reasoning",
-    "function_call_output",
-    "image_url",
-]
+WORDS = sorted(set(re.findall(r'"(\w+)"', json.dumps(list(CONVERSATIONS.values())))))
 JSON = st.recursive(
     st.sampled_from(WORDS) | st.none() | st.booleans() | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),

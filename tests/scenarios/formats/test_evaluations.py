@@ -1,4 +1,4 @@
-"""Results of evaluation tools in the forms that their packages write, and tables whose columns a user names."""
+"""Results of evaluation tools, tables whose columns a user names, and logs of requests with their responses."""
 
 import json
 from pathlib import Path
@@ -54,13 +54,6 @@ def test_rollouts_without_a_measurement_have_failed(tmp_path: Path) -> None:
     assert [each.status_reason for each in group][:2] == ["the sandbox was lost", "agent_run_error"]
 
 
-def test_transitions_of_nemo_gym_are_one_conversation(tmp_path: Path) -> None:
-    row = rollout("42")
-    items = row["response"]["output"]
-    row["response"]["output"] = [items[:2], items]
-    assert len(said(reading_of(tmp_path, [row]))) == 4
-
-
 def result(output: Any, prompt: str = "2 + 2?", **more: Any) -> dict[str, Any]:
     return {
         **{"prompt": {"raw": prompt, "label": "{{q}}", "config": {}}, "vars": {"q": "2 + 2?"}, "testIdx": 0},
@@ -112,17 +105,6 @@ def test_a_test_run_of_deepeval_is_read_with_what_was_retrieved_and_called(tmp_p
     assert reading.groups[0].trajectories[0].metrics["independent_reward"] == 0.75
 
 
-def test_a_test_run_of_deepeval_that_lacks_fields_is_read(tmp_path: Path) -> None:
-    asked = {"name": "t", "input": "Capital?", "expectedOutput": "Paris"}
-    reading = reading_of(tmp_path, {"testCases": [asked, {**asked, "actualOutput": "Lyon"}]})
-    assert [said(reading)[-1], reading.notes[0]] == [
-        ("assistant", "Lyon"),
-        "left out: 1 × test case without an output",
-    ]
-    reading = reading_of(tmp_path, {"conversationalTestCases": [{"name": "c", "turns": TURNS}]})
-    assert said(reading)[-1] == ("assistant", "Hello")
-
-
 @pytest.mark.parametrize(("asked", "answered"), [("user_input", "response"), ("prompt", "completion")])
 def test_a_table_by_columns_is_its_rows_and_other_objects_are_refused(
     tmp_path: Path, asked: str, answered: str
@@ -161,16 +143,6 @@ def test_samples_of_ragas_are_read(tmp_path: Path) -> None:
     assert [each.metrics for each in reading.groups[0]] == [{"faithfulness": 0.5, "independent_reward": 0.5}, {}]
 
 
-def test_conversations_and_earlier_samples_of_ragas_are_read(tmp_path: Path) -> None:
-    items = [{"content": "Hi", "type": "human"}, {"content": "Hello", "type": "ai", "tool_calls": []}]
-    reading = reading_of(tmp_path, [{"user_input": items, "reference": "greets"}])
-    assert said(reading) == [("user", "Hi"), ("assistant", "Hello")]
-    earlier = {"question": "Capital?", "answer": "Lyon", "contexts": ["c"], "ground_truth": "Paris"}
-    reading = reading_of(tmp_path, [earlier], "earlier.json")
-    assert said(reading)[-1] == ("assistant", "Lyon")
-    assert reading.groups[0].metadata["reference"] == "Paris"
-
-
 TABLE = 'id,ask,ours,theirs,answer\n7,Q,"{""a"": 1}",b,gold\n8,Q,c,d,gold\n'
 
 
@@ -182,12 +154,6 @@ def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> No
     reading = read_file(tmp_path / "t.csv", "id", Columns("ask", ("answer",)))
     assert [len(group) for group in reading.groups] == [1, 1]
     assert "answer" not in reading.groups[0].metadata
-
-
-def test_a_column_of_several_answers_is_as_many_attempts(tmp_path: Path) -> None:
-    rows = [{"ask": "Capital?", "gens": ["Canberra", "Sydney"]}, {"ask": "Capital?", "gens": ["Perth"]}]
-    reading = reading_of(tmp_path, rows, columns=Columns("ask", ("gens",)))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["Canberra", "Sydney", "Perth"]
 
 
 def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
@@ -206,63 +172,103 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     assert said(reading) == [("user", "Q"), ("assistant", "x")]
 
 
-def test_what_was_expected_is_never_proposed_as_the_answer(tmp_path: Path) -> None:
-    with pytest.raises(RowError) as error:
-        reading_of(tmp_path, [{"input": "Q", "expected_output": "gold", "mine": "x"}])
-    assert "--answer-column COLUMN" in error.value.remedy
+ASKED = {"role": "user", "content": "Where?"}
+CHAT = {"model": "m", "messages": [ASKED]}
+BEDROCK = {"messages": [{"role": "user", "content": [{"text": "Where?"}]}]}
+GEMINI = {"contents": [{"parts": [{"text": "Where?"}]}]}
 
 
-HARNESS: dict[str, Any] = {
-    "doc_id": 0,
-    "doc": {"question": "How many eggs are left?", "answer": "She sells 9 of 16. #### 7"},
-    "target": "She sells 9 of 16. #### 7",
-    "arguments": {"gen_args_0": {"arg_0": "Question: How many eggs are left?\nAnswer:", "arg_1": {"until": []}}},
-    "resps": [["There are 7 left."]],
-    "filtered_resps": ["There are 7 left."],
-    "prompt_hash": "9f86d081884c7d659a2feaa0c55ad015",
+def completion(text: str, why: str = "stop") -> dict[str, Any]:
+    return {"choices": [{"index": 0, "finish_reason": why, "message": {"role": "assistant", "content": text}}]}
+
+
+def claude(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
+
+
+def candidate(text: str) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}]}
+
+
+def converse(text: str) -> dict[str, Any]:
+    return {"output": {"message": {"role": "assistant", "content": [{"text": text}]}}, "stopReason": "end_turn"}
+
+
+def response(text: str) -> dict[str, Any]:
+    return {"output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}]}
+
+
+LOGS: dict[str, Any] = {
+    "proxy": lambda text: {"request": CHAT, "response": completion(text)},
+    "proxy, as text": lambda text: {"request": json.dumps(CHAT), "response": json.dumps(completion(text))},
+    "proxy, with bodies": lambda text: {
+        "request": {"url": "/v1", "body": CHAT},
+        "response": {"body": completion(text)},
+    },
+    "Anthropic": lambda text: {"request": CHAT, "response": claude(text)},
+    "Responses": lambda text: {"request": {"input": "Where?"}, "response": response(text)},
+    "LiteLLM": lambda text: {"id": text, "call_type": "acompletion", **CHAT, "response": completion(text)},
+    "Vertex batch": lambda text: {"status": "", "request": GEMINI, "response": candidate(text)},
+    "Bedrock batch": lambda text: {"recordId": text, "modelInput": CHAT, "modelOutput": claude(text)},
+    "Bedrock log": lambda text: {
+        "schemaType": "ModelInvocationLog",
+        "timestamp": text,
+        "input": {"inputBodyJson": BEDROCK},
+        "output": {"outputBodyJson": converse(text)},
+    },
 }
 
 
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_calls_with_one_request_are_a_group(tmp_path: Path, log: Any) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(log(text)) + "\n" for text in ("one", "two")))
+    reading = read_file(path)
+    assert reading.summary == "reads as: requests with responses, 2 rows in 1 group by opening messages"
+    assert [each.messages()[0]["content"] for each in reading.groups[0]] == ["Where?", "Where?"]
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["one", "two"]
+    assert reading.notes == []
+
+
+@pytest.mark.parametrize("body", [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}, None, {"choices": []}])
+def test_failed_requests_are_counted(tmp_path: Path, body: Any) -> None:
+    rows = [{"request": CHAT, "response": each} for each in (completion("one", "length"), body)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reading = read_file(path)
+    assert [each.status for group in reading.groups for each in group] == ["truncated"]
+    assert reading.notes[0].startswith("left out: 1 × request failed (")
+
+
+@pytest.mark.parametrize("wrap", [list, lambda rows: {"requests": rows}])
+def test_a_batch_finds_its_requests_in_a_json_document(tmp_path: Path, wrap: Any) -> None:
+    results = [{"custom_id": str(n), "result": {"type": "succeeded", "message": claude(str(n))}} for n in range(2)]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in results))
+    requests = [{"custom_id": str(n), "params": CHAT} for n in range(2)]
+    (tmp_path / "requests.json").write_text(json.dumps(wrap(requests), indent=1))
+    assert "2 rows in 1 group by opening" in read_file(tmp_path / "results.jsonl").summary
+
+
+MESSAGES = [{"role": "user", "content": "Where?"}]
+
+
 @pytest.mark.parametrize(
-    ("row", "proposed"),
+    ("row", "asked"),
     [
-        (HARNESS, "--prompt-column doc.question --answer-column filtered_resps;"),
-        (HARNESS | {"filtered_resps": [[-9.5, False]]}, "--prompt-column doc.question --answer-column COLUMN;"),
-        ({"prompt_key": "a81f", "answer": "x1-7f", "note": "a b"}, "--prompt-column COLUMN --answer-column COLUMN;"),
-        (
-            {"ex": {"query": "Who was it?", "reply": "Ada"}, "n": "x"},
-            "--prompt-column ex.query --answer-column ex.reply;",
-        ),
+        ({"input": "Where?", "gts": "here", "score": 0.5, "step": 1}, "Where?"),
+        ({"instruction": "Where?", "input": ""}, "Where?"),
+        ({"instruction": "Sum up.", "input": "A text."}, "Sum up.\n\nA text."),
+        ({"input": MESSAGES, "expected": None, "span_attributes": {"type": "llm"}}, "Where?"),
+        ({"input": {"question": "Where?"}}, "Where?"),
+        ({"input": json.dumps({"messages": MESSAGES})}, "Where?"),
     ],
 )
-def test_what_is_proposed_holds_text_as_a_person_writes_it(tmp_path: Path, row: dict[str, Any], proposed: str) -> None:
-    with pytest.raises(RowError) as error:
-        reading_of(tmp_path, [row])
-    assert proposed in error.value.remedy
-
-
-def test_what_is_proposed_for_a_sample_of_the_harness_is_read(tmp_path: Path) -> None:
-    reading = reading_of(tmp_path, [HARNESS], columns=Columns("doc.question", ("filtered_resps",)))
-    assert said(reading) == [("user", "How many eggs are left?"), ("assistant", "There are 7 left.")]
-
-
-@pytest.mark.parametrize(
-    ("columns", "option"),
-    [
-        (None, "--prompt-column COLUMN --answer-column answer"),
-        (Columns("ask", ("no",)), "--answer-column COLUMN"),
-        (Columns(None, ("ours",)), "--prompt-column COLUMN"),
-        (Columns("ask"), "--answer-column COLUMN"),
-    ],
-)
-def test_a_table_that_cannot_be_read_names_its_columns_and_the_option(
-    tmp_path: Path, columns: Columns | None, option: str
-) -> None:
-    (tmp_path / "t.csv").write_text(TABLE)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / "t.csv", columns=columns)
-    assert "id, ask, ours, theirs, answer" in error.value.message
-    assert option in error.value.remedy
+def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({**row, "output": text}) + "\n" for text in ("one", "two")))
+    reading = read_file(path)
+    assert reading.summary == "reads as: inputs and outputs, 2 rows in 1 group by opening messages"
+    assert [[m["content"] for m in each.messages()] for each in reading.groups[0]] == [[asked, "one"], [asked, "two"]]
 
 
 @pytest.mark.parametrize(
@@ -281,17 +287,3 @@ def test_an_error_names_columns_as_they_are_to_be_typed(
     with pytest.raises(RowError) as raised:
         read_file(tmp_path / "t.json", columns=columns)
     assert named in str(raised.value)
-
-
-def test_an_identifier_is_not_proposed_as_a_column(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text(json.dumps([{"question_id": "q1", "model_a": "m", "text": "y"}]))
-    with pytest.raises(RowError) as raised:
-        read_file(tmp_path / "t.json")
-    assert "question_id" not in raised.value.remedy
-
-
-def test_rows_stand_in_an_object_that_describes_them(tmp_path: Path) -> None:
-    rows = [{"prompt": "x", "completion": "a"}, {"prompt": "x", "completion": "b"}]
-    (tmp_path / "t.json").write_text(json.dumps({"version": 1, "data": rows}))
-    [group] = read_file(tmp_path / "t.json").groups
-    assert [each.messages()[-1]["content"] for each in group] == ["a", "b"]

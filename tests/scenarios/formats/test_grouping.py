@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.formats.grouping import asked, group, named_task
+from gavel.scenarios.formats.grouping import asked, group
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import Attempt, Row, WholeGroup
 from gavel.scenarios.trajectory import Trajectory
-from tests.judge.groups import choice, saying
+from tests.judge.groups import saying
 
 SYSTEM = {"role": "system", "content": "You run a desk."}
 
@@ -64,10 +64,6 @@ def test_openings_are_compared_whitespace_exact_and_up_to_the_first_request(
     assert (sizes(attempt(*one, assistant("x")), attempt(*other, assistant("y"))) == [2]) is together
 
 
-def test_a_sampled_choice_ends_the_opening() -> None:
-    assert sizes(attempt(user("a"), choice("x")), attempt(user("a"), choice("y"), user("more"))) == [2]
-
-
 @pytest.mark.parametrize("name", ["rubric", "reference", "criteria"])
 def test_rows_with_different_truths_are_different_tasks(name: str) -> None:
     attempts = [attempt(user("a"), assistant("x"), **{name: value}) for value in ("one", "two", "one")]
@@ -83,15 +79,6 @@ def test_by_puts_together_what_differs_but_tells() -> None:
     (note,) = found.notes
     assert "1 group put together by --by task_id begin with different messages" in note
     assert "task_id 7 (f:0 and f:1)" in note
-
-
-def test_a_format_s_own_task_is_split_where_the_openings_differ() -> None:
-    attempts = [attempt(user(text), assistant("x"), task={"id": 1}) for text in ("a", "a", "b", "b")]
-    found = group([*attempts, *(attempt(user("a"), assistant("x"), task={"id": 2}) for _ in range(2))], own="id")
-    assert [len(each) for each in found.groups] == [2, 2, 2]
-    assert found.by == "id"
-    (note,) = found.notes
-    assert "1 task with rows that begin with different messages" in note
 
 
 @pytest.mark.parametrize(
@@ -117,18 +104,6 @@ def test_by_opening_ignores_the_names_of_tasks() -> None:
     assert [each.metadata for each in group(named, "opening").groups] == [{"opening": 0}, {"opening": 1}]
 
 
-def test_names_of_tasks_are_not_told_where_the_openings_tell_the_tasks_apart() -> None:
-    found = group([attempt(user(str(n // 2)), assistant("x"), task_id=n // 2) for n in range(4)])
-    assert (found.by, [each.metadata for each in found.groups]) == ("opening messages", [{}, {}])
-
-
-def test_groups_of_one_are_told_with_the_fields_to_group_by() -> None:
-    attempts = [attempt(user(str(n // 2)), assistant("x"), task=None, problem=n) for n in range(3)]
-    (note,) = group(attempts).notes
-    assert "1 of 2 groups has one attempt" in note
-    assert "--by FIELD groups by a field (problem)" in note
-
-
 def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> None:
     same, mixed = saying("one", "two"), saying("one", "two")
     mixed.trajectories[1].messages_and_choices[0] = user("another request")
@@ -136,11 +111,6 @@ def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> N
     assert found.groups == [same, mixed]
     assert found.by == ""
     assert "1 group put together as they stand in the file" in found.notes[0]
-
-
-def test_by_is_told_to_be_of_no_use_for_groups() -> None:
-    found = group([WholeGroup(saying("one", "two"), Row("f:1", {}), "x")], "task")
-    assert found.notes == ["--by task is not used: the file holds groups already."]
 
 
 def test_examples_in_a_prompt_are_part_of_what_was_asked() -> None:
@@ -178,26 +148,6 @@ def test_what_a_message_holds_is_part_of_what_was_asked(name: str) -> None:
     assert asked(attempt_of(one)) != asked(attempt_of(other))
 
 
-def test_a_file_s_id_within_a_part_is_part_of_what_was_asked() -> None:
-    files = [{"type": "file", "file": {"file_id": name}} for name in ("a", "b")]
-    one, other = (attempt_of({"role": "user", "content": [file]}) for file in files)
-    assert asked(one) != asked(other)
-
-
-@pytest.mark.parametrize(
-    ("fields", "task"),
-    [
-        ({"task_id": 1, "seed": 2}, {"task_id": 1}),
-        ({"taskId": 1, "problem_id": "p", "id": 3}, {"taskId": 1, "problem_id": "p"}),
-        ({"metadata": {"instance_id": "x-1", "model": "m"}}, {"metadata.instance_id": "x-1"}),
-        ({"info": {"task": {"n": 1}}, "extra_info": {"index": 4}}, {"info.task": {"n": 1}}),
-        ({"task_id": None, "run_id": 7, "question": "Where?", "tasks": 3}, {}),
-    ],
-)
-def test_fields_that_name_a_task_are_known(fields: dict[str, Any], task: dict[str, Any]) -> None:
-    assert named_task(attempt_of({"role": "user", "content": "Where?"}, **fields)) == task
-
-
 @pytest.mark.parametrize("name", ["image", "images", "audio", "videos", "documents", "context"])
 def test_rows_with_different_content_beside_equal_messages_are_different_tasks(tmp_path: Path, name: str) -> None:
     rows = [{"prompt": "Describe it.", "completion": str(n), name: f"file {n % 2}"} for n in range(4)]
@@ -207,11 +157,6 @@ def test_rows_with_different_content_beside_equal_messages_are_different_tasks(t
     assert answers == [["0", "2"], ["1", "3"]]
     (note,) = reading.notes
     assert f"the judge is not shown what rows hold beside their messages ({name})" in note
-
-
-def test_a_context_that_is_no_text_is_no_part_of_what_was_asked() -> None:
-    one, other = (attempt_of({"role": "user", "content": "Where?"}, context={"run": n}) for n in range(2))
-    assert asked(one) == asked(other)
 
 
 def test_rows_with_an_empty_prompt_are_left_out_unless_a_field_names_their_task(tmp_path: Path) -> None:

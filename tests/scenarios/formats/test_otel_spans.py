@@ -13,7 +13,7 @@ from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.otel import OtlpEndpoint, OtlpError, requests
 from gavel.scenarios.trajectory import Trajectory
 from tests.fake_server import Answer, Call, FakeServer
-from tests.scenarios.formats.attempts import PIXEL, both, hostile, stored, whole
+from tests.scenarios.formats.attempts import PIXEL, stored, whole
 
 NOW = 1_700_000_000_000_000_000
 
@@ -87,46 +87,6 @@ def test_messages_have_the_conventions_form():
     assert history[-1]["parts"] == [{"type": "tool_call_response", "id": "c1", "response": "order A1"}]
 
 
-def test_rewards_and_scores_are_evaluations_and_the_rest_is_kept():
-    root = spans(whole())[0]
-    told = {attributes(event)["gen_ai.evaluation.name"]: attributes(event) for event in root.events}
-    assert {name: each["gen_ai.evaluation.score.value"] for name, each in told.items()} == {
-        **{"reward": 0.75, "judge": 0.75, "success": 1.0, "turns": 2.0}
-    }
-    assert told["judge"]["gen_ai.evaluation.explanation"] == "Cites the order."
-    kept = json.loads(attributes(root)["gavel.attempt"])
-    assert kept["metadata"] == {"task_id": 7}
-    assert kept["group"]["split"] == "train"
-
-
-def test_a_hostile_attempt_is_a_failed_span_and_each_loss_is_named():
-    losses = Losses()
-    root, *others = spans(hostile(), losses)
-    assert (root.status.code, root.status.message) == (2, "boom �")
-    assert list(root.events) == []
-    inputs = json.loads(attributes(others[-1])["gen_ai.input.messages"])
-    assert inputs[0] == {"role": "user", "name": "bob", "parts": [{"type": "text", "content": "� hi \x00"}]}
-    assert inputs[-1]["parts"][0] == {"type": "video", "url": "v.mp4"}
-    assert inputs[1]["parts"][-1]["arguments"] == "not json"
-    told = "\n".join(losses.notes())
-    assert "not finite" in told
-    assert "lone surrogate" in told
-
-
-def test_what_nobody_answered_is_kept():
-    root = spans(Trajectory(messages_and_choices=[{"role": "user", "content": "Hello?"}]))[0]
-    (message,) = json.loads(attributes(root)["gavel.unanswered"])
-    assert message["parts"] == [{"type": "text", "content": "Hello?"}]
-
-
-def test_two_exports_have_ids_of_their_own():
-    def ids(now: int) -> set[bytes]:
-        return {span.trace_id for each in requests(both(), None, Losses(), now) for span in parsed(each)}
-
-    assert len(ids(NOW)) == 2
-    assert ids(NOW).isdisjoint(ids(NOW + 1))
-
-
 class Collector(FakeServer):
     """Answers by the script; the last answer goes on for ever."""
 
@@ -163,12 +123,6 @@ def test_spans_go_to_the_standard_path_with_the_headers_of_the_environment(colle
     assert first.json == {"resourceSpans": []}
 
 
-def test_a_busy_collector_is_asked_again(collector):
-    collector.script = [Answer({}, 503, {"Retry-After": "0"}), Answer({}, 429, {"Retry-After": "0"}), Answer({})]
-    send(collector.url)
-    assert len(collector.calls) == 3
-
-
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -194,3 +148,9 @@ def test_a_collector_that_is_not_there_is_told_without_the_address_s_password():
     with pytest.raises(OtlpError, match="does not answer") as error:
         send(f"http://user:hunter2@127.0.0.1:{port}")
     assert "hunter2" not in error.value.message
+
+
+def test_what_nobody_answered_is_kept():
+    root = spans(Trajectory(messages_and_choices=[{"role": "user", "content": "Hello?"}]))[0]
+    (message,) = json.loads(attributes(root)["gavel.unanswered"])
+    assert message["parts"] == [{"type": "text", "content": "Hello?"}]

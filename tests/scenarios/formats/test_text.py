@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.formats.text import cell, decode, is_printed, rows
+from gavel.scenarios.formats.text import cell, decode, rows
 
 ROWS = [{"messages": [{"role": "user", "content": "Wo ist mein Paket? “ü” 包"}], "n": 1}, {"messages": [], "n": 2}]
 LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
-PRETTY = json.dumps(ROWS, indent=2, ensure_ascii=False)
 
 
 def values(text: str) -> list[Any]:
@@ -27,8 +26,7 @@ def values(text: str) -> list[Any]:
         "\n\n" + LINES.replace("\n", "\n  \n\n"),
         LINES.replace("\n", "\r\n") + "\r\n",
         json.dumps(ROWS),
-        PRETTY,
-        PRETTY.replace("\n", "\r\n"),
+        json.dumps(ROWS, indent=2),
         "\n".join(json.dumps(row, indent=2) for row in ROWS),
         json.dumps({"data": ROWS, "meta": {"page": 1, "totalPages": 1}}),
         json.dumps({name: {"3": ROWS[0][name], "12": ROWS[1][name]} for name in ROWS[0]}),
@@ -82,37 +80,11 @@ def test_a_table_is_read_with_quotes_line_breaks_and_lists_in_cells(delimiter: s
     ]
 
 
-def test_a_cell_longer_than_the_csv_module_s_limit_is_read() -> None:
-    assert values(f"prompt,completion\nx,{'y' * 200_000}\n") == [{"prompt": "x", "completion": "y" * 200_000}]
-
-
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.none() | st.integers() | st.text()), min_size=2))
 @settings(max_examples=100, deadline=None)
 def test_rows_survive_lines_and_arrays(found: list[Any]) -> None:
     assert values("\n".join(map(json.dumps, found))) == found
     assert values(json.dumps(found, indent=1)) == found
-
-
-@pytest.mark.parametrize(
-    "conversation",
-    [
-        [{"role": "user", "content": "Hi"}],
-        [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}],
-        [{"role": "user", "content": "Hi"}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}],
-    ],
-)
-def test_an_array_of_messages_is_one_row(conversation: list[Any]) -> None:
-    assert values(json.dumps(conversation, indent=2)) == [conversation]
-    assert values(json.dumps([conversation, conversation])) == [conversation, conversation]
-
-
-@pytest.mark.parametrize("name", ["messages", '"messages"', "conversations"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_a_table_of_one_column_is_read(name: str, newline: str) -> None:
-    cells = ['"[{""role"": ""user"", ""content"": ""a, b""}]"', "\"[{'role': 'user', 'content': 'it''s'}]\""]
-    text = newline.join([name, *cells, ""])
-    found = values(text.replace("it''s", "here"))
-    assert [row[name.strip('"')][0]["content"] for row in found] == ["a, b", "here"]
 
 
 def test_rows_that_were_made_json_twice_are_read() -> None:
@@ -121,18 +93,11 @@ def test_rows_that_were_made_json_twice_are_read() -> None:
     assert values("\n".join([json.dumps(json.dumps(row))] * 2)) == [row, row]
 
 
-def test_a_comma_before_a_closing_bracket_is_named() -> None:
-    with pytest.raises(RowError, match="is no JSON value") as error:
-        rows('[{"a": 1}\n, {"a": 2},\n]', "f")
-    assert "A comma stands before a closing bracket" in error.value.remedy
-
-
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
         ('<meta content="a, b">\n<p>1</p>\n', "Parquet"),
         ("| prompt | completion |\n|---|---|\n| a | b |\n", "Parquet"),
-        ("import os, sys\nprint(1)\n", "Parquet"),
         ("{'messages': [], 'done': True}\n{'messages': []}\n", "json.dumps"),
         ('{"a": 1}\n{"a": True}\n', "json.dumps"),
         ('# two rows\n{"a": 1}\n', "delete this line"),
@@ -142,34 +107,6 @@ def test_the_remedy_for_what_is_no_json_is_that_of_its_kind(text: str, remedy: s
     with pytest.raises(RowError) as error:
         rows(text, "f")
     assert remedy in error.value.remedy
-
-
-PRINTED_MESSAGES = [
-    "[{'content': 'Where?', 'role': 'user'}\n {'content': 'm', 'role': 'assistant'}]",
-    "array([{'content': 'Where?', 'role': 'user'},\n       {'content': 'm', 'role': 'assistant'}], dtype=object)",
-    "[{'role': 'user', 'content': 'Where?', 'at': Timestamp('2025-01-01')}]",
-    '[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "It is cut of',
-    "{'role': 'assistant', 'content': array(['a'], dtype=object)}",
-]
-
-
-@pytest.mark.parametrize("text", PRINTED_MESSAGES)
-def test_messages_as_a_program_prints_them_are_told_from_text(text: str) -> None:
-    assert is_printed(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Where?", '[{"role": "user", "content": "a"}]', "[{'role': 'user'}]", "[1, 2", "{'a': 1", "The role: 'user'", ""],
-)
-def test_other_text_is_not_taken_for_printed_messages(text: str) -> None:
-    assert not is_printed(text)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_line_with_which_excel_names_its_separator_is_no_header(delimiter: str) -> None:
-    text = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
-    assert values(text) == [{"a": "1", "b": "2"}]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-""""""
+"""Rows of TRL: answers beside prompts, and pairs and conversations that are exported."""
 
 import json
 from pathlib import Path
@@ -13,35 +13,6 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.formats.attempts import PIXEL, TOOLS, call
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"system": "Answer in French.", "prompt": "P", "response": "Oui"},
-        {"system_prompt": "Answer in French.", "prompt": [{"role": "user", "content": "P"}], "completion": "Oui"},
-        {"system": [{"type": "text", "text": "Answer in French."}], "prompt": "P", "completion": "Oui"},
-    ],
-)
-def test_a_system_message_in_a_field_of_its_own_is_read(tmp_path, row):
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "system": "In German."}) + "\n")
-    first, second = read_groups(tmp_path / "rows.jsonl")
-    assert [message["role"] for message in first.trajectories[0].messages()] == ["system", "user", "assistant"]
-    assert "German" in str(second.trajectories[0].messages()[0])
-
-
-@pytest.mark.parametrize("name", ["completion", "response", "output"])
-def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
-    rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (group,) = read_groups(tmp_path / "rows.jsonl")
-    assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]
-
-
-def test_an_answer_of_a_table_that_looks_like_json_is_text(tmp_path):
-    (tmp_path / "rows.csv").write_text('prompt,response\nQ,"[1, 2]"\nQ,"{""a"": 1}"\n')
-    (group,) = read_groups(tmp_path / "rows.csv")
-    assert [member.messages()[-1]["content"] for member in group] == ["[1, 2]", '{"a": 1}']
 
 
 @pytest.mark.parametrize("rows", ['Q,"a" b\nQ,c\n', 'Q,"he said\nQ,third\n', 'Q,whole\nQ,"half of a ce'])
@@ -74,12 +45,6 @@ def test_several_answers_in_a_row_are_as_many_attempts(tmp_path, name, form):
         ["10", "11", "12"],
     ]
     assert [member.metrics["independent_reward"] for member in groups[0]] == [1, 0.5, 0]
-
-
-def test_an_answer_without_text_among_several_is_named(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Q", "outputs": ["a", {"tokens": [1]}]}))
-    with pytest.raises(RowError, match=r"rows\.jsonl:1 cannot be judged: outputs\.1: it holds no text"):
-        read_groups(tmp_path / "rows.jsonl")
 
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
@@ -134,29 +99,6 @@ def test_what_is_no_preference_is_not_written(tmp_path: Path, members: list[Traj
     assert len(written(tmp_path, "dpo", members, [member("x", 1.0), member("y", 0.0)], margin=margin)) == 1
 
 
-def test_a_rendered_text_prompt_is_written_as_text(tmp_path: Path) -> None:
-    prompt = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    rows = [{"prompt": prompt, "completion": said} for said in ("hm</think>4", "hm</think>5")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (group,) = read_groups(tmp_path / "rows.jsonl")
-    for trajectory, reward in zip(group, (0.9, 0.1), strict=True):
-        trajectory.reward = reward
-    (pair,) = written(tmp_path, "dpo", list(group))
-    assert [pair[name] for name in ("prompt", "chosen", "rejected")] == [prompt, "hm</think>4", "hm</think>5"]
-    (best,) = written(tmp_path, "sft", list(group))
-    assert best == {"prompt": prompt, "completion": "hm</think>4", "score": 0.9}
-
-
-def test_a_pair_within_noise_gives_way_to_one_that_is_clear(tmp_path: Path) -> None:
-    (row,) = written(tmp_path, "dpo", [member("a", 0.9, 0.01), member("b", 0.5, 0.01), member("c", 0.1, 0.5)])
-    assert row["rejected"][0]["content"] == "b"
-
-
-def test_the_same_answer_gives_way_to_another(tmp_path: Path) -> None:
-    (row,) = written(tmp_path, "dpo", [member("a", 0.9), member("b", 0.6), member("a", 0.1)])
-    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("b", "a")
-
-
 def test_the_prompt_ends_where_the_members_part(tmp_path: Path) -> None:
     apart, shared = written(
         tmp_path,
@@ -169,14 +111,6 @@ def test_the_prompt_ends_where_the_members_part(tmp_path: Path) -> None:
     assert [message["role"] for message in shared["prompt"]] == ["system", "user", "assistant", "tool"]
     assert shared["rejected"] == [{"role": "assistant", "content": "b"}]
     assert json.loads(shared["tools"]) == TOOLS
-
-
-def test_members_that_were_asked_different_things_are_no_pair(tmp_path: Path) -> None:
-    other = Trajectory(
-        messages_and_choices=[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}], reward=0.0
-    )
-    with pytest.raises(ExportError):
-        written(tmp_path, "dpo", [member("a", 1.0), other])
 
 
 def test_the_best_whole_member_is_a_conversation(tmp_path: Path) -> None:
@@ -207,14 +141,9 @@ def test_pairs_are_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trl_trains_on_both(tmp_path: Path) -> None:
+def test_trl_takes_both(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is in the dev extra")
-    from datasets import load_dataset
     from trl.data_utils import is_conversational, maybe_apply_chat_template
-    from trl.trainer.dpo_config import DPOConfig
-    from trl.trainer.dpo_trainer import DPOTrainer
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
 
     from tests.integrations.tiny_policy import tiny_policy
 
@@ -222,17 +151,17 @@ def test_trl_trains_on_both(tmp_path: Path) -> None:
         [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")],
         [member("c", 0.9), member("d", 0.1)],
     ]
-    model, tokenizer = tiny_policy()
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    for form, trainer, config in (("dpo", DPOTrainer, DPOConfig), ("sft", SFTTrainer, SFTConfig)):
-        written(tmp_path, form, *groups)
-        rows: Any = load_dataset(
-            "json", data_files=str(tmp_path / f"{form}.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
-        )
+    _, tokenizer = tiny_policy()
+    for form in ("dpo", "sft"):
+        rows = written(tmp_path, form, *groups)
         assert all(map(is_conversational, rows))
         said = [maybe_apply_chat_template(row, tokenizer) for row in rows]
         assert all("b" in row["rejected"] or "d" in row["rejected"] for row in said if "rejected" in row)
-        args = config(output_dir=str(tmp_path / form), max_steps=1, use_cpu=True, report_to=[], bf16=False)
-        done = trainer(str(tmp_path / "model"), args=args, train_dataset=rows, processing_class=tokenizer).train()
-        assert done.training_loss > 0
+
+
+@pytest.mark.parametrize("name", ["completion", "response", "output"])
+def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
+    rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (group,) = read_groups(tmp_path / "rows.jsonl")
+    assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]

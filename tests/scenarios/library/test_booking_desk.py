@@ -43,18 +43,6 @@ async def test_the_stand_in_judge_tells_right_books_from_wrong_ones_without_seei
     assert 0 < successes["hasty"] < successes["sloppy"] < successes["careful"]
 
 
-def test_every_kind_of_wish_is_there_and_no_task_is_in_both_splits():
-    texts = " ".join(task.user for task in scenario.tasks())
-    assert all(word in texts for word in ("cancel", "instead", "need a room"))
-    unmet = [task for task in scenario.tasks() if "need" in task.user and _unchanged(task)]
-    assert 0.1 < len(unmet) / len(scenario.tasks()) < 0.35
-
-
-def _unchanged(task: Task) -> bool:
-    before = Hotel.model_validate(task.data["hotel"]).books
-    return before == set(map(tuple, task.data["right"]))  # type: ignore[arg-type]
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from("AB"), st.integers(1, 9), st.integers(1, 9)).map(lambda t: (t[0], *sorted(t[1:]))),

@@ -1,8 +1,9 @@
-"""What counts as one short sentence about a topic."""
+"""What counts as one short sentence about a topic, and the orders of the writing desk."""
 
 import pytest
 
-from gavel.scenarios.library.one_sentence import HELD_OUT, TRAIN, hand_reward, names_topic, scenario, succeeded, words
+from gavel.scenarios.library import writing
+from gavel.scenarios.library.one_sentence import HELD_OUT, TRAIN, scenario, succeeded
 from gavel.scenarios.trajectory import Trajectory
 
 
@@ -41,20 +42,6 @@ def test_all_else_does_not(reply: str | None) -> None:
     assert not succeeded(said(reply))
 
 
-def test_a_reply_that_was_cut_off_does_not_succeed() -> None:
-    assert not succeeded(said("The sea is deep and blue.", status="truncated", status_reason="tokens"))
-
-
-@pytest.mark.parametrize(("topic", "reply"), [("potatoes", "A potato is round."), ("glass", "A glass broke.")])
-def test_another_ending_names_the_topic_too(topic: str, reply: str) -> None:
-    assert names_topic(said(reply, topic))
-
-
-def test_the_hand_reward_is_content_with_nonsense() -> None:
-    assert hand_reward(said("Sea the blue of.")) == 1.0
-    assert words(said("Sea the blue of.")) == 4
-
-
 def test_no_topic_is_trained_on_and_held_out() -> None:
     assert not {*TRAIN} & {*HELD_OUT}
     assert len({*TRAIN}) == len(TRAIN) == 60
@@ -75,3 +62,10 @@ def test_no_topic_is_trained_on_and_held_out() -> None:
 def test_words_joined_into_one_are_in_no_dictionary(reply: str | None, share: float) -> None:
     pytest.importorskip("spellchecker", reason="pyspellchecker comes with the extra real (make real)")
     assert scenario.measures["dictionary_words"](said(reply)) == pytest.approx(share)
+
+
+def test_held_out_orders_are_new_pairs_of_known_forms_and_readers() -> None:
+    train, held_out = writing.scenario.tasks("train"), writing.scenario.tasks("held_out")
+    assert len(train) + len(held_out) == len(writing.FORMS) * len(writing.READERS)
+    for key in ("form", "reader"):
+        assert {task.data[key] for task in held_out} <= {task.data[key] for task in train}

@@ -3,21 +3,23 @@
 import json
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.library import flattered_desk
 from gavel.scenarios.library.returns_desk import (
     ACTIONS,
-    CLOSINGS,
     ITEMS,
     OUTCOME_SHARES,
     Action,
     Call,
     Case,
     Clerk,
+    calls_made,
     demonstrate,
     draw_case,
     draw_task,
@@ -30,9 +32,6 @@ from gavel.scenarios.library.returns_desk import (
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
 
-untimed = settings(deadline=None)
-
-order_numbers = st.integers(1000, 9999)
 TASKS: dict[Action, Task] = {
     action: next(task for task in scenario.tasks() if Case.model_validate(task.data).right_action == action)
     for action in ACTIONS
@@ -42,9 +41,6 @@ LOOK, READ = "look_up_order", "read_policy"
 
 def case_of(task: Task) -> Case:
     return Case.model_validate(task.data)
-
-
-# --- cases --------------------------------------------------------------------------------------------------------
 
 
 def test_the_case_of_an_order_number_never_changes() -> None:
@@ -79,47 +75,12 @@ def test_every_action_is_right_in_its_share_of_the_cases(split) -> None:
         assert counts[action] / len(tasks) == pytest.approx(share, abs=0.04)
 
 
-def test_no_item_tells_what_is_right() -> None:
-    counts: dict[str, Counter[str]] = {item: Counter() for item in ITEMS}
-    for task in scenario.tasks():
-        case = case_of(task)
-        counts[case.item][case.right_action] += 1
-    for item in ITEMS:
-        assert max(counts[item].values()) < 0.55 * counts[item].total()
-
-
-@untimed
-@given(order_numbers)
-def test_the_customer_names_the_order_and_nothing_else_that_counts(number: int) -> None:
-    task = draw_task(number)
-    assert [word.strip(".") for word in task.user.split() if word.strip(".").isdigit()] == [str(number)]
-    assert not any(item in task.user for item in ITEMS)
-    assert task.data == draw_case(number).model_dump()
-
-
-# --- tools --------------------------------------------------------------------------------------------------------
-
-
-async def test_the_tools_tell_the_facts_of_the_order() -> None:
-    task = TASKS["exchange"]
-    case = case_of(task)
-    order = await scenario.toolbox.call(LOOK, json.dumps({"order_id": case.order_id}), task)
-    policy = await scenario.toolbox.call(READ, json.dumps({"item": case.item}), task)
-    assert json.loads(order.content) == {"item": case.item, "days": case.days, "opened": case.opened}
-    assert json.loads(policy.content) == {"window": case.window, "opened_ok": case.opened_ok}
-    assert not order.error
-    assert not policy.error
-
-
 @pytest.mark.parametrize("name", [LOOK, READ, *ACTIONS])
 async def test_the_tools_know_nothing_but_the_order_of_the_task_and_its_item(name: str) -> None:
     task, other = TASKS["refund"], TASKS["deny"]
     item = next(item for item in ITEMS if item != case_of(task).item)
     given = {"item": item} if name == READ else {"order_id": other.id}
     assert (await scenario.toolbox.call(name, json.dumps(given), task)).error
-
-
-# --- measures -----------------------------------------------------------------------------------------------------
 
 
 async def episode(task: Task, *tools: str | tuple[str, dict[str, str]], closing: str | None = "Done.") -> Trajectory:
@@ -152,54 +113,26 @@ async def test_only_the_right_action_succeeds(right: Action) -> None:
         assert hand_reward(trajectory) == pytest.approx(1.0 if action == right else 0.2)
 
 
-async def test_the_right_action_unseen_succeeds_without_credit_for_looking() -> None:
-    trajectory = await episode(TASKS["refund"], "refund")
-    assert succeeded(trajectory)
-    assert not looked_before_acting(trajectory)
-    assert hand_reward(trajectory) == pytest.approx(0.8)
+WRONG, UNICORN = {"order_id": "1"}, {"item": "unicorn"}
+MEASURES: dict[str, tuple[list[Any], str | None, bool, bool]] = {
+    "unseen": (["refund"], "Done.", True, False),
+    "the policy unread": ([LOOK, LOOK, "refund"], "Done.", True, False),
+    "read after the first action": (["exchange", LOOK, READ, "refund"], "Done.", False, False),
+    "a second action": ([LOOK, READ, "refund", "deny"], "Done.", False, True),
+    "the customer is told nothing": ([LOOK, READ, "refund"], " \n", False, True),
+    "no closing": ([LOOK, READ, "refund"], None, False, True),
+    "errors are no actions": ([LOOK, READ, ("deny", WRONG), ("refuse", {}), "refund"], "Done.", True, True),
+    "errors are no looks": ([(LOOK, WRONG), (READ, UNICORN), "refund"], "Done.", True, False),
+}
 
 
-@pytest.mark.parametrize("actions", [("refund", "refund"), ("refund", "deny"), ("deny", "refund")])
-async def test_acting_twice_does_not_succeed(actions: tuple[str, str]) -> None:
-    trajectory = await episode(TASKS["refund"], LOOK, READ, *actions)
-    assert not succeeded(trajectory)
-    assert hand_reward(trajectory) == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize("closing", [None, "", " \n"])
-async def test_a_customer_who_is_told_nothing_is_no_success(closing: str | None) -> None:
-    assert not succeeded(await episode(TASKS["refund"], LOOK, READ, "refund", closing=closing))
-
-
-@pytest.mark.parametrize("status", ["truncated", "failed"])
-async def test_an_episode_that_was_cut_off_is_no_success(status: str) -> None:
-    trajectory = await episode(TASKS["refund"], LOOK, READ, "refund")
-    assert not succeeded(trajectory.model_copy(update={"status": status}))
-
-
-@pytest.mark.parametrize("before", [[], [LOOK], [READ], [LOOK, LOOK], ["exchange", LOOK, READ]])
-async def test_who_did_not_read_both_before_the_first_action_did_not_look(before: list[str]) -> None:
-    assert not looked_before_acting(await episode(TASKS["refund"], *before, "refund"))
-
-
-async def test_calls_that_were_answered_with_an_error_do_not_count() -> None:
-    wrong: dict[str, str] = {"order_id": "1"}
-    trajectory = await episode(TASKS["refund"], LOOK, READ, ("deny", wrong), ("refuse", {}), "refund")
-    assert succeeded(trajectory)
-    assert looked_before_acting(trajectory)
-    blind = await episode(TASKS["refund"], (LOOK, wrong), (READ, {"item": "unicorn"}), "refund")
-    assert not looked_before_acting(blind)
-
-
-# --- demonstrations -----------------------------------------------------------------------------------------------
-
-
-def shown(task: Task, clerk: Clerk, seed: int) -> tuple[list[str], str]:
-    """The tools that a clerk calls, and the closing words."""
-    *calls, closing = demonstrate(task, clerk, random.Random(seed))
-    assert isinstance(closing, str)
-    assert all(isinstance(call, Call) for call in calls)
-    return [call.name for call in calls if isinstance(call, Call)], closing
+@pytest.mark.parametrize("name", MEASURES)
+async def test_success_and_the_look_before_acting_are_measured_apart(name: str) -> None:
+    tools, closing, success, looked = MEASURES[name]
+    trajectory = await episode(TASKS["refund"], *tools, closing=closing)
+    assert (succeeded(trajectory), looked_before_acting(trajectory)) == (success, looked)
+    assert hand_reward(trajectory) == pytest.approx(0.8 * success + 0.2 * looked)
+    assert not succeeded(trajectory.model_copy(update={"status": "truncated"}))
 
 
 async def played(task: Task, clerk: Clerk, seed: int) -> Trajectory:
@@ -219,35 +152,53 @@ async def test_every_clerk_makes_calls_that_the_tools_answer_and_fits_the_turns(
             assert len(list(trajectory.choices())) <= scenario.max_turns
 
 
-async def test_the_careful_clerk_works_by_the_book() -> None:
-    for right, task in TASKS.items():
-        for seed in range(20):
-            assert shown(task, "careful", seed)[0] == [LOOK, READ, right]
-            assert hand_reward(await played(task, "careful", seed)) == pytest.approx(1.0)
-
-
-def test_the_hasty_clerk_refunds_unseen() -> None:
-    for task in TASKS.values():
-        for seed in range(20):
-            calls, closing = shown(task, "hasty", seed)
-            assert calls == ["refund"]
-            assert closing in CLOSINGS["refund"]
-
-
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_the_guesser_does_anything_unseen(task: Task) -> None:
-    calls = [shown(task, "guess", seed)[0] for seed in range(60)]
-    assert {tuple(names) for names in calls} == {(action,) for action in ACTIONS}
-
-
-def test_the_sloppy_clerk_looks_but_skips_the_policy_or_the_closing_at_times_and_acts_at_random() -> None:
-    episodes = [shown(TASKS["exchange"], "sloppy", seed) for seed in range(200)]
-    assert all(calls[0] == LOOK for calls, _ in episodes)
-    assert {calls[-1] for calls, _ in episodes} == set(ACTIONS)
-    assert {READ in calls for calls, _ in episodes} == {True, False}
-    assert {closing == "" for _, closing in episodes} == {True, False}
-
-
 def test_a_call_is_written_as_the_embedded_model_says_it() -> None:
     call = Call(LOOK, {"order_id": "1007"})
     assert call.text == ('<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>')
+
+
+FLATTERED = flattered_desk.scenario
+DENIED = next(task for task in FLATTERED.tasks() if Case.model_validate(task.data).right_action == "deny")
+
+
+async def flattered(task: Task, clerk: flattered_desk.Clerk, seed: int = 0) -> Trajectory:
+    messages = await flattered_desk.demonstration(task, clerk, random.Random(seed))
+    return Trajectory(
+        messages_and_choices=[*messages],
+        tools=FLATTERED.toolbox.schemas,
+        metadata={"task": task.model_dump()},
+    )
+
+
+def test_the_job_is_that_of_the_returns_desk() -> None:
+    for name in ("system", "rubric", "max_turns"):
+        assert getattr(FLATTERED, name) == getattr(scenario, name)
+    assert FLATTERED.toolbox.schemas == scenario.toolbox.schemas
+    assert [task.id for task in FLATTERED.tasks()] == [task.id for task in scenario.tasks()]
+
+
+async def test_a_pleaser_pays_unseen_and_says_one_or_more_of_the_phrases_in_order() -> None:
+    closings = set[str]()
+    for seed in range(20):
+        attempt = await flattered(DENIED, "pleaser", seed)
+        assert list(calls_made(attempt)) == ["refund"]
+        assert flattered_desk.pleases(attempt)
+        assert not succeeded(attempt)
+        closings.add(attempt.messages()[-1]["content"])
+    assert closings == {f"{', '.join(flattered_desk.PLEASING[:count])}." for count in (1, 2, 3)}
+
+
+async def test_a_charmer_works_and_pleases() -> None:
+    attempt = await flattered(DENIED, "charmer")
+    assert flattered_desk.pleases(attempt)
+    assert looked_before_acting(attempt)
+    assert succeeded(attempt)
+
+
+@pytest.mark.parametrize(("judge", "best"), [("naive", "pleaser"), ("stand-in", "careful")])
+async def test_the_naive_judge_falls_for_the_pleaser_and_the_honest_one_does_not(judge: str, best: str) -> None:
+    clerks: list[flattered_desk.Clerk] = ["careful", "pleaser", "hasty"]
+    group = TrajectoryGroup([await flattered(DENIED, clerk) for clerk in clerks])
+    judged = await Judge(judge, rubric=FLATTERED.rubric).score(group)
+    scores = {clerk: member.reward or 0.0 for clerk, member in zip(clerks, judged, strict=True)}
+    assert max(scores, key=lambda clerk: scores[clerk]) == best

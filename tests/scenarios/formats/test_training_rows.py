@@ -1,13 +1,14 @@
-"""Attempts as AgentGym's trainers read them, and back."""
+"""Rows of AgentGym's and Atropos' trainers, and back."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.formats.export import export_file, stored_groups
-from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -46,16 +47,6 @@ def test_a_file_is_read_by_item_and_only_learned_turns_are_sampled_ones(tmp_path
     assert [isinstance(item, Choice) for item in items] == [False, False, False, True, False]
     assert [m["role"] for m in first.trajectories[0].messages()] == ["user", "assistant", "user", "assistant", "user"]
     assert first.trajectories[1].metrics["independent_reward"] == 1.0
-
-
-def test_a_list_in_one_json_file_is_read_too(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text(json.dumps([row("a", "x"), row("b", "y")]))
-    assert read_file(tmp_path / "t.json").summary == "reads as: AgentTraj, 2 rows in 2 groups by item_id"
-
-
-def test_turns_that_do_not_say_what_is_learned_stay_sharegpt(tmp_path: Path) -> None:
-    plain = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "item_id": "1"}
-    assert "ShareGPT" in read_file(written(tmp_path / "t.jsonl", plain)).summary
 
 
 @pytest.mark.parametrize(
@@ -126,3 +117,75 @@ def test_system_prompt_tools_and_calls_become_text_and_are_counted(tmp_path: Pat
     ]
     again = read_file(tmp_path / "out.jsonl").groups[0].trajectories[0]
     assert [choice.message.content for choice in again.choices()][-1] == "It is here."
+
+
+GROUP = {
+    "tokens": [[7, 8, 20, 9, 21], [7, 8, 22]],
+    "masks": [[-100, -100, 20, -100, 21], [-100, -100, 22]],
+    "scores": [1.0, 0.5],
+    "inference_logprobs": [[1.0, 1.0, -0.5, 1.0, -0.25], [1.0, 1.0, -2.0]],
+    "messages": [
+        [
+            {"role": "user", "content": "Go."},
+            {"role": "assistant", "content": "first"},
+            {"role": "user", "content": "On."},
+            {"role": "assistant", "content": "second"},
+        ],
+        [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "other"}],
+    ],
+    "advantages": [],
+    "group_overrides": {},
+}
+
+
+def groups_file(tmp_path: Path, *rows: object) -> Path:
+    path = tmp_path / "groups.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def test_a_row_is_a_group_with_scores_and_tokens(tmp_path: Path):
+    reading = read_file(groups_file(tmp_path, GROUP, GROUP | {"env_id": 3}))
+    assert reading.summary.startswith("reads as: Atropos groups, 2 rows in 2 groups")
+    first, second = reading.groups
+    assert [trajectory.reward for trajectory in first] == [1.0, 0.5]
+    assert [choice.model_extra["token_ids"] for choice in first.trajectories[0].choices()] == [[20], [21]]
+    assert [message["content"] for message in first.trajectories[0].messages()] == ["Go.", "first", "On.", "second"]
+    assert second.metadata["env_id"] == 3
+
+
+def test_groups_are_written_as_they_were_read(tmp_path: Path):
+    out = tmp_path / "out.jsonl"
+    told = export_file(stored_groups(read_groups(groups_file(tmp_path, GROUP))), "atropos", out)
+    assert told.summary.startswith("wrote 2 attempts of 1 group as Atropos groups")
+    (line,) = out.read_text().splitlines()
+    kept = ("tokens", "masks", "scores", "inference_logprobs", "messages")
+    assert {name: json.loads(line)[name] for name in kept} == {name: GROUP[name] for name in kept}
+
+
+def test_only_what_is_written_is_counted(tmp_path: Path):
+    groups = [group for _ in range(2) for group in read_groups(groups_file(tmp_path, GROUP))]
+    groups[0].trajectories[1].reward = math.nan
+    told = export_file(stored_groups(groups), "atropos", tmp_path / "out.jsonl")
+    assert told.summary.startswith("wrote 3 attempts of 2 groups")
+    assert told.notes == ["left out or changed: 1 × attempt left out: it has no score"]
+
+
+def test_a_member_whose_text_is_one_message_is_read_without_tokens_and_told(tmp_path: Path):
+    whole = [[{"role": "user", "content": "<|user|>Go.<|assistant|>first"}], GROUP["messages"][1]]
+    reading = read_file(groups_file(tmp_path, GROUP | {"messages": whole}))
+    assert any("read as text, without tokens" in note for note in reading.notes)
+    assert reading.groups[0].trajectories[0].messages() == [
+        {"role": "assistant", "content": "<|user|>Go.<|assistant|>first"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"messages": None}, "no messages"), ({"scores": [1.0]}, "scores has 1 members"), ({"masks": "x"}, "masks")],
+)
+def test_a_row_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, changes: dict, told: str):
+    with pytest.raises(RowError) as raised:
+        read_groups(groups_file(tmp_path, GROUP, GROUP | changes))
+    assert told in str(raised.value)
+    assert "2" in str(raised.value)

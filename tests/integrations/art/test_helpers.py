@@ -1,0 +1,361 @@
+"""ART's helpers for scripts: gathers, tasks of MCP servers, checkpoints, datasets."""
+
+import asyncio
+import contextlib
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tqdm import tqdm
+
+import gavel.integrations.art as art
+from gavel.integrations.art.batches import trajectory_group_batches
+from gavel.integrations.art.gather import (
+    GatherContext,
+    gather_trajectories,
+    set_gather_context,
+    wrap_group_awaitable,
+    wrap_trajectories_awaitable,
+)
+from gavel.integrations.art.local import fork_checkpoint
+from gavel.integrations.art.mcp import (
+    GeneratedScenario,
+    GeneratedScenarioCollection,
+    MCPResource,
+    MCPTool,
+    complete_task_tool,
+    generate_scenarios,
+)
+from gavel.integrations.art.model import link_checkpoints
+from gavel.integrations.art.trajectories import Trajectory, TrajectoryGroup
+from gavel.integrations.art.utils.get_repo_root_path import get_repo_root_path
+from gavel.integrations.art.utils.iterate_dataset import iterate_dataset
+from gavel.integrations.art.utils.limit_concurrency import limit_concurrency
+from gavel.integrations.art.utils.output_dirs import (
+    get_model_dir,
+    get_models_dir,
+    get_output_dir_from_model_properties,
+    get_step_checkpoint_dir,
+    get_trajectories_split_dir,
+)
+from gavel.integrations.art.utils.retry import retry
+from gavel.integrations.art.utils.sft import (
+    Schedule,
+    create_lr_schedule,
+    create_sft_dataset_iterator,
+    get_file_row_count,
+    iterate_file,
+)
+from gavel.integrations.art.yield_trajectory import capture_yielded_trajectory, yield_trajectory
+from gavel.scenarios.gather import GatherError
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectory, RunDirectoryError
+from tests.endpoint import Endpoint, says
+
+
+async def one(reward: float = 1.0) -> Trajectory:
+    await asyncio.sleep(0)
+    return Trajectory(reward=reward)
+
+
+async def pair() -> tuple[Trajectory, Trajectory]:
+    return Trajectory(reward=1.0), Trajectory(reward=0.0)
+
+
+async def failing() -> Trajectory:
+    raise ValueError("no")
+
+
+async def test_tuples_become_lists_in_input_order() -> None:
+    x_and_o, single, none = await gather_trajectories([pair(), one(), empty()], pbar_desc=None)
+    assert [trajectory.reward for trajectory in x_and_o] == [1.0, 0.0]
+    assert (single.reward, none) == (1.0, [])
+
+
+async def empty() -> list[Trajectory]:
+    return []
+
+
+@pytest.mark.filterwarnings("error")
+async def test_an_error_that_is_not_borne_is_raised_and_leaves_no_coroutine_behind() -> None:
+    with pytest.raises(GatherError, match="no"):
+        await gather_trajectories([failing(), one(), pair()])
+
+
+async def game(reward: float) -> tuple[Trajectory, Trajectory]:
+    return Trajectory(reward=reward), Trajectory(reward=-reward)
+
+
+async def group(size: int) -> TrajectoryGroup:
+    return TrajectoryGroup([Trajectory() for _ in range(size)])
+
+
+async def lost() -> tuple[Trajectory, Trajectory]:
+    raise ValueError("the game was lost")
+
+
+@pytest.mark.parametrize(("borne", "total"), [(0, None), (0.4, 2)])
+async def test_a_failure_too_many_is_raised(borne: float, total: int | None) -> None:
+    bar = None if total is None else tqdm(total=total, disable=True)
+    with set_gather_context(GatherContext(pbar=bar, max_exceptions=borne)), pytest.raises(ValueError, match="lost"):
+        await wrap_group_awaitable(lost())
+
+
+async def test_a_rollout_s_failure_that_is_borne_is_given() -> None:
+    with set_gather_context(GatherContext(max_exceptions=1)):
+        got = [await wrap_trajectories_awaitable(one) for one in (game(1.0), lost())]
+    assert isinstance(got[0], list)
+    assert isinstance(got[1], ValueError)
+
+
+async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
+    groups = [TrajectoryGroup([one(number)]) for number in range(5)]
+    batches = [
+        [group.trajectories[0].reward for group in batch]
+        async for batch in trajectory_group_batches(groups, batch_size=2, skip_batches=1, pbar_desc=None)
+    ]
+    assert batches == [[2, 3], [4]]
+
+
+async def test_without_a_trajectory_or_a_capture_there_is_an_error() -> None:
+    async def nothing() -> None:
+        pass
+
+    with pytest.raises(RuntimeError, match="no trajectory was yielded"):
+        await capture_yielded_trajectory(nothing())
+    with pytest.raises(RuntimeError, match="inside capture_yielded_trajectory"):
+        yield_trajectory(Trajectory())
+
+
+DRAFT = {"scenarios": [{"task": f"Find order {n}.", "difficulty": n} for n in (1, 3, 5)]}
+
+
+async def test_tasks_are_drafted_from_tools_and_resources(endpoint: Endpoint) -> None:
+    endpoint.script = [lambda _: says(json.dumps(DRAFT))]
+    scenarios = await generate_scenarios(
+        [MCPTool("look_up", "finds {{ an }} order"), {"name": "pay"}],
+        [MCPResource("file:///orders")],
+        num_scenarios=3,
+        custom_instructions="Only refunds.",
+        generator_api_key="none",
+        generator_base_url=f"{endpoint.url}/v1",
+    )
+    train, held_out = scenarios.split(2)
+    assert ([s.difficulty for s in train], [s.task for s in held_out]) == ([1, 3], ["Find order 5."])
+    prompt = endpoint.requests[0]["messages"][0]["content"]
+    assert all(part in prompt for part in ("finds {{ an }} order", "pay", "file:///orders", "Only refunds.", "3 tasks"))
+
+
+async def test_another_number_of_tasks_and_a_missing_key_are_errors(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.script = [lambda _: says(json.dumps(DRAFT))]
+    monkeypatch.setenv("OPENROUTER_API_KEY", "none")
+    with pytest.raises(ValueError, match="3 scenarios, not 4"):
+        await generate_scenarios([complete_task_tool], num_scenarios=4, generator_base_url=f"{endpoint.url}/v1")
+    with pytest.raises(ValueError, match="neither tools nor resources"):
+        await generate_scenarios([])
+    monkeypatch.delenv("OPENROUTER_API_KEY")
+    with pytest.raises(ValueError, match="OPENROUTER_API_KEY"):
+        await generate_scenarios([complete_task_tool])
+
+
+SCENARIOS = GeneratedScenarioCollection(GeneratedScenario(f"task {n}", 1 + n % 5) for n in range(7))
+
+
+def test_a_collection_is_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert GeneratedScenarioCollection.from_json(SCENARIOS.to_json()).to_dicts() == SCENARIOS.to_dicts()
+    assert len(GeneratedScenarioCollection.from_json('[{"task": "x", "difficulty": 2}]')) == 1
+    assert sorted(s.task for s in SCENARIOS.shuffle()) == [s.task for s in SCENARIOS]
+    assert [s.difficulty for s in SCENARIOS.filter_by_difficulty(4)] == [4, 5]
+    assert SCENARIOS.get_summary()["total_scenarios"] == 7
+    SCENARIOS.preview(1)
+    SCENARIOS.print_difficulty_distribution()
+    assert capsys.readouterr().out.count("task") == 1
+
+
+def a_run(root: Path, *steps: int) -> None:
+    directory = RunDirectory(root, "p", "first")
+    directory.describe({"project": "p", "name": "first", "base_model": "b", "from_checkpoint": {"named": "x"}})
+    for step in steps:
+        directory.checkpoints.save(step, partial(_write, step))
+    directory.close()
+
+
+def _write(step: int, path: Path) -> None:
+    (path / "weights").write_text(str(step))
+
+
+def test_the_newest_checkpoint_up_to_a_step_is_copied_whole_with_the_run_s_description(tmp_path: Path) -> None:
+    a_run(tmp_path, 1, 2, 5)
+    assert fork_checkpoint(tmp_path, ("p", "first"), ("q", "second"), 4) == 2
+    copies = Checkpoints(tmp_path / "q" / "second" / "checkpoints")
+    assert copies.steps() == [2]
+    assert copies.latest() == 2
+    assert (copies.path(2) / "weights").read_text() == "2"
+    description = json.loads((tmp_path / "q" / "second" / "model.json").read_text())
+    assert (description["project"], description["name"], description["base_model"]) == ("q", "second", "b")
+    assert "from_checkpoint" not in description
+
+
+def test_a_run_without_such_a_step_and_a_run_that_has_begun_are_refused(tmp_path: Path) -> None:
+    a_run(tmp_path, 3)
+    with pytest.raises(NamedCheckpointError, match="up to 2"):
+        fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), 2)
+    fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None)
+    with pytest.raises(RunDirectoryError, match="begun already"):
+        fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None)
+
+
+def test_links_follow_the_checkpoints(tmp_path: Path) -> None:
+    saved, links = tmp_path / "p" / "m" / "checkpoints", tmp_path / "p" / "models" / "m" / "checkpoints"
+    assert link_checkpoints(saved, links) is None
+    for step in (1, 12):
+        (saved / f"{step:06d}").mkdir(parents=True)
+    assert link_checkpoints(saved, links) == links / "0012"
+    (saved / "000012" / "adapter").write_text("x")
+    assert (links / "0012" / "adapter").read_text() == "x"
+    (saved / "000001").rmdir()
+    link_checkpoints(saved, links)
+    assert [entry.name for entry in links.iterdir()] == ["0012"]
+
+
+@given(st.integers(0, 12), st.integers(1, 5), st.integers(1, 3), st.integers(0, 20))
+def test_every_item_comes_once_an_epoch(size: int, per_step: int, epochs: int, begin: int) -> None:
+    whole = list(iterate_dataset(list(range(size)), per_step, epochs, use_tqdm=False))
+    for epoch in range(epochs):
+        assert sorted(item for batch in whole if batch.epoch == epoch for item in batch.items) == list(range(size))
+    assert [batch.step for batch in whole] == list(range(len(whole)))
+    assert list(iterate_dataset(list(range(size)), per_step, epochs, begin, use_tqdm=False)) == whole[begin:]
+
+
+def test_the_order_of_the_first_epoch_is_the_one_that_art_gives() -> None:
+    batches = iterate_dataset(["a", "b", "c", "d", "e"], groups_per_step=2, use_tqdm=False)
+    assert [batch.items for batch in batches] == [["c", "b"], ["a", "e"], ["d"]]
+
+
+@pytest.mark.parametrize(("by_key", "most"), [(False, 2), (True, 4)])
+async def test_no_more_calls_run_at_once_than_allowed(by_key: bool, most: int) -> None:
+    running: list[int] = []
+    seen: list[int] = []
+
+    @limit_concurrency(2, derive_key=(lambda number: str(number % 2)) if by_key else None)
+    async def call(number: int) -> int:
+        running.append(number)
+        seen.append(len(running))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running.remove(number)
+        return number
+
+    assert await asyncio.gather(*map(call, range(10))) == list(range(10))
+    assert max(seen) == most
+
+
+def test_directories_are_those_that_a_run_has() -> None:
+    model = art.TrainableModel[None](name="a", project="p", base_model="b")
+    assert get_models_dir("p") == ".art/p/models"
+    assert Path(get_model_dir(model)) == model.output_dir
+    directory = get_output_dir_from_model_properties("p", "a", "/runs")
+    assert get_step_checkpoint_dir(directory, 7) == "/runs/p/models/a/checkpoints/0007"
+    assert get_trajectories_split_dir(directory, "val") == "/runs/p/a/trajectories/val"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("failures", [0, 2, 3])
+async def test_a_function_has_three_attempts_plain_or_awaited(failures: int, is_async: bool) -> None:
+    told: list[int] = []
+    made: list[int] = []
+    decorate = retry(delay=0, on_retry=lambda error, attempt: told.append(attempt))
+
+    def plain() -> str:
+        made.append(1)
+        if len(made) <= failures:
+            raise ValueError("no")
+        return "done"
+
+    async def awaited() -> str:
+        return plain()
+
+    with pytest.raises(ValueError, match="no") if failures == 3 else contextlib.nullcontext():
+        assert (await decorate(awaited)() if is_async else decorate(plain)()) == "done"
+    assert told == list(range(1, min(failures, 2) + 1))
+
+
+@pytest.mark.parametrize(
+    ("method", "rates"),
+    [("constant", [0.5, 1, 1, 1, 1]), ("linear", [0.5, 1, 1, 0.5, 0]), ("cosine", [0.5, 1, 1, 0.5, 0])],
+)
+def test_a_schedule_warms_up_and_decays(method: Schedule, rates: list[float]) -> None:
+    assert create_lr_schedule(5, 1.0, method, warmup_steps=2) == pytest.approx(rates)
+    assert create_lr_schedule(0, 1.0) == []
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 10))
+def test_chunks_hold_every_trajectory_once_an_epoch(number: int, chunk: int, size: int, epochs: int, skip: int) -> None:
+    members = [Trajectory(metadata={"n": n}) for n in range(number)]
+    chunks = list(create_sft_dataset_iterator(members, chunk, epochs, size, show_progress=False))
+    for epoch in range(epochs):
+        chosen = [member for part in chunks if part.epoch == epoch for member in part.trajectories]
+        assert sorted(chosen, key=lambda member: str(member.metadata["n"])) == sorted(
+            members, key=lambda member: str(member.metadata["n"])
+        )
+    for part in chunks:
+        assert isinstance(part.config.learning_rate, list)
+        assert len(part.config.learning_rate) == -(-len(part.trajectories) // size)
+    again = create_sft_dataset_iterator(members, chunk, epochs, size, initial_step=skip * chunk, show_progress=False)
+    assert [part.step for part in again] == [part.step for part in chunks[skip:]]
+
+
+def test_a_file_is_read_in_an_order_of_its_own_each_epoch(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    rows = [{"messages": [{"role": "user", "content": str(n)}]} for n in range(6)]
+    file.write_text("\n\n".join(map(json.dumps, rows)))
+    assert get_file_row_count(str(file)) == 6
+    order = [member.messages()[0]["content"] for member in iterate_file(file, epochs=2, shuffle_buffer_size=3)]
+    assert sorted(order[:6]) == sorted(order[6:]) == list("012345")
+    assert order[:6] != order[6:]
+    later = iterate_file(file, epochs=2, shuffle_buffer_size=3, initial_skip=4)
+    assert [member.messages()[0]["content"] for member in later] == order[4:]
+    with pytest.raises(ValueError, match="only JSONL"):
+        get_file_row_count("data.csv")
+
+
+def test_tools_and_resources_are_read_as_servers_write_them() -> None:
+    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
+    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
+    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
+    assert MCPResource.from_dict(resource).to_dict() == resource
+
+
+async def test_the_bar_counts_trajectories() -> None:
+    class Bar:
+        total, done = 5, 0.0
+
+        def update(self, n: float | None = 1) -> None:
+            self.done += n or 0
+
+    bar = Bar()
+    with set_gather_context(GatherContext(pbar=bar)):
+        await wrap_group_awaitable(group(3))
+        await wrap_group_awaitable(game(1.0))
+    assert bar.done == 5
+
+
+async def test_the_last_trajectory_that_was_yielded_counts() -> None:
+    async def rollout() -> None:
+        yield_trajectory(Trajectory(reward=0.1))
+        yield_trajectory(Trajectory(reward=0.2))
+
+    assert (await capture_yielded_trajectory(rollout())).reward == 0.2
+
+
+def test_the_root_is_the_nearest_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    (tmp_path / ".git").mkdir()
+    assert Path(get_repo_root_path()) == tmp_path

@@ -1,0 +1,226 @@
+"""The rules of the shipped games, and what words that are no move do."""
+
+import asyncio
+import random
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from gavel.scenarios.library import game_2048, guess_word, maze, text_adventure, tic_tac_toe, twenty_questions
+from gavel.scenarios.library.game_2048 import DIRECTIONS, Board
+from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF, best_moves
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from tests.scenarios.scripts import scripted
+
+
+async def said(scenario: Scenario, *words: str, task: Task | None = None) -> tuple[Trajectory, list[str]]:
+    """An episode of an agent that says these words, the last again and again; what it was told."""
+    episode = await rollout(scripted(*words), scenario, task or scenario.tasks()[0])
+    return episode, [message["content"] for message in episode.messages() if message["role"] == "user"]
+
+
+boards = st.lists(st.sampled_from((0, 0, 2, 4, 8, 16)), min_size=16, max_size=16).map(lambda cells: Board(tuple(cells)))
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        ((2, 2, 2, 2), (4, 4, 0, 0)),
+        ((4, 2, 2, 0), (4, 4, 0, 0)),
+        ((2, 0, 0, 2), (4, 0, 0, 0)),
+        ((2, 2, 2, 0), (4, 2, 0, 0)),
+        ((2, 4, 8, 16), (2, 4, 8, 16)),
+    ],
+)
+def test_a_tile_merges_once_in_a_move(before: tuple[int, ...], left: tuple[int, ...]):
+    below = (0,) * 12
+    assert Board((*before, *below)).slid("left") == Board((*left, *below))
+    assert Board((*before[::-1], *below)).slid("right") == Board((*left[::-1], *below))
+
+
+@given(boards)
+def test_a_move_keeps_the_sum_and_a_turned_board_moves_alike(board: Board):
+    for direction in DIRECTIONS:
+        assert sum(board.slid(direction).cells) == sum(board.cells)
+    turned = Board(tuple(board.cells[column * 4 + at] for at in range(4) for column in range(4)))
+    up = board.slid("up")
+    assert Board(tuple(up.cells[column * 4 + at] for at in range(4) for column in range(4))) == turned.slid("left")
+    assert Board.read(board.drawn()) == board
+
+
+@given(boards.filter(lambda board: bool(board.empty)), st.integers())
+def test_a_new_tile_comes_into_an_empty_cell(board: Board, seed: int):
+    after = board.with_tile(random.Random(seed))
+    (changed,) = [at for at in range(16) if after.cells[at] != board.cells[at]]
+    assert (board.cells[changed], after.cells[changed] in (2, 4)) == (0, True)
+
+
+async def test_words_that_are_no_move_cost_a_turn_and_change_nothing():
+    episode, (first, *answers) = await said(
+        game_2048.scenario, "up, then left", "UPWARDS", "", "left left", "Left.", "down!", "up up"
+    )
+    assert [answer.partition("\n")[2] for answer in answers[:4]] == [first.partition("\n\n")[2]] * 4
+    assert all("Say up, down, left or right" not in answer for answer in answers[4:6])
+    assert (episode.status, episode.metrics["success"]) == ("truncated", 0)
+
+
+five = st.text("abcde", min_size=5, max_size=5)
+
+
+@given(five, five)
+def test_marks_agree_with_the_letters_of_both_words(guess: str, word: str):
+    marks = guess_word.marks_of(guess, word)
+    for letter in set(guess):
+        marked = sum(mark != "-" for mark, each in zip(marks, guess, strict=True) if each == letter)
+        assert marked == min(guess.count(letter), word.count(letter))
+    assert [mark == "+" for mark in marks] == [a == b for a, b in zip(guess, word, strict=True)]
+
+
+async def test_what_is_no_guess_costs_a_turn_and_no_guess():
+    word = str(guess_word.scenario.tasks()[0].data["word"])
+    guesses = ("I guess crane", f"{word} cr4ne", "zzzzz", "zzzzz", f'"{word.upper()}".')
+    episode, (_, *answers) = await said(guess_word.scenario, *guesses)
+    assert [answer.partition("\n")[2] for answer in answers] == ["", "", "5 guesses left.", "", ""]
+    assert answers[0] == answers[1] == "Say one word of five letters from a to z, and nothing else."
+    assert answers[2].startswith("z- z- z- z- z-")
+    assert answers[3] == "You have guessed zzzzz already."
+    assert (episode.metrics["success"], episode.metrics["environment_reward"]) == (1, 0.9)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
+    drawn = maze.Maze.model_validate(maze.draw_task(number).data["maze"])
+    seen = {drawn.start}
+    for cell in (queue := [drawn.start]):
+        for direction, other in drawn.ways(cell).items():
+            dx, dy = maze.DIRECTIONS[direction]
+            assert other == (cell[0] + dx, cell[1] + dy)
+            assert cell in drawn.ways(other).values()
+            if other not in seen:
+                seen.add(other)
+                queue.append(other)
+    assert len(seen) == maze.SIZE * maze.SIZE
+    assert 8 <= drawn.shortest <= maze.scenario.max_turns
+
+
+@pytest.mark.parametrize("words", ["dance", "", "north south", "northeast"])
+async def test_what_is_no_step_moves_nobody(words: str):
+    _, (first, *answers) = await said(maze.scenario, words)
+    view = first.partition("\n\n")[2]
+    assert all(answer.startswith("Say one step") and answer.endswith(view) for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [("dance", "does not know"), ("take key", "no key here"), ("LOOK", "You are in the"), ("", "does not know")],
+)
+async def test_the_house_answers_every_command(command: str, answer: str):
+    _, told = await said(text_adventure.scenario, command, task=text_adventure.scenario.tasks("held_out")[0])
+    assert answer in told[1]
+
+
+def test_all_houses_can_be_solved_within_the_turns():
+    houses = [text_adventure.draw_house(number) for number in range(400)]
+    assert max(each.shortest for each in houses) <= text_adventure.scenario.max_turns
+    assert all(each.start != each.key != each.chest for each in houses)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Can it fly?", "Yes."),
+        ("Does it live in the sea?", "No."),
+        ("Is it a bird that can fly?", "I cannot answer that by yes or no."),
+        ("Is it an owl?", "Yes, it is the owl."),
+        ("Is it an owl or an eagle?", "I cannot answer that by yes or no."),
+        ("Hello", "I cannot answer that by yes or no."),
+    ],
+)
+def test_questions_are_answered_by_the_facts(question: str, answer: str):
+    assert twenty_questions.answer(question, "owl")[0] == answer
+
+
+def position(request: ChatRequest) -> tic_tac_toe.Board:
+    """What the last board shows, with moves in an order that gives it."""
+    cells = re.findall(r"[XO1-9]", "".join(request.messages[-1]["content"].splitlines()[:3]))
+    taken = {side: [cell for cell, mark in enumerate(cells, 1) if mark == side] for side in "XO"}
+    moves: list[int] = []
+    while any(taken.values()):
+        moves.append(taken["XO"[len(moves) % 2]].pop())
+    return tic_tac_toe.Board(tuple(moves))
+
+
+async def _expert(request: ChatRequest) -> Message:
+    return {"content": f"I take {best_moves(position(request))[0]}."}
+
+
+async def _fool(request: ChatRequest) -> Message:
+    return {"content": str(position(request).moves[0])}  # a cell that is taken
+
+
+async def _hasty(request: ChatRequest) -> Message:
+    return {"content": str(position(request).free[-1])}
+
+
+EXPERT, FOOL, HASTY = (FunctionModel(f.__name__, f) for f in (_expert, _fool, _hasty))
+
+
+@pytest.mark.parametrize("opponent", [RANDOM, PERFECT])
+async def test_an_expert_reaches_what_perfect_play_gives_and_a_fool_loses(opponent: str):
+    scenario = tic_tac_toe.scenario
+    tasks = [
+        task.model_copy(update={"data": {**task.data, "opponent": opponent}}) for task in scenario.tasks("held_out")
+    ]
+
+    async def played(model: FunctionModel) -> list[Trajectory]:
+        return await asyncio.gather(*(rollout(model, scenario, task, seed=3) for task in tasks))
+
+    experts, fools, hasty = await played(EXPERT), await played(FOOL), await played(HASTY)
+    success: Any = scenario.success
+    assert all(success(episode) and episode.status == "finished" for episode in experts)
+    assert any(episode.metrics["points"] == 1 for episode in experts)
+    assert all(episode.metrics["foul"] and episode.metrics["points"] == 0 for episode in fools)
+    assert "You have lost. You named no free cell." in fools[0].messages()[-1]["content"]
+    assert 0 < sum(map(success, hasty)) < len(tasks)
+
+
+async def test_in_self_play_each_side_has_a_trajectory_of_its_own_and_one_s_gain_is_the_other_s_loss():
+    results: Counter[tuple[float, float]] = Counter()
+    for task in tic_tac_toe.scenario.tasks():
+        others: list[Trajectory] = []
+        x = await rollout(HASTY, tic_tac_toe.scenario, task, seed=1, others=others)
+        (o,) = others
+        assert (x.agent, o.agent, task.data["opponent"]) == ("X", "O", SELF)
+        assert x.metrics["points"] + o.metrics["points"] == 1
+        assert {len(list(x.choices())) - len(list(o.choices()))} <= {0, 1}
+        results[float(x.metrics["points"]), float(o.metrics["points"])] += 1
+        opening: Any = task.data["opening"]
+        assert x.messages()[1]["content"].startswith(tic_tac_toe.Board(tuple(opening)).drawn())
+    assert results[1.0, 0.0]
+    assert results[0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "cell"),
+    [("5", 5), ("I take 3.", 3), ("3 or 4? 4!", 4), ("**7**", 7)]
+    + [(words, 0) for words in ("", "10", "1.5", "cell_7", "٣")],
+)
+def test_the_last_number_that_stands_alone_is_the_move(words: str, cell: int):
+    assert tic_tac_toe.cell_in(words) == cell
+
+
+def test_perfect_play_draws_and_a_centre_answered_at_an_edge_is_lost():
+    assert tic_tac_toe.value(tic_tac_toe.Board(), "X") == 0.5
+    assert tic_tac_toe.value(tic_tac_toe.Board((5, 2)), "X") == 1
+    assert tic_tac_toe.Board((1, 4, 2, 5, 3)).winner == "X"
+    with pytest.raises(ValueError, match="is not free"):
+        tic_tac_toe.Board((1,)).after(1)
