@@ -1,5 +1,6 @@
 """Integrations are found by what they hold: ours by their folders, and those of other distributions by entry points."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gavel.base import entry_points
+from gavel.base.entry_points import EntryPointError
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -93,13 +96,23 @@ def test_a_distribution_adds_a_reward_a_scenario_a_format_a_host_and_a_command(t
     [
         ({"gavel.rewards": "trl"}, "import gavel; gavel.integrations.trl", "are both called 'trl'"),
         (
+            {"gavel.scenarios": "agentgym"},
+            "from gavel.scenarios.scenario import find_scenario; find_scenario('agentgym:x')",
+            "are both called 'agentgym'",
+        ),
+        (
+            {"gavel.hosts": "together"},
+            "from gavel.trainer.deploy.host import open_host; open_host('together')",
+            "are both called 'together'",
+        ),
+        (
             {"gavel.formats": "chess"},
             "import chess_gavel as c; c.EXPORTS['dpo'] = c.EXPORTS['pgn']\n"
             "from gavel.scenarios.formats.export import export_formats; export_formats()",
             "two formats are called 'dpo'",
         ),
     ],
-    ids=["a reward", "a format"],
+    ids=["a reward", "a scenario", "a host", "a format"],
 )
 def test_a_name_of_ours_is_never_taken_in_silence(tmp_path: Path, entries: dict[str, str], program: str, told: str):
     done = python(program, distribution(tmp_path, entries))
@@ -116,3 +129,53 @@ def test_a_command_that_cannot_be_loaded_is_listed_and_says_why_when_it_is_run(t
     assert "a_package_that_is_not_there" in run.stderr
     same = distribution(tmp_path / "again", {"gavel.commands": "chess"}, "NAME, HELP = 'train', ''\ncommand = print\n")
     assert "both called 'train'" in python("from gavel.cli.app import app; app(['chess'])", same).stderr
+
+
+def test_a_name_that_is_not_there_lists_those_that_are():
+    with pytest.raises(AttributeError, match="verl"):
+        __import__("gavel").integrations.no_such_system  # noqa: B018
+    with pytest.raises(EntryPointError, match="verifiers"):
+        entry_points.load("gavel.formats", "no_such_system")
+
+
+LISTS = (
+    "import json, gavel\n"
+    "from gavel.base import entry_points\n"
+    "from gavel.cli.app import COMMANDS, app\n"
+    "from gavel.scenarios.formats.export import export_formats\n"
+    "from gavel.scenarios.formats.reading import all_formats\n"
+    "rewards = {name: getattr(gavel.integrations, name).__all__ for name in entry_points.names('gavel.rewards')}\n"
+    "print(json.dumps([sorted(COMMANDS), sorted(rewards), export_formats(), [each.name for each in all_formats()]]))\n"
+    "app(['--help'])\n"
+)
+
+
+@pytest.fixture(scope="module")
+def had() -> list[list[str]]:
+    return lists(python(LISTS))
+
+
+@pytest.mark.parametrize("system", ["verl", "verifiers", "slime"])
+def test_an_integration_can_be_deleted_without_another_file_changing(system: str, had: list[list[str]], tmp_path: Path):
+    """A tree of links to all files of the package but those of the system."""
+    package = tmp_path / "gavel"
+    (package / "integrations").mkdir(parents=True)
+    for entry in (ROOT / "gavel").iterdir():
+        if entry.name != "integrations":
+            (package / entry.name).symlink_to(entry)
+    for entry in (ROOT / "gavel" / "integrations").iterdir():
+        if entry.stem not in (system, "__pycache__"):
+            (package / "integrations" / entry.name).symlink_to(entry)
+    has = lists(python(LISTS, tmp_path))
+    commands, rewards, exports, formats = (set(a) - set(b) for a, b in zip(had, has, strict=True))
+    assert rewards == {system}
+    assert commands == {"verl": {"export-verl"}, "verifiers": {"export-env"}}.get(system, set())
+    assert exports == ({"verifiers"} if system == "verifiers" else set())
+    assert bool(formats) == (system == "verifiers")
+    assert all(set(b) <= set(a) for a, b in zip(had, has, strict=True))
+
+
+def lists(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    assert done.returncode == 0, done.stderr
+    assert "send-atropos" in done.stdout
+    return json.loads(done.stdout.splitlines()[0])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -34,6 +35,39 @@ from tests.integrations.atropos.served import AtroposServer
 pytestmark = [pytest.mark.bridges, pytest.mark.slow, pytest.mark.timeout(300)]
 _SECONDS = 400.0
 TOKENIZER = str(EMBEDDED_PATH)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+class SentenceEnv(BaseEnv):
+    """A single turn through atroposlib's own managed server, which keeps tokens and log-probs."""
+
+    name = "sentence"
+
+    async def setup(self) -> None:
+        self.count = 0
+
+    async def get_next_item(self) -> Any:
+        self.count += 1
+        return f"I want a refund for order {7000 + self.count}"
+
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+        async with self.server.managed_server(tokenizer=self.tokenizer) as managed:
+            await managed.chat_completion(
+                messages=[{"role": "user", "content": item}], n=self.config.group_size, max_tokens=12, temperature=1.0
+            )
+            nodes = managed.get_state()["nodes"]
+        return {
+            "tokens": [node.tokens for node in nodes],
+            "masks": [node.masked_tokens for node in nodes],
+            "inference_logprobs": [node.logprobs for node in nodes],
+            "scores": [float(number) for number, _ in enumerate(nodes)],
+            "generation_params": {"temperature": 1.0},
+        }, []
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None: ...
 
 
 async def played(env: BaseEnv, server: AtroposServer) -> None:
@@ -78,6 +112,34 @@ async def test_its_environment_around_a_scenario_is_trained_on_with_the_policys_
     (group, *_) = trained(learner, 1)
     assert len(group) == 4
     assert group.metadata["env_id"] == 0
+
+
+async def test_its_managed_server_samples_the_policy_and_its_tokens_are_trained_on(
+    learner: AtroposServer, tmp_path: Path
+):
+    tokenizer = shutil.copytree(EMBEDDED_PATH, tmp_path / "tokenizer")  # its own has no chat template
+    (tokenizer / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    config = BaseEnvConfig(
+        group_size=4,
+        tokenizer_name=str(tokenizer),
+        rollout_server_url=learner.url,
+        total_steps=-1,
+        steps_per_eval=0,
+        use_wandb=False,
+        wandb_name="sentence",
+        max_batches_offpolicy=1,
+    )
+    served = APIServerConfig(
+        base_url=learner.policy_url,
+        model_name="returns-desk",
+        tokenizer_name=str(tokenizer),
+        server_type="vllm",
+        api_key="none",
+        health_check=False,
+    )
+    await played(SentenceEnv(config, [served]), learner)
+    assert [row["trajectories_trained"] for row in metrics(learner)] == [8, 8]
+    assert all(row["atropos/logprobs_computed"] == 0 for row in metrics(learner))
 
 
 def test_its_trainers_client_reads_our_batches(tmp_path: Path):
