@@ -1,5 +1,7 @@
-"""What only one host does: Together, Fireworks, Hugging Face and W&B Inference."""
+"""What only one host does: Together, Fireworks, Hugging Face, W&B Inference and Ollama."""
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,36 +19,28 @@ from tests.fake_hub import TOKEN, FakeHub
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
+from tests.trainer.deploy.fakes.ollama import FakeOllama
 from tests.trainer.deploy.fakes.scripted import KEY
 from tests.trainer.deploy.fakes.together import FakeTogether
 from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
 from tests.trainer.deploy.targets import HOSTS, ask_at_once
-
-_PROJECT = "POST /v2/projects/prj_1"
+from tests.trainer.deploy.trained_run import facts_of, make_run
 
 
 @pytest.mark.parametrize(
     ("host", "route", "status", "remedy"),
     [
-        ("together", f"{_PROJECT}/models", 402, "credit"),
-        ("together", f"{_PROJECT}/endpoints", 403, "rights"),
+        ("together", "POST /v2/projects/prj_1/models", 402, "credit"),
+        ("together", "POST /v2/projects/prj_1/endpoints", 403, "rights"),
         ("together", "/deployments", 409, "minute"),
-        *(("fireworks", "POST /v1/accounts/desk/deployments", status, "FIREWORKS_API_KEY") for status in (401, 403)),
-        ("fireworks", "POST /v1/accounts/desk/deployments", 402, "credit"),
+        ("fireworks", "POST /v1/accounts/desk/deployments", 403, "FIREWORKS_API_KEY"),
         ("fireworks", "POST /v1/accounts/desk/deployments", 429, "quota"),
-        *(("huggingface", "POST", status, "HF_TOKEN") for status in (401, 403)),
-        ("huggingface", "POST", 402, "credit"),
+        ("huggingface", "POST", 401, "HF_TOKEN"),
         ("huggingface", "POST", 400, "docs"),
     ],
 )
 async def test_what_a_host_refuses_is_told_with_what_to_do(
-    host: str,
-    route: str,
-    status: int,
-    remedy: str,
-    run: Path,
-    adapter: AdapterFacts,
-    monkeypatch: pytest.MonkeyPatch,
+    host: str, route: str, status: int, remedy: str, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
     with HOSTS[host]() as target:
@@ -56,6 +50,28 @@ async def test_what_a_host_refuses_is_told_with_what_to_do(
         with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
             await deploy(run, adapter, target.address, deadline=60.0)
     assert remedy in refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("address", "rank", "targets", "base", "words"),
+    [
+        ("together", 8, ("q_proj", "in_proj"), "here", ["in_proj", "only on this machine"]),
+        ("fireworks:desk", 128, ("q_proj", "lm_head"), "embedded/returns-desk", ["128", "lm_head", "base="]),
+        ("huggingface:desk", 1024, ("q_proj",), "embedded/returns-desk", ["1024", "only on this machine"]),
+        ("wandb:desk/serving", 32, ("q_proj",), "Qwen/Qwen3-8B", ["16", "Qwen/Qwen2.5-14B"]),
+        ("vllm:http://h", 1024, ("q_proj",), "org/base", ["512"]),
+    ],
+)
+async def test_what_does_not_fit_is_refused_before_anything_is_made(
+    address: str, rank: int, targets: tuple[str, ...], base: str, words: list[str], run: Path
+) -> None:
+    directory = write_adapter(run / "x", rank=rank, targets=targets)
+    facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run) if base == "here" else base)
+    misfits = open_host(address).check(facts)
+    assert [word in misfit for word, misfit in zip(words, misfits, strict=True)] == [True] * len(words)
+    with pytest.raises(DeployError, match="does not take this adapter"):
+        await deploy(run, facts, address)
+    assert read_records(run) == []
 
 
 ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
@@ -134,7 +150,7 @@ async def test_a_slow_host_is_waited_for_until_the_deadline(
 ) -> None:
     together.looks = 10**6
     with pytest.raises(DeployError, match="does not serve") as refusal:
-        await to(run, adapter, deadline=2.0)
+        await to(run, adapter, deadline=0.5)
     assert "gavel undeploy together-000012" in refusal.value.remedy
     together.looks = 3
     await to(run, adapter)
@@ -152,16 +168,6 @@ async def test_a_base_or_a_project_that_it_lacks_is_told(
         await to(run, adapter)
     assert "TOGETHER_PROJECT_ID" in refusal.value.remedy
     assert together.made == []
-
-
-async def test_what_does_not_fit_is_refused_before_anything_is_asked(together: FakeTogether, run: Path) -> None:
-    directory = write_adapter(run / "x", targets=("q_proj", "in_proj"))
-    facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run))
-    with pytest.raises(DeployError, match="in_proj") as refusal:
-        await to(run, facts)
-    assert "only on this machine" in refusal.value.remedy
-    assert together.calls == []
-    assert read_records(run) == []
 
 
 FIREWORKS = f"fireworks:{ACCOUNT}"
@@ -195,6 +201,8 @@ async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
     assert fireworks.deployments[name]["minReplicaCount"] == 0
     assert deployment.model_id == f"accounts/desk/models/{name}#accounts/desk/deployments/{name}"
     assert deployment.base_url == f"{fireworks.url}/inference/v1"
+    assert base_name("Qwen/Qwen2.5-7B-Instruct") == "accounts/fireworks/models/qwen2p5-7b-instruct"
+    assert base_name("meta-llama/Llama-3.1-8B-Instruct") == "accounts/fireworks/models/llama-v3p1-8b-instruct"
     assert await deployment.host.status(deployment.record) == "deployed"
 
 
@@ -220,42 +228,18 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
 
 
-async def test_a_deployment_that_fails_or_is_not_there_is_told(
+async def test_a_deployment_or_a_base_that_it_lacks_is_told(
     fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
 ) -> None:
+    for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
+        with pytest.raises(DeployError, match=why):
+            await deployed(run, adapter, base=f"accounts/fireworks/models/{base}")
+    assert not fireworks.made
     fireworks.deployments["mine"] = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
     with pytest.raises(DeployError, match="no GPUs left"):
         await deployed(run, adapter, deployment="mine")
     with pytest.raises(DeployError, match="there is no deployment other"):
         await deployed(run, adapter, deployment="other")
-
-
-async def test_what_does_not_fit_is_told_before_anything_is_asked(
-    fireworks: FakeFireworks, run: Path, tmp_path: Path
-) -> None:
-    write_adapter(tmp_path / "other", rank=128, targets=("q_proj", "lm_head"))
-    facts = read_facts(tmp_path / "other", project="desk", name="clerk", step=1, base_model="embedded/returns-desk")
-    misfits = open_host(FIREWORKS).check(facts)
-    assert [word in misfit for word, misfit in zip(("128", "lm_head", "base="), misfits, strict=True)] == [True] * 3
-    with pytest.raises(DeployError, match="does not take this adapter"):
-        await deploy(run, facts, FIREWORKS)
-    assert not fireworks.calls
-
-
-async def test_a_base_that_it_lacks_is_told(fireworks: FakeFireworks, run: Path, adapter: AdapterFacts) -> None:
-    for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
-        with pytest.raises(DeployError, match=why):
-            await deployed(run, adapter, base=f"accounts/fireworks/models/{base}")
-    assert not fireworks.made
-
-
-def test_names_of_the_hub_become_those_of_fireworks() -> None:
-    names = {
-        "Qwen/Qwen2.5-7B-Instruct": "qwen2p5-7b-instruct",
-        "meta-llama/Llama-3.1-8B-Instruct": "llama-v3p1-8b-instruct",
-    }
-    for there, here in names.items():
-        assert base_name(there) == f"accounts/fireworks/models/{here}"
 
 
 HUGGING_FACE = "huggingface:desk"
@@ -327,19 +311,7 @@ async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(
     with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
         await published(run, adapter, instance_type="nvidia-h200")
     assert "nvidia-l4 x1" in refusal.value.remedy
-    with pytest.raises(DeployError, match="nvidia-l4 x1 is not available in eu-nowhere-9") as elsewhere:
-        await published(run, adapter, region="eu-nowhere-9")
-    assert "aws us-east-1" in elsewhere.value.remedy
-    assert "gavel undeploy" in elsewhere.value.remedy  # the adapter is on the Hub already
     assert not servers[1].made
-
-
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    write_adapter(tmp_path / "other", rank=1024)
-    facts = read_facts(tmp_path / "other", project="desk", name="clerk", step=1, base_model="embedded/returns-desk")
-    misfits = open_host(HUGGING_FACE).check(facts)
-    words = "1024", "only on this machine"
-    assert [word in misfit for word, misfit in zip(words, misfits, strict=True)] == [True, True]
 
 
 WANDB = "wandb:desk/serving"
@@ -372,9 +344,45 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
 
 
-def test_what_does_not_fit_w_and_b_is_told(adapter: AdapterFacts) -> None:
-    facts = replace(adapter, rank=32)
-    rank, base = open_host(WANDB).check(facts)
-    assert "16" in rank
-    assert "Qwen/Qwen2.5-14B" in base
-    assert len(open_host(WANDB, base="Qwen/Qwen3-8B").check(facts)) == 1
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs"))
+
+
+async def merged(run: Path, **options: Any) -> Deployment:
+    return await deploy(run, facts_of(run, 12), "ollama", deadline=120.0, options=options)
+
+
+@pytest.mark.slow  # it merges a real model
+async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "copied" / "clerk"))
+    with HOSTS["ollama"]() as target:
+        ask_at_once(monkeypatch, target.environment)
+        (ollama,) = target.servers
+        assert isinstance(ollama, FakeOllama)
+        with monkeypatch.context() as patched:
+            patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))
+            with pytest.raises(DeployError, match="does not convert Qwen3ForCausalLM") as refusal:
+                await merged(run)
+            assert "convert_hf_to_gguf.py" in refusal.value.remedy
+            assert not ollama.blobs
+        ollama.fails_with = "no space left on device"
+        with pytest.raises(DeployError, match="no space left on device"):
+            await merged(run)
+        sent, ollama.fails_with = ollama.count("POST /api/blobs"), ""
+        deployment = await merged(run)
+        name = deployment.model_id
+        files = ollama.models[name]["files"]
+        assert {"config.json", "tokenizer.json", "model.safetensors"} <= files.keys()
+        assert json.loads(ollama.blobs[files["config.json"]])["architectures"] == ["Qwen3ForCausalLM"]
+        assert deployment.base_url == f"{ollama.url}/v1"
+        assert {path.suffix for path in (run / "deployments").iterdir()} <= {".json", ".lock"}
+        ollama.models.clear()
+        await merged(run)
+        assert ollama.made == [name, name]
+        assert ollama.count("POST /api/blobs") == sent
+        quantized = await merged(run, quantize="q8_0")
+        assert quantized.model_id.endswith(":q8_0")
+        assert ollama.models[quantized.model_id]["quantize"] == "q8_0"

@@ -1,6 +1,5 @@
 """What only a vLLM of one's own does: it reads the adapter from a directory, and forgets it when it is restarted."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,13 +11,12 @@ import torch
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.host import Deployment, open_host
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
+from gavel.trainer.deploy.host import Deployment
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_records
 from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.runs.run_directory import read_description
-from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.vllm import BASE, FakeVllm
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
 
@@ -83,28 +81,6 @@ async def test_the_server_reads_the_path_that_it_sees(server: FakeVllm, run: Pat
     await to(server, run, served, path_map=f"{run.parents[1]}=/mnt/runs")
     (record,) = read_records(run)
     assert list(server.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
-
-
-async def test_a_directory_that_it_does_not_see_is_told(server: FakeVllm, run: Path, served: AdapterFacts) -> None:
-    server.fail("load_lora_adapter", 404, message="No adapter found for /mnt/x")
-    with pytest.raises(DeployError, match="No adapter found") as refusal:
-        await to(server, run, served)
-    assert "path_map=HERE=THERE" in refusal.value.remedy
-
-
-async def test_a_server_is_told_of_experts_that_are_adapted(server: FakeVllm, run: Path, served: AdapterFacts) -> None:
-    await to(server, run, replace(served, special=("experts",)))
-    assert server.seen[0]["is_3d_lora_weight"] is True
-
-
-def test_what_vllm_cannot_serve_is_told_with_what_would_fit(run: Path) -> None:
-    directory = write_adapter(run / "big", rank=1024)
-    config = json.loads((directory / "adapter_config.json").read_text())
-    (directory / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
-    facts = read_facts(directory, project="p", name="n", step=1, base_model=BASE)
-    rank, dora = open_host("vllm:http://h").check(facts)
-    assert "512" in rank
-    assert "gavel export" in dora
 
 
 @pytest.mark.slow
