@@ -14,8 +14,17 @@ from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.messages_api import MessageStream, message
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.serving.chunked import chunks_of, completion_of, replies, texts
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result
+from tests.trainer.serving.served import (
+    QUESTION,
+    SYSTEM,
+    TOOLS,
+    chunks_of,
+    client_of,
+    completion_of,
+    replies,
+    texts,
+    tool_result,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -100,13 +109,12 @@ async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(server, cl
     assert message.stop_reason == "max_tokens"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_a_message_that_ends_at_a_stop_sequence_names_it(client, streamed):
+async def test_a_message_that_ends_at_a_stop_sequence_names_it(client):
     result = {"type": "tool_result", "tool_use_id": "c1", "content": "refunded 1001"}
     use = {"type": "tool_use", "id": "c1", "name": "refund", "input": {"order_id": "1001"}}
     asked = [*ASKED, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
     ends = {"messages": asked, "stop_sequences": ["nowhere", " your"]}
-    message = await reply(client, streamed, **ends)
+    message = await reply(client, streamed=True, **ends)
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " your")
     assert message.content[0].text == "I have refunded"
 
@@ -115,12 +123,6 @@ async def test_a_base_url_that_ends_with_the_version_is_served_too(server):
     async with anthropic_of(server, base_url=server.base_url) as client:
         assert (await client.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)).id
         assert "desk" in [model.id async for model in client.models.list()]
-
-
-async def test_a_thread_is_refused_so_that_clients_go_on_without_one(client):
-    with pytest.raises(APIStatusError, match="thread is not supported") as error:
-        await client.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
-    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 
 async def test_a_route_that_is_not_served_is_told_as_this_api_tells_errors(client):
@@ -167,18 +169,7 @@ async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        ({"finish_reason": "stop"}, ("end_turn", None)),
-        ({"finish_reason": "stop", "stop_reason": "\n"}, ("stop_sequence", "\n")),
-        ({"finish_reason": "stop", "stop_reason": 151645}, ("end_turn", None)),
-        ({"finish_reason": "length"}, ("max_tokens", None)),
-        ({"finish_reason": "tool_calls"}, ("tool_use", None)),
-    ],
-)
-def test_why_a_reply_ended_is_told(choice, expected):
-    completion = completion_of({"role": "assistant", "content": "Well."})
-    completion["choices"][0] |= choice
-    made = message(completion)
-    assert (made["stop_reason"], made["stop_sequence"]) == expected
+async def test_a_thread_is_refused_so_that_clients_go_on_without_one(client):
+    with pytest.raises(APIStatusError, match="thread is not supported") as error:
+        await client.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
+    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"

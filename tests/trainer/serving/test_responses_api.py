@@ -13,8 +13,16 @@ from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
-from tests.trainer.serving.chunked import chunks_of, completion_of, replies
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, tool_result
+from tests.trainer.serving.served import (
+    QUESTION,
+    SYSTEM,
+    TOOLS,
+    chunks_of,
+    client_of,
+    completion_of,
+    replies,
+    tool_result,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -112,27 +120,6 @@ async def test_the_events_say_what_the_last_one_holds(reply, size):
             item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"])
         )
         assert said.get(item["id"], "") == text
-
-
-@given(replies())
-def test_a_whole_response_is_one_of_openai(reply):
-    whole = response(REQUEST | {"tools": [], "metadata": {"a": "b"}}, completion_of(reply), "resp_1")
-    parsed = Response.model_validate(whole)
-    assert parsed.status == "completed"
-    assert parsed.usage.total_tokens == 10
-    assert parsed.output_text == (reply["content"] or "")
-
-
-async def test_a_failure_is_numbered_like_any_event():
-    stream = ResponseStream(REQUEST, "resp_1")
-    events = [event async for event in stream.events(chunks_of({"role": "assistant", "content": "Well"}))]
-    assert stream.failure("engine_stopped", "the engine has stopped", type="server_error") == {
-        "type": "error",
-        "code": "engine_stopped",
-        "message": "the engine has stopped",
-        "param": None,
-        "sequence_number": len(events),
-    }
 
 
 USER = {"role": "user", "content": "Hello"}
