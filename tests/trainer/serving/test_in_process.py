@@ -107,16 +107,6 @@ async def test_a_turn_of_a_capture_goes_where_it_is_captured(client, wire):
     assert wire.requests == 2, "and asked again through the API's client, which tells the refusal"
 
 
-async def test_a_turn_over_http_is_one_plain_request_with_the_same_answer(client, server, wire):
-    direct = await client.turn(BODY)
-    no_longer_serve(server.base_url)  # as of another process
-    posted = await client.turn(BODY)
-    assert wire.requests == 1
-    assert told(posted) == told(direct)
-    assert (posted.usage, posted.model) == (direct.usage, direct.model)
-    assert type(posted.choices[0].message) is type(direct.choices[0].message)
-
-
 @pytest.mark.parametrize("page", [b"<html>busy</html>", b"[1]"])
 async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, policy, page):
     class Once(Wire):

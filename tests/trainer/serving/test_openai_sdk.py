@@ -146,20 +146,6 @@ async def test_what_shapes_the_sampling_works_and_is_named(client, setting):
     assert choice.shaped_by == list(setting.get("extra_body", setting))
 
 
-@pytest.mark.parametrize("temperature", [0, 0.7])
-async def test_the_same_seed_gives_the_same_turn(client, temperature):
-    one, other = [await choose(client, temperature=temperature, seed=11) for _ in range(2)]
-    assert one.token_ids == other.token_ids
-    assert one.temperature == temperature
-
-
-@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
-async def test_a_turn_that_is_cut_says_so(client, limit):
-    asked = {"max_completion_tokens": None, limit: 2}
-    choice = await choose(client, temperature=2, **asked)
-    assert (choice.finish_reason, len(choice.token_ids)) == ("length", 2)
-
-
 @pytest.mark.parametrize("top", [0, 20])
 async def test_log_probs_are_shown_as_asked(client, top):
     choice = await choose(client, logprobs=True, top_logprobs=top)

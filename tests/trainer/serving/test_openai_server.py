@@ -1,7 +1,6 @@
 """The endpoint over the embedded policy, through OpenAI's own client."""
 
 import asyncio
-import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.token_sequences import COMPACT, sequences, turn_of
+from gavel.trainer.data.token_sequences import turn_of
 from gavel.trainer.data.training_batch import mismatches
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -41,7 +40,6 @@ class Recited:
         self.adapter_version = 0
         self.adapter_versions = [0]
         self.serves_base = False
-        self.closed = False
         self.max_context = MAX_CONTEXT
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
@@ -50,22 +48,6 @@ class Recited:
         future: Future[Sampled] = Future()
         future.set_result(Sampled(ids, [self.logprob] * len(ids), "stop", self.adapter_version))
         return future
-
-    def publish(self, adapter, version) -> None:
-        self.adapter_version = version
-        self.adapter_versions = [version]
-
-    def score(self, token_ids) -> list[float]:
-        return [0.0] * (len(token_ids) - 1)
-
-    def cache_growth(self) -> int:
-        return 0
-
-    def release_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def close(self) -> None:
-        pass
 
 
 def serve(policy: Policy, engine, **settings) -> EndpointServer:
@@ -163,18 +145,6 @@ async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoi
     found = [mismatches(one, policy.decode) for one in await asyncio.gather(*map(conversation, range(0, 160, 10)))]
     assert all(set(kinds) <= {"template"} for kinds in found)
     assert not all(found)
-
-
-async def test_log_probs_come_as_a_plain_list_on_request(client):
-    await ask(client, seed=1)  # both of the others then find the prompt in the engine's cache
-    standard = await ask(client, seed=1)
-    compact = await ask(client, seed=1, extra_body=COMPACT)
-    assert compact.logprobs is None
-    assert compact.token_logprobs == [entry.logprob for entry in standard.logprobs.content]
-    assert sequences(attempt(compact)) == sequences(attempt(standard))
-    assert sequences(Trajectory.model_validate_json(attempt(compact).model_dump_json())) == sequences(attempt(standard))
-    left_away = await ask(client, logprobs=False, extra_body=COMPACT, max_completion_tokens=2)
-    assert "token_logprobs" not in left_away.model_extra
 
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])

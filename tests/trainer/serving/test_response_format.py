@@ -68,11 +68,6 @@ async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(ser
     assert "shaped_by" not in under.model_extra
 
 
-async def test_a_call_that_was_required_is_made_under_a_schema_too(server):
-    choice = await ask(server, tools=DESK_TOOLS, tool_choice="required", response_format=FORMAT, seed=3)
-    assert choice.message.tool_calls
-
-
 @pytest.mark.parametrize(("schema", "stream"), [({"type": "objct"}, True), ({"$ref": "#/nowhere"}, False)])
 async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, schema, stream):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
