@@ -1,30 +1,39 @@
-"""What only one host does: Together, Fireworks, Hugging Face, W&B Inference and Ollama."""
+"""What only one host does: Together, Fireworks, Hugging Face, W&B Inference, Ollama and a vLLM of one's own."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gavel.trainer.config import VllmSettings
 from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy, undeploy
 from gavel.trainer.deploy.fireworks import base_name
 from gavel.trainer.deploy.host import Deployment, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
+from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.deploy.together import PART
+from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.runs.run_directory import read_description
 from tests.fake_hub import TOKEN, FakeHub
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
-from tests.trainer.deploy.fakes.ollama import FakeOllama
 from tests.trainer.deploy.fakes.scripted import KEY
 from tests.trainer.deploy.fakes.together import FakeTogether
+from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
+from tests.trainer.deploy.fakes.vllm import FakeVllm
 from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
 from tests.trainer.deploy.targets import HOSTS, ask_at_once
-from tests.trainer.deploy.trained_run import facts_of, make_run
+from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
 
 
 @pytest.mark.parametrize(
@@ -43,12 +52,11 @@ async def test_what_a_host_refuses_is_told_with_what_to_do(
     host: str, route: str, status: int, remedy: str, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
-    with HOSTS[host]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        server: Any = target.servers[-1]
-        server.fail(route, status, times=10**6)
+    address = {"together": "together", "fireworks": FIREWORKS, "huggingface": HUGGING_FACE}[host]
+    with opened(host, monkeypatch) as servers:
+        servers[-1].fail(route, status, times=10**6)
         with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
-            await deploy(run, adapter, target.address, deadline=60.0)
+            await deploy(run, adapter, address, deadline=60.0)
     assert remedy in refusal.value.remedy
 
 
@@ -77,12 +85,17 @@ async def test_what_does_not_fit_is_refused_before_anything_is_made(
 ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
 
 
+@contextmanager
+def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The host's servers on loopback."""
+    with HOSTS[host]() as target:
+        ask_at_once(monkeypatch, target.environment)
+        yield target.servers
+
+
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTogether]:
-    with HOSTS["together"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (fake,) = target.servers
-        assert isinstance(fake, FakeTogether)
+    with opened("together", monkeypatch) as (fake,):
         yield fake
 
 
@@ -175,10 +188,7 @@ FIREWORKS = f"fireworks:{ACCOUNT}"
 
 @pytest.fixture
 def fireworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFireworks]:
-    with HOSTS["fireworks"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (fake,) = target.servers
-        assert isinstance(fake, FakeFireworks)
+    with opened("fireworks", monkeypatch) as (fake,):
         yield fake
 
 
@@ -248,11 +258,7 @@ Servers = tuple[FakeHub, FakeEndpoints]
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    with HOSTS["huggingface"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        hub, endpoints = target.servers
-        assert isinstance(hub, FakeHub)
-        assert isinstance(endpoints, FakeEndpoints)
+    with opened("huggingface", monkeypatch) as (hub, endpoints):
         yield hub, endpoints
 
 
@@ -319,10 +325,7 @@ WANDB = "wandb:desk/serving"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
-    with HOSTS["wandb"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (fake,) = target.servers
-        assert isinstance(fake, FakeWandb)
+    with opened("wandb", monkeypatch) as (fake,):
         yield fake
 
 
@@ -358,10 +361,7 @@ async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "copied" / "clerk"))
-    with HOSTS["ollama"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (ollama,) = target.servers
-        assert isinstance(ollama, FakeOllama)
+    with opened("ollama", monkeypatch) as (ollama,):
         with monkeypatch.context() as patched:
             patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))
             with pytest.raises(DeployError, match="does not convert Qwen3ForCausalLM") as refusal:
@@ -386,3 +386,99 @@ async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
         quantized = await merged(run, quantize="q8_0")
         assert quantized.model_id.endswith(":q8_0")
         assert ollama.models[quantized.model_id]["quantize"] == "q8_0"
+
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Of the embedded base, whose tokenizer has none."""
+
+
+@pytest.fixture
+def vllm() -> Iterator[FakeVllm]:
+    running = FakeVllm()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def served(adapter: AdapterFacts) -> AdapterFacts:
+    return replace(adapter, base_model=VLLM_BASE)
+
+
+async def loaded(vllm: FakeVllm, run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
+    return await deploy(run, adapter, f"vllm:{vllm.url}", options=options)
+
+
+async def test_a_copy_is_loaded_and_again_after_a_restart(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    deployment = await loaded(vllm, run, served)
+    (directory,) = map(Path, vllm.adapters.values())
+    assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
+    assert run / "deployments" in directory.parents, "a checkpoint may be deleted"
+    assert (deployment.base_url, deployment.key_variable) == (f"{vllm.url}/v1", None)
+    vllm.adapters.clear()
+    assert await deployment.host.status(deployment.record) == "not loaded there"
+    await loaded(vllm, run, served)
+    assert list(vllm.adapters) == [deployment.model_id]
+    await deployment.undeploy()
+    assert not directory.exists()
+
+
+async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(
+    vllm: FakeVllm, run: Path, served: AdapterFacts
+) -> None:
+    vllm.loads_adapters = False
+    with pytest.raises(DeployError, match="takes no adapters") as refusal:
+        await loaded(vllm, run, served)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in refusal.value.remedy
+    assert "--max-lora-rank 8" in refusal.value.remedy
+    vllm.loads_adapters = True
+    other = replace(served, base_model="org/other")
+    with pytest.raises(DeployError, match="serves org/base, not org/other") as refusal:
+        await loaded(vllm, run, other)
+    assert "base=" in refusal.value.remedy
+    assert vllm.made == []
+    await loaded(vllm, run, other, base=VLLM_BASE)
+    assert len(vllm.adapters) == 1
+
+
+async def test_the_server_reads_the_path_that_it_sees(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    with pytest.raises(DeployError, match="does not lie in /elsewhere"):
+        await loaded(vllm, run, served, path_map="/elsewhere=/x")
+    await loaded(vllm, run, served, path_map=f"{run.parents[1]}=/mnt/runs")
+    (record,) = read_records(run)
+    assert list(vllm.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs")
+    (tmp_path / "server").mkdir()
+    served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", LORA.rank, 8, 256, versions=4)
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
+    engine = vllm_engine(settings, served, tmp_path / "server")
+    lines: list[str] = []
+    try:
+        address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
+        description = read_description(run / "model.json")
+        deployment = await deploy(run, adapter, address, description=description, report=lines.append)
+        assert "it serves step 12" in deployment.record.smoke_test
+        other = await deploy(run, facts_of(run, 11), address)
+        for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
+            wrong = replace(deployment, model_id=model_id)
+            with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
+                await SmokeTest(run, 12, adapter.directory, description)(wrong, lines.append)
+        await deployment.undeploy()
+        assert await deployment.host.status(deployment.record) == "not loaded there"
+        assert await other.host.status(other.record) == "serving"
+    finally:
+        engine.close()
+
+
+async def test_a_server_is_told_of_experts_that_are_adapted(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    await loaded(vllm, run, replace(served, special=("experts",)))
+    assert vllm.seen[0]["is_3d_lora_weight"] is True

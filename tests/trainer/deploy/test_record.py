@@ -1,28 +1,25 @@
 """The adapter's facts and the record of a deployment; how a host is named, asked, looked at and told of."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gavel.base.extras import install_line
-from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.host import open_host, repeated
+from gavel.trainer.deploy.host import open_host
 from gavel.trainer.deploy.record import (
     DEPLOYMENTS,
     AdapterFacts,
     DeployError,
     DeploymentRecord,
+    find_records,
     open_record,
     read_facts,
     read_record,
 )
-from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.deploy.conftest import write_adapter
 
 
@@ -86,57 +83,6 @@ def test_what_is_no_adapter_is_refused_with_its_name(adapter: AdapterFacts, dama
         read_facts(adapter.directory, project="desk", name="clerk", step=12, base_model="Qwen/Qwen3-8B")
 
 
-BUSY = Answer({"error": {"message": "slow down"}}, 429, {"Retry-After": "0"})
-BROKEN = Answer({"error": "oh"}, 500)
-
-
-class Host(FakeServer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[Answer] = []
-        self.asked = 0
-
-    def respond(self, call: Call) -> Answer:
-        self.asked += 1
-        return self.answers.pop(0) if self.answers else Answer({"ok": True})
-
-    async def request(self) -> object:
-        async with httpx.AsyncClient(base_url=self.url) as client:
-            return (await client.post("/x", json={})).raise_for_status().json()
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setattr(asking, "_backoff", lambda _state: 0.01)
-    running = Host()
-    yield running
-    running.close()
-
-
-async def test_a_busy_or_broken_host_is_asked_again_for_a_while(server: Host) -> None:
-    server.answers = [BUSY, BROKEN]
-    assert await repeated(server.request) == {"ok": True}
-    assert server.asked == 3
-    server.answers = [BROKEN] * 50
-    with pytest.raises(httpx.HTTPStatusError):
-        await repeated(server.request, patience=0.1)
-    assert server.asked < 50
-
-
-async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(server: Host) -> None:
-    server.answers = [BUSY, BROKEN]
-    with pytest.raises(httpx.HTTPStatusError):
-        await repeated(server.request, creates=True)
-    assert server.asked == 2
-
-    async def find() -> object:
-        return {"ok": "found"}
-
-    server.answers = [BROKEN]
-    assert await repeated(server.request, creates=True, find=find) == {"ok": "found"}
-    assert server.asked == 3
-
-
 @pytest.mark.parametrize("given", ["localhost:8000", "http://user:PLANTED@127.0.0.1:9", "http://h/v1?key=PLANTED"])
 async def test_an_address_that_is_none_is_refused_and_no_record_is_made(adapter: AdapterFacts, given: str) -> None:
     run = adapter.directory.parents[1]
@@ -192,3 +138,15 @@ async def test_without_its_package_a_host_says_what_to_install(
     with pytest.raises(DeployError) as refusal:
         await deploy(adapter.directory.parents[1], adapter, address)
     assert install_line("deploy") in refusal.value.remedy
+
+
+def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts) -> None:
+    root = run.parents[1]
+    assert find_records(root, None) == []
+    record = open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options={})
+    record.save()
+    for named in ("desk/clerk", str(run), None):
+        assert [each.id for each in find_records(root, named)] == [record.id]
+    assert [each.id for each in find_records(root, record.id, by_id=True)] == [record.id]
+    with pytest.raises(DeployError, match="no deployment or run 'x'"):
+        find_records(root, "x", by_id=True)
