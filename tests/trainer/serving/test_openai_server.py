@@ -1,25 +1,36 @@
-"""The endpoint over the embedded policy, through OpenAI's own client."""
+"""The endpoint over the embedded policy, through OpenAI's own client; replies that a grammar holds to a schema."""
 
 import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
+import torch
+from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, BadRequestError
+from pydantic import BaseModel
 
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import turn_of
-from gavel.trainer.data.training_batch import mismatches
+from gavel.trainer.data.training_batch import make_batch, mismatches
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
+from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import attempt, full_logprobs
+from tests.trainer.conftest import OPENING as RETURN
+from tests.trainer.conftest import TOOLS as RETURN_TOOLS
+from tests.trainer.conftest import WholeModel, attempt, full_logprobs
 from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of, until
 
 pytestmark = pytest.mark.slow
@@ -272,3 +283,82 @@ async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, e
     assert (completion.choices[0].model_extra or {})["shaped_by"] == ["model"]
     server.close()
     engine.close()
+
+
+class Decision(BaseModel):
+    action: Literal["refund", "refuse", "escalate"]
+    amount: Literal[0, 5, 20] | None
+    sure: bool
+
+
+SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "decision", "schema": SCHEMA, "strict": True}}
+
+
+async def under_a_format(server, **settings):
+    async with client_of(server) as client:
+        asked = {"model": "desk", "messages": OPENING, "max_tokens": 120, "seed": 7, **settings}
+        return (await client.chat.completions.create(**asked)).choices[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_reply_fits_its_schema_and_is_left_out_of_training_with_its_reason(server, policy, seed):
+    choice = await under_a_format(server, response_format=FORMAT, seed=seed)
+    assert choice.finish_reason == "stop"
+    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
+    assert choice.shaped_by == ["response_format"]
+    members = [Trajectory(messages_and_choices=[*OPENING, choice], reward=reward) for reward in (0.0, 1.0)]
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
+    assert not batch.sequences
+    assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
+
+
+async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(server):
+    plain = await under_a_format(server, tools=TOOLS, temperature=0)
+    under = await under_a_format(server, tools=TOOLS, temperature=0, response_format=FORMAT)
+    assert plain.message.tool_calls
+    assert under.token_ids == plain.token_ids
+    given, own = ([token.logprob for token in each.logprobs.content] for each in (under, plain))
+    assert given == pytest.approx(own, abs=1e-4)
+    assert "shaped_by" not in under.model_extra
+
+
+@pytest.mark.parametrize(("schema", "stream"), [({"type": "objct"}, True), ({"$ref": "#/nowhere"}, False)])
+async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, schema, stream):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(BadRequestError, match="no grammar can be made") as error:
+        await under_a_format(server, response_format=form, stream=stream)
+    assert error.value.code == "invalid_json_schema"
+
+
+@pytest.fixture
+def weak(policy) -> Iterator[ChatCompletions]:
+    """Of a policy whose every token is drawn nearly at random."""
+    model = load_base(EMBEDDED_POLICY, torch.float32, "cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.05)
+    grammars = Grammars(policy.tokenizer, policy.vocabulary)
+    engine = TransformersEngine(model, slots=4, max_context=1024, grammars=grammars)
+    engine.publish(WholeModel(model), 0)
+    yield ChatCompletions(engine, policy, model="clerk")
+    engine.close()
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
+async def test_however_weak_the_policy_a_forced_call_can_be_read_and_is_marked(weak, choice):
+    brief = [{**tool, "function": {**tool["function"], "parameters": BRIEF}} for tool in RETURN_TOOLS]
+    body = {"model": "clerk", "messages": RETURN, "tools": brief, "tool_choice": choice, "max_tokens": 200, "n": 3}
+    for made in (await weak.complete(body | {"seed": 1}))["choices"]:
+        (call,) = made["message"]["tool_calls"]
+        assert call["function"]["name"] in (["look_up_order", "refund"] if choice == "required" else ["refund"])
+        assert json.loads(call["function"]["arguments"]).keys() == {"order_id"}
+        assert (made["shaped_by"], made["discarded_attempts"]) == (["tool_choice"], 1)
+
+
+BRIEF = {
+    "type": "object",
+    "properties": {"order_id": {"type": "string", "enum": ["12", "7"]}},
+    "required": ["order_id"],
+    "additionalProperties": False,
+}

@@ -16,8 +16,6 @@ from gavel.trainer.serving.chat_request import _INERT, ChatRequest, _Body, read_
 from tests.trainer.serving.served import replies, texts
 
 USER = {"role": "user", "content": "Hello"}
-TEXT = {"type": "text", "text": "Hello"}
-ANSWER = {"role": "tool", "tool_call_id": "c1", "content": "lamp"}
 TOOL = {"type": "function", "function": {"name": "refund"}}
 
 
@@ -110,13 +108,6 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused_with_the_rang
     assert read_chat_request(body, 513).shaping == read_chat_request(body).shaping
 
 
-def test_what_may_be_written_in_several_ways_means_the_same():
-    assert chat(max_tokens=3.0, seed=5.0, top_k=3.0, tools=[]) == chat(max_tokens=3, seed=5, top_k=3, tools=None)
-    assert chat(**dict.fromkeys(_INERT)) == chat()
-    assert chat(metadata={"run": 3, "tags": ["a"]}, user="", service_tier="unheard of") == chat()
-    assert chat(modalities=["text"]).messages == [USER]
-
-
 SCHEMA = {"type": "object"}
 
 
@@ -168,20 +159,7 @@ def test_what_the_apis_call_otherwise_is_translated_and_the_rest_passes(read, fi
     assert read(**fields) == {"model": "m", "messages": [USER], **expected}
 
 
-RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "lamp"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "lamp"}
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ([TEXT | {"cache_control": {"type": "ephemeral"}}], [USER]),
-        ([RESULT, RESULT | {"tool_use_id": "c2"}], [ANSWER, ANSWER | {"tool_call_id": "c2"}]),
-        ([RESULT | {"content": [{"type": "text", "text": "lamp"}]}, TEXT], [ANSWER, USER]),
-    ],
-)
-def test_blocks_of_the_users_become_messages(content, expected):
-    assert messages(messages=[{"role": "user", "content": content}])["messages"] == expected
 
 
 @given(replies(st.dictionaries(texts, texts, max_size=3).map(lambda given: json.dumps(given, ensure_ascii=False))))
