@@ -22,7 +22,6 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
@@ -38,14 +37,6 @@ from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs
 
 
-def a_group(position: int, version: int = 0) -> TrajectoryGroup:
-    return TrajectoryGroup([Trajectory(policy_version=version)], metadata={"position": position})
-
-
-def positions(groups: list[TrajectoryGroup]) -> list[object]:
-    return [group.metadata["position"] for group in groups]
-
-
 @given(
     seed=st.integers(0, 2**32),
     max_staleness=st.integers(0, 3),
@@ -57,32 +48,31 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
     seed, max_staleness, per_step, steps, concurrency
 ):
     chance = random.Random(seed)
-    live = 0
+    live, running = 0, 0
     started: list[int] = []
-    in_flight: set[int] = set()
 
     async def some_time() -> None:
         for _ in range(chance.choice([0, 1, 3, 10, 60])):
             await asyncio.sleep(0)
 
     async def run() -> None:
-        nonlocal live
+        nonlocal live, running
         limiter = asyncio.Semaphore(concurrency)
 
         async def make(slot: GroupSlot) -> TrajectoryGroup:
+            nonlocal running
             started.append(slot.position)
-            in_flight.add(slot.position)
+            running += 1
             try:
                 async with limiter:
                     slot.rollout_starts()
                     version = live
                     await some_time()
-                await some_time()
             finally:
-                in_flight.discard(slot.position)
-            return a_group(slot.position, version)
+                running -= 1
+            return TrajectoryGroup([Trajectory(policy_version=version)], metadata={"position": slot.position})
 
-        trained, stale = [], 0
+        trained = []
         plan = {"first": 0, "last": steps, "per_step": per_step, "max_staleness": max_staleness}
         async with (
             asyncio.timeout(HANG_SECONDS),
@@ -96,19 +86,16 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
                     (trajectory,) = group
                     assert trajectory.policy_version is not None
                     assert 0 <= step - trajectory.policy_version <= max_staleness
-                trained += positions(batch.groups)
-                stale += batch.stale
+                trained += [group.metadata["position"] for group in batch.groups]
                 await some_time()
-                assert len(in_flight) <= (max_staleness + 1) * per_step
+                assert running <= (max_staleness + 1) * per_step
                 live = step + 1
                 prefetcher.advance(live)
         assert len(set(trained)) == len(trained) == steps * per_step
         assert sorted(started) == [*range(len(started))], "the plan is followed position by position"
-        assert len(started) <= len(trained) + prefetcher._stale
-        assert stale <= prefetcher._stale
         if not max_staleness:
             assert started == trained
-        assert not in_flight
+        assert not running
 
     asyncio.run(run())
 
@@ -219,21 +206,12 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
         await model.register(backend)
         await train_scenario(model, scenario, rules(scenario), LoopConfig(steps=3, max_staleness=1, **SMALL), RATE)
         rows = backend.history(model, "train")
-        times = [row for row in backend.history(model, "times") if "train" in row]
         evaluated = [row["step"] for row in backend.history(model, "held_out")]
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert [row["staleness/max"] for row in rows] == [0.0, 1.0, 1.0]
     assert [row["left_out/stale"] for row in rows] == [0.0, 0.0, 0.0]
     assert evaluated == [0, 3]
     assert any(row["groups_trained"] for row in rows)
-    assert len(times) == 3
-    assert all(row["train"] <= row["whole"] for row in times)
-    for row in rows:
-        store = TrajectoryStore(
-            tmp_path / "tests" / "clerk" / "trajectories" / "train" / f"{row['step']:06d}.jsonl.zst"
-        )
-        ages = {row["step"] - 1 - (trajectory.policy_version or 0) for group in store for trajectory in group}
-        assert max(ages) == row["staleness/max"]
 
 
 @pytest.mark.slow

@@ -264,10 +264,11 @@ class Agent:
         for call in reply.get("tool_calls", ()):
             arguments = json.loads(call["function"]["arguments"])
             call["function"]["arguments"] = json.dumps(arguments, separators=(",", ":"), sort_keys=True)
-        if self._rng.random() < 0.3:
+        rewriting = self._rng.choice(["parts", "other words", "none", "none"])
+        if rewriting == "parts":
             reply["content"] = [{"type": "text", "text": reply["content"]}] if reply.get("content") else None
-        elif self._rng.random() < 0.3:
-            reply["content"] = self._rng.choice(["I said something else", reply["content"][:-1] + "é"])
+        elif rewriting == "other words":
+            reply["content"] = "I said something else"
         return reply
 
 

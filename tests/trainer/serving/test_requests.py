@@ -258,3 +258,8 @@ async def test_a_body_is_read_up_to_a_limit_and_one_whose_client_goes_away_is_no
             await object_of(Request(scope, receiver))
         assert error_answer(caught.value)[0] == status
     assert given_pieces == 33
+
+
+@given(st.floats(0, 2))
+def test_a_temperature_is_the_one_that_log_probs_can_be_divided_by(value):
+    assert chat(temperature=value).temperature == (value if value >= 1e-5 else 0)
