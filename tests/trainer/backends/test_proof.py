@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.proof import (
     FEWEST,
@@ -37,6 +33,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy, load_base, source_of
+from tests.trainer.backends.test_local import a_group
 from tests.trainer.conftest import MakeEngine, WholeModel, full_logprobs, sequence, tiny_model
 from tests.trainer.engines.test_pool import until
 from tests.trainer.engines.vllm_stand_in import StandIn
@@ -356,17 +353,7 @@ async def a_run(servers: list[StandIn], runs: Path) -> AsyncIterator[tuple[Train
         yield model, engine
 
 
-async def a_group(model: TrainableModel, members: int = 6) -> TrajectoryGroup:
-    scenario = find_scenario("returns_desk")
-    (task,) = scenario.sample("train", 1, seed=0)
-    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(members))
-    for number, trajectory in enumerate(group):
-        trajectory.reward = number / members
-    return group
-
-
-def turns(group: TrajectoryGroup) -> list[Choice]:
-    return [turn for trajectory in group for turn in trajectory.messages_and_choices if isinstance(turn, Choice)]
+REWARDS: list[float | None] = [number / 6 for number in range(6)]
 
 
 def sampled(server: StandIn) -> int:
@@ -378,7 +365,7 @@ async def test_a_server_that_keeps_the_earlier_adapter_is_found_beside_one_that_
     servers: list[StandIn], tmp_path: Path
 ) -> None:
     async with a_run(servers, tmp_path) as (model, _):
-        group = await a_group(model)
+        group = await a_group(model, REWARDS)
         servers[1].ignores_adapters = True
         with pytest.raises(PublishError, match=f"at {servers[1].url}: .*earlier adapter"):
             await model.train([group], CONFIG)
@@ -392,15 +379,14 @@ async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_onc
     caplog.set_level(logging.WARNING, "gavel")
     async with a_run(servers, tmp_path) as (model, pool):
         servers[1].ends_after = 1
-        group = await a_group(model)
+        group = await a_group(model, REWARDS)
         assert len(group.trajectories) == 6
         assert not group.exceptions
         for trajectory in group:
             seen: list[int] = []
-            for turn in turns(TrajectoryGroup([trajectory])):
-                prompt, said = ids_of(turn)
-                assert prompt[: len(seen)] == seen, "the conversation goes on from the very tokens"
-                seen = [*prompt, *said]
+            for turn in trajectory.choices():
+                assert turn.prompt_token_ids[: len(seen)] == seen, "the conversation goes on from the very tokens"
+                seen = [*turn.prompt_token_ids, *turn.token_ids]
         result = await model.train([group], CONFIG)
         assert (result.step, result.metrics["trajectories_trained"]) == (1, 6)
         assert result.metrics["logprob_drift"] < 1e-4
@@ -409,18 +395,13 @@ async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_onc
         servers[1].start_again()
         until(lambda: pool._members[1].state == "back")
         before = sampled(servers[1])
-        group = await a_group(model)
+        group = await a_group(model, REWARDS)
         assert sampled(servers[1]) == before, "it serves nothing before it has the adapter"
         result = await model.train([group], CONFIG)
         assert result.metrics["samplers"] == 2
         assert result.metrics["publish_gap"] < 1e-3
         before = sampled(servers[1])
-        assert {turn.model_extra["policy_version"] for turn in turns(await a_group(model)) if turn.model_extra} == {2}
+        assert {trajectory.policy_version for trajectory in await a_group(model, REWARDS)} == {2}
         assert sampled(servers[1]) > before
     assert sum("begins again on the others" in record.getMessage() for record in caplog.records) == 1
     assert sum("is back" in record.getMessage() for record in caplog.records) == 1
-
-
-def ids_of(turn: Choice) -> tuple[list[int], list[int]]:
-    extra = turn.model_extra or {}
-    return extra["prompt_token_ids"], extra["token_ids"]
