@@ -242,19 +242,3 @@ def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
     assert [id(one) for one in chosen.trajectories] == [id(one) for one in expected]
     assert chosen.scored + chosen.unscored == sum(map(len, rewards))
     assert chosen.scored == len(chosen.trajectories) + chosen.too_low + chosen.not_best
-
-
-@pytest.mark.parametrize(
-    ("rewards", "best", "above", "groups", "alike"),
-    [
-        ([[0.5, 0.5], [0.5, 0.5, None]], 1, None, 2, 2),
-        ([[0.5, 0.5, 0.4]], 1, None, 1, 0),
-        ([[0.5, 0.5], [0.5, 0.5, 0.5]], 2, None, 2, 1),
-        ([[0.5], [0.5, None], [None, None]], 1, None, 2, 0),
-    ],
-)
-def test_groups_without_a_best_member_are_counted_where_one_had_to_be_chosen(
-    rewards: list[list[float | None]], best: int, above: float | None, groups: int, alike: int
-) -> None:
-    chosen = best_members([group(*row) for row in rewards], best, above)
-    assert (chosen.groups, chosen.alike) == (groups, alike)
