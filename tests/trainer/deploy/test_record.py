@@ -1,15 +1,18 @@
 """The adapter's facts and the record of a deployment; how a host is named, asked, looked at and told of."""
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gavel.base.extras import install_line
+from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.host import open_host
+from gavel.trainer.deploy.host import open_host, repeated
 from gavel.trainer.deploy.record import (
     DEPLOYMENTS,
     AdapterFacts,
@@ -20,6 +23,7 @@ from gavel.trainer.deploy.record import (
     read_facts,
     read_record,
 )
+from tests.fake_server import Answer, FakeServer
 from tests.trainer.deploy.conftest import write_adapter
 
 
@@ -150,3 +154,27 @@ def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts
     assert [each.id for each in find_records(root, record.id, by_id=True)] == [record.id]
     with pytest.raises(DeployError, match="no deployment or run 'x'"):
         find_records(root, "x", by_id=True)
+
+
+async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "_backoff", lambda _state: 0.01)
+    server, asked = FakeServer(), []
+    answers = [Answer({}, 429, {"Retry-After": "0"}), Answer({}, 500), Answer({}, 500)]
+    server.respond = lambda call: answers.pop(0)
+
+    async def request() -> None:
+        asked.append(1)
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            (await client.post("/x", json={})).raise_for_status()
+
+    async def find() -> str:
+        return "found"
+
+    with contextlib.closing(server):
+        with pytest.raises(httpx.HTTPStatusError):
+            await repeated(request, creates=True)
+        assert len(asked) == 2
+        assert await repeated(request, creates=True, find=find) == "found"
+        assert len(asked) == 3

@@ -311,3 +311,11 @@ def test_a_call_that_no_client_could_read_stays_in_the_text(name: Any, arguments
     assert is_call(call) == readable
     reply = reply_message(ParsedResponse(content="Well.", tool_calls=[call]), [], decode_pieces)
     assert (reply["content"], "tool_calls" in reply) == (("Well.", True) if readable else ("Well.\n<as said>", False))
+
+
+def test_reasoning_that_is_said_otherwise_is_a_change_and_that_is_left_out_is_none():
+    turn = {"role": "assistant", "content": "Yes.", "reasoning_content": "Because."}
+    sampled = meant([turn])
+    assert meant([turn | {"reasoning_content": None}]).is_rewritten(sampled, [])
+    assert meant([{"role": "assistant", "content": "Yes.", "reasoning": "Because."}]) == sampled
+    assert not meant([turn | {"reasoning_content": "Why not."}]).is_rewritten(sampled, [])
