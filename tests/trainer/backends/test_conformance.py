@@ -19,7 +19,7 @@ from openai.types.chat.chat_completion import Choice
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.protocol import Backend, NotRegisteredError
+from gavel.trainer.backends.protocol import Backend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
@@ -93,6 +93,25 @@ def a_model(name: str = "clerk", **fields: Any) -> TrainableModel:
     return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, **fields)
 
 
+@asynccontextmanager
+async def a_run(kind: str, runs: Path) -> AsyncIterator[tuple[TrainableModel, Backend]]:
+    model = a_model()
+    async with a_backend(kind, runs) as backend:
+        await model.register(backend)
+        yield model, backend
+
+
+@asynccontextmanager
+async def a_checkpoint(runs: Path) -> AsyncIterator[Path]:
+    """Of the run tests/first, trained on this machine, whose directory is gone afterwards."""
+    async with LocalBackend(runs) as here:
+        first = a_model("first")
+        await first.register(here)
+        await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
+    yield runs / "tests" / "first" / "checkpoints" / "000001"
+    shutil.rmtree(runs)
+
+
 async def a_group(model: TrainableModel, *rewards: float) -> TrajectoryGroup:
     client, name = model.openai_client(), model.get_inference_name()
     question: list[Any] = [{"role": "user", "content": "Where is order 1001?"}]
@@ -104,9 +123,7 @@ async def a_group(model: TrainableModel, *rewards: float) -> TrajectoryGroup:
 
 
 async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: Path) -> None:
-    model = a_model()
-    async with a_backend(kind, tmp_path) as backend:
-        await model.register(backend)
+    async with a_run(kind, tmp_path) as (model, backend):
         assert (await model.get_step(), backend.checkpoints(model), backend.versions(model)) == (0, [], 1)
         group = await a_group(model, 0.0, 1.0)
         result = await model.train([group], TrainConfig(learning_rate=1e-3), metrics={"mine": 2.0})
@@ -131,23 +148,10 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
     assert {"adapter_model.safetensors", "tokenizer.json", "README.md"} <= names
 
 
-async def test_nothing_to_learn_is_a_step_with_a_reason(kind: str, tmp_path: Path) -> None:
-    model = a_model()
-    async with a_backend(kind, tmp_path) as backend:
-        await model.register(backend)
-        result = await model.train([await a_group(model, 1.0, 1.0)])
-    assert (result.step, result.trained) == (1, False)
-    assert result.reason
-
-
 async def test_a_run_goes_on_where_it_was_and_refuses_other_settings(kind: str, tmp_path: Path) -> None:
-    async with a_backend(kind, tmp_path) as backend:
-        model = a_model()
-        await model.register(backend)
+    async with a_run(kind, tmp_path) as (model, backend):
         await model.train([await a_group(model, 0.0, 1.0)])
-    async with a_backend(kind, tmp_path) as backend:
-        again = a_model()
-        await again.register(backend)
+    async with a_run(kind, tmp_path) as (again, backend):
         assert await again.get_step() == 1
         with pytest.raises(RunDirectoryError, match="lora: rank"):
             await a_model(lora=LoraSettings(rank=2)).register(backend)
@@ -180,9 +184,7 @@ async def test_demonstrations_are_trained_and_a_policy_is_exported(kind: str, tm
 
 
 async def test_whatever_a_client_captures_is_one_trajectory(kind: str, tmp_path: Path) -> None:
-    model = a_model()
-    async with a_backend(kind, tmp_path) as backend:
-        await model.register(backend)
+    async with a_run(kind, tmp_path) as (model, _backend):
         async with model.capture() as capture:
             headers = {"Authorization": f"Bearer {capture.api_key}"}
             body = {"model": "clerk", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -205,45 +207,28 @@ async def test_a_prompted_model_s_trajectories_are_stored(kind: str, tmp_path: P
 
 
 async def test_settings_that_a_run_was_started_with_are_kept(kind: str, tmp_path: Path) -> None:
-    model = a_model()
-    async with a_backend(kind, tmp_path) as backend:
-        await model.register(backend)
+    async with a_run(kind, tmp_path) as (model, backend):
         backend.pin(model, {"seed": 1})
         backend.pin(model, {"seed": 1})
         with pytest.raises(RunDirectoryError, match="seed 1, not 2"):
             backend.pin(model, {"seed": 2})
 
 
-async def test_a_model_that_is_not_registered_says_so(kind: str, tmp_path: Path) -> None:
-    model = a_model()
-    async with a_backend(kind, tmp_path) as backend:
-        with pytest.raises(NotRegisteredError, match=r"(?s)not registered.*First"):
-            backend.step(model)
-        with pytest.raises(NotRegisteredError):
-            await backend.train(model, [], TrainConfig())
-
-
 @pytest.mark.parametrize("named", ["directory", "run"])
 async def test_a_run_begins_with_a_checkpoint_of_this_machine(
     kind: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with LocalBackend(tmp_path / "here") as here:
-        first = a_model("first")
-        await first.register(here)
-        await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "here"))
-    adapter = tmp_path / "here" / "tests" / "first" / "checkpoints" / "000001"
-    start = str(adapter) if named == "directory" else "tests/first@1"
-    if kind.startswith("local") and named == "run":
-        shutil.copytree(tmp_path / "here", tmp_path / "there")
-    async with a_backend(kind, tmp_path / "there") as backend:
-        model = a_model("second", from_checkpoint=start)
-        await model.register(backend)
+    async with a_checkpoint(tmp_path / "here") as adapter:
+        start = str(adapter) if named == "directory" else "tests/first@1"
+        if kind.startswith("local") and named == "run":
+            shutil.copytree(tmp_path / "here", tmp_path / "there")
+        async with a_backend(kind, tmp_path / "there") as backend:
+            await a_model("second", from_checkpoint=start).register(backend)
         kept = tmp_path / "there" / "tests" / "second" / "start" / "000000" / "adapter_model.safetensors"
         assert kept.read_bytes() == (adapter / "adapter_model.safetensors").read_bytes()
         record = json.loads((tmp_path / "there/tests/second/model.json").read_text())["from_checkpoint"]
         assert (record["named"], record["run"], record["step"]) == (start, "tests/first", 1)
-    shutil.rmtree(tmp_path / "here")
     async with a_backend(kind, tmp_path / "there") as backend:  # goes on without the other run
         await a_model("second", from_checkpoint=start).register(backend)
     async with a_backend(kind, tmp_path / "there") as backend:
@@ -253,9 +238,7 @@ async def test_a_run_begins_with_a_checkpoint_of_this_machine(
 
 
 async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine(kind: str, tmp_path: Path) -> None:
-    async with a_backend(kind, tmp_path) as backend:
-        model = a_model()
-        await model.register(backend)
+    async with a_run(kind, tmp_path) as (model, backend):
         await model.train([await a_group(model, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
         fork = a_model("fork", from_checkpoint="tests/clerk@1")
         await fork.register(backend)
@@ -268,13 +251,9 @@ async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine(kind: str
 async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start(
     kind: str, reference: str, tmp_path: Path
 ) -> None:
-    async with LocalBackend(tmp_path / "here") as here:
-        first = a_model("first")
-        await first.register(here)
-        await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
-    adapter = tmp_path / "here" / "tests" / "first" / "checkpoints" / "000001"
-    config = TrainConfig(beta=0.1, learning_rate=1e-3, reference=str(adapter) if reference == "directory" else "start")
-    async with a_backend(kind, tmp_path / "there") as backend:
+    async with a_checkpoint(tmp_path / "here") as adapter, a_backend(kind, tmp_path / "there") as backend:
+        named = str(adapter) if reference == "directory" else "start"
+        config = TrainConfig(beta=0.1, learning_rate=1e-3, reference=named)
         model = a_model("second", from_checkpoint=str(adapter))
         await model.register(backend)
         await backend.prepare(model, config)
@@ -283,7 +262,6 @@ async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start
         (kept,) = (tmp_path / "there" / "tests" / "second" / "reference").iterdir()
         weights = (kept / "adapter_model.safetensors").read_bytes()
         assert weights == (adapter / "adapter_model.safetensors").read_bytes()
-    shutil.rmtree(tmp_path / "here")
     async with a_backend(kind, tmp_path / "there") as backend:
         model = a_model("second")
         await model.register(backend)
@@ -293,9 +271,7 @@ async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start
 async def test_mistakes_of_settings_are_told_before_anything_is_trained(kind: str, tmp_path: Path) -> None:
     from gavel.trainer.policy.adapters import ReferencePolicyError
 
-    model = a_model()
-    async with a_backend(kind, tmp_path) as backend:
-        await model.register(backend)
+    async with a_run(kind, tmp_path) as (model, backend):
         with pytest.raises(ReferencePolicyError):
             await backend.prepare(model, TrainConfig(beta=0.1, reference=str(tmp_path / "none")))
         assert backend.step(model) == 0

@@ -1,7 +1,8 @@
-"""LocalBackend as its users meet it: register, train, go on, and mistakes."""
+"""LocalBackend as its users meet it: register, train, go on, and mistakes; what a run measures first is kept."""
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import socket
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
-from safetensors.torch import load_file
 
 from gavel.base.errors import GavelError
 from gavel.base.files import file_sha256
@@ -23,15 +23,17 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.proof import PublishError
-from gavel.trainer.backends.training_run import SaveError
+from gavel.trainer.backends.training_run import FILE, MemorySettings, OutlyingTokens, SaveError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.learner.step_bytes import FittedPass, PassBytes
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
-from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.answers import EndpointError
+from tests.trainer.conftest import registered
 
 pytestmark = pytest.mark.slow
 
@@ -47,42 +49,6 @@ async def a_group(model: TrainableModel, rewards: list[float | None]) -> Traject
     for trajectory, reward in zip(group, rewards, strict=True):
         trajectory.reward = reward
     return group
-
-
-async def test_a_tracker_gets_the_metrics_and_groups_of_steps_and_evaluations(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    model = a_model()
-    async with LocalBackend(tmp_path, tracker="wandb") as backend:
-        await model.register(backend)
-        group = await a_group(model, [0.0, 1.0, 0.5])
-        await model.train([group])
-        await model.log([group], "val")
-    (files,) = (tmp_path / "tests" / "clerk").glob("wandb/offline-run-*/files")
-    tables = sorted(path.relative_to(files / "media" / "table").parent.name for path in files.rglob("groups_*.json"))
-    assert tables == ["train", "val"]
-
-
-async def test_a_restart_goes_on_bit_for_bit_where_the_run_was(tmp_path: Path) -> None:
-    sampler = a_model("sampler")
-    async with LocalBackend(tmp_path) as backend:
-        await sampler.register(backend)
-        recorded = await a_group(sampler, [0.0, 1.0, 0.5])
-
-    async def adapters(name: str, *, restart: bool) -> bytes:
-        model = a_model(name)
-        backend = LocalBackend(tmp_path)
-        await model.register(backend)
-        await model.train([recorded])
-        if restart:
-            await backend.close()
-            backend, model = LocalBackend(tmp_path), a_model(name)
-            await model.register(backend)
-            assert await model.get_step() == 1
-        await model.train([recorded])
-        await backend.close()
-        return (tmp_path / "tests" / name / "checkpoints" / "000002" / "adapter_model.safetensors").read_bytes()
-
-    assert await adapters("through", restart=False) == await adapters("restarted", restart=True)
 
 
 @pytest.mark.parametrize(
@@ -120,41 +86,17 @@ async def test_an_adapter_of_any_settings_is_published_exactly_and_goes_on(tmp_p
 
 
 async def test_a_kill_between_checkpoint_and_metrics_loses_neither(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         await model.train([await a_group(model, [0.0, 1.0])])
     metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
     metrics.write_text("")
-    again = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
+    async with registered(tmp_path) as (again, backend):
         rows = backend.history(again, "train")
     assert [(row["step"], row["reward"]) for row in rows] == [(1, 0.5)]
 
 
-async def test_the_model_card_tells_the_evaluation_that_follows_the_checkpoint(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        group = await a_group(model, [0.0, 1.0])
-        await model.log([group], "held_out")
-        await model.train([group])
-        card = tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "README.md"
-        before = card.read_text()
-        await model.log([group], "held_out")
-        assert backend.history(model, "held_out")
-    assert [text.count("| 0.500 |") for text in (before, card.read_text())] == [1, 2]
-    again = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
-        assert await again.get_step() == 1
-
-
 async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _backend):
         same = await a_group(model, [0.5, 0.5])
         unscored = await a_group(model, [None, None])
         degenerate = await a_group(model, [None, None])
@@ -189,9 +131,7 @@ async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule
 
 
 async def test_a_run_whose_directory_was_deleted_stops_and_leaves_the_next_one_alone(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         group = await a_group(model, [0.0, 1.0])
         shutil.rmtree(tmp_path / "tests")
         with pytest.raises(RunDirectoryError, match="deleted or replaced"):
@@ -202,9 +142,7 @@ async def test_a_run_whose_directory_was_deleted_stops_and_leaves_the_next_one_a
 
 
 async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _backend):
         group = await a_group(model, [0.0, 1.0])
         for choice in group.trajectories[0].choices():
             del choice.__pydantic_extra__["token_ids"]  # type: ignore[attr-defined]
@@ -215,9 +153,7 @@ async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_p
 
 
 async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         group = await a_group(model, [0.0, 1.0])
         await model.log([Trajectory(reward=1.0)], "val")  # of the base model, which is no checkpoint
         for reward in (0.1, 0.9, 0.7, 0.9, 0.2, 0.3):
@@ -232,17 +168,13 @@ async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path:
 
 
 async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         group = await a_group(model, [0.0, 1.0])
         for _ in range(4):
             await model.train([group])
     for step in (3, 4):
         (tmp_path / "tests" / "clerk" / "checkpoints" / f"{step:06d}" / "manifest.json").unlink()
-    again = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
+    async with registered(tmp_path) as (again, backend):
         await again.delete_checkpoints(keep_last=1, keep_best=0)
         assert backend.checkpoints(again) == [2, 3, 4]
         await again.train([group])
@@ -256,9 +188,7 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
         def __reduce__(self) -> Any:
             return (Path.touch, (tmp_path / "evil",))
 
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         group = await a_group(model, [0.0, 1.0])
         with pytest.raises(GavelError):
             await model.train(list(group))  # type: ignore[arg-type]
@@ -273,9 +203,7 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
         manifest = json.loads((checkpoint / "manifest.json").read_text())
         manifest["trainer_state/state.pt"] = file_sha256(state)
         (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    again = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
+    async with registered(tmp_path) as (again, backend):
         assert await again.get_step() == 1
         await again.train([group])
     assert not (tmp_path / "evil").exists()
@@ -284,9 +212,7 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
 async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(
     tmp_path: Path,
 ) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _backend):
         await model.train([await a_group(model, [0.0, 1.0])])
     (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").unlink()
     metrics = (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text()
@@ -296,9 +222,7 @@ async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_ove
 
 
 async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _backend):
         await model.log([Trajectory(reward=0.1)], "val")
         (tmp_path / "tests" / "clerk" / "metrics.jsonl").write_text("")  # as a kill between the two leaves it
         await model.log([Trajectory(reward=0.2)], "val")
@@ -343,16 +267,6 @@ async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path)
     await backend.close()
 
 
-async def test_models_that_are_registered_at_once_all_serve(tmp_path: Path) -> None:
-    models = [a_model(f"clerk-{number}") for number in range(2)]
-    async with LocalBackend(tmp_path) as backend:
-        await asyncio.gather(*(model.register(backend) for model in models))
-        assert len({model.inference_base_url for model in models}) == 2
-        assert all(model.inference_api_key for model in models)
-        for model in models:
-            assert len(await a_group(model, [0.0, 1.0])) == 2
-
-
 async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> None:
     model = Model(name="prompted", project="tests")
     group = TrajectoryGroup([Trajectory(reward=1.0)])
@@ -378,17 +292,18 @@ async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
     await backend.close()
     with pytest.raises(asyncio.CancelledError):
         await learning
-    again = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
+    async with registered(tmp_path) as (again, backend):
         assert await again.get_step() == 1
         assert [row["step"] for row in backend.history(again, "train")] == [1]
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("failed writing file")])
-async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, monkeypatch, error: Exception) -> None:
+def weights(runs: Path, name: str, step: int) -> bytes:
+    return (runs / "tests" / name / "checkpoints" / f"{step:06d}" / "adapter_model.safetensors").read_bytes()
+
+
+async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, monkeypatch) -> None:
     def full(*given: object) -> None:
-        raise error
+        raise RuntimeError("failed writing file")
 
     model, other = a_model(), a_model("other")
     async with LocalBackend(tmp_path) as backend:
@@ -404,9 +319,7 @@ async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, 
         await model.register(backend)
         for each in (model, other):
             assert (await each.train([group])).step == 1
-    saved = (tmp_path / "tests" / name / "checkpoints" / "000001" for name in ("clerk", "other"))
-    one, two = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert weights(tmp_path, "clerk", 1) == weights(tmp_path, "other", 1)
 
 
 async def test_a_step_whose_adapter_cannot_be_followed_is_no_checkpoint(tmp_path: Path) -> None:
@@ -423,15 +336,11 @@ async def test_a_step_whose_adapter_cannot_be_followed_is_no_checkpoint(tmp_path
         assert (await model.get_step(), backend.checkpoints(model)) == (1, [1])
         for each in (model, other):
             assert (await each.train([group])).step == 2
-    saved = (tmp_path / "tests" / name / "checkpoints" / "000002" for name in ("clerk", "other"))
-    one, two = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert weights(tmp_path, "clerk", 2) == weights(tmp_path, "other", 2)
 
 
 async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, backend):
         first = await a_group(model, [0.0, 1.0])
         backend._run(model)._engine.close()
         with pytest.raises(EngineError):
@@ -469,3 +378,75 @@ async def test_learner_and_sampler_hold_the_base_once(tmp_path: Path, dtype) -> 
         assert len(own) == (len(adapted) if dtype == "float32" else 0), "of merged weights, in float32 alone"
         kept = (run.directory.path / "memory.json").read_text()
         assert json.loads(kept)["micro_batch_tokens"] == {"without_checkpointing": 16384}
+
+
+OPEN = TrainConfig()
+
+
+@pytest.fixture
+def directory(tmp_path):
+    directory = RunDirectory(tmp_path, "tests", "run")
+    yield directory
+    directory.close()
+
+
+class Fit:
+    """Measures less free memory at every call."""
+
+    def __init__(self, tokens: int = 9000) -> None:
+        self.tokens = tokens
+        self.asked: list[bool] = []
+
+    def __call__(self, checkpointing: bool) -> FittedPass:
+        self.asked.append(checkpointing)
+        self.tokens -= 1000
+        return FittedPass(self.tokens, 10**9, PassBytes(5.4, 100.6))
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "found"),
+    [
+        ("cpu", (False, 8000, None), {"without_checkpointing": 8000}),
+        ("cuda", (None, 8000, 7000), {"with_checkpointing": 8000, "without_checkpointing": 7000}),
+    ],
+)
+def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(directory, device, chosen, found):
+    fit = Fit()
+    first = MemorySettings(directory, device, fit).filled(OPEN)
+    assert (first.gradient_checkpointing, first.micro_batch_tokens, first.whole_pass_tokens) == chosen
+    for other in ("cpu", "cuda"):  # resumed, also on another device
+        assert MemorySettings(directory, other, fit).filled(OPEN) == first
+    assert len(fit.asked) == len(found)
+    kept = json.loads((directory.path / FILE).read_text())
+    assert kept["micro_batch_tokens"] == found
+    assert kept["measured"][next(iter(found))] == {"free_bytes": 10**9, "pass_bytes": 5, "pass_bytes_per_token": 101}
+    assert directory.path / FILE in directory.entries()
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"gradient_checkpointing": None, "micro_batch_tokens": None},
+        {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": -5}},
+        {"gradient_checkpointing": False, "micro_batch_tokens": {}, "measured": 7},
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(directory, held):
+    directory.describe(held, FILE)
+    with pytest.raises(RunDirectoryError, match="memory settings") as caught:
+        MemorySettings(directory, "cpu", Fit())
+    assert "Restore the file, or delete it" in str(caught.value)
+
+
+CONFIG = TrainConfig()
+
+
+def test_many_are_told_with_the_remedy_and_again_when_their_share_has_doubled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "gavel")
+    watched = OutlyingTokens(experts=True)
+    for share in (0.02, 0.03, 0.035, 0.05, 0.06):
+        watched.of_step(share, 1000, CONFIG)
+    told = [record.getMessage() for record in caplog.records]
+    assert ["20 of 1000" in told[0], "50 of 1000" in told[1], len(told)] == [True, True, 2]
+    assert "other experts" in told[0]
+    assert "token_mask" in told[0]

@@ -1,8 +1,9 @@
-"""A run that begins with the checkpoint of another one: the same policy at step 0, kept with the run."""
+"""A run begins with the checkpoint of another one, the same policy at step 0; a run's export is whole or not there."""
 
 import asyncio
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,18 @@ from transformers import AutoModelForCausalLM
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends import run_export
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import TrainingRun
 from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.merged_model import ExportError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
 from tests.fake_hub import FakeHub
+from tests.forked import start_script
 from tests.trainer.backends.test_local import a_group
 
 pytestmark = pytest.mark.slow
@@ -65,7 +70,7 @@ def logprobs(run: TrainingRun) -> list[float]:
     return run._engine.score(_PROBE)
 
 
-@pytest.mark.parametrize("named", ["sft/tuned", "sft/tuned@2", "directory", "directory@2", "checkpoint"])
+@pytest.mark.parametrize("named", ["sft/tuned", "directory@2", "checkpoint"])
 async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tmp_path: Path, named: str) -> None:
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
     tuned = tmp_path / "sft" / "tuned"
@@ -119,31 +124,14 @@ async def test_a_run_begins_with_a_checkpoint_that_is_in_a_store(runs: Path, tmp
             await a_model("new", "hf://desk/adapters/sft/tuned@1").register(backend)
 
 
-async def test_a_run_goes_on_without_the_checkpoint_that_it_began_with(runs: Path, tmp_path: Path) -> None:
-    """Before its first step, and after it; with the option and without it, by the same name and by another."""
+async def test_step_0_of_a_run_is_exported_with_the_checkpoint_that_it_began_with(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    tuned = tmp_path / "sft" / "tuned"
-    expected = adapter(tuned / "checkpoints" / "000003")
     async with LocalBackend(tmp_path) as backend:
-        await a_model("new", "sft/tuned").register(backend)
-    tuned.rename(tmp_path / "gone")
-    for start in ("sft/tuned", None, str(tuned), "sft/tuned@3", str(tuned / "checkpoints" / "000003")):
-        model = a_model("new", start)
-        async with LocalBackend(tmp_path) as backend:
-            await model.register(backend)
-            found = {name: each.clone() for name, each in backend._run(model).policy.adapter_parameters()}
-            assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    model = a_model("new", "sft/tuned")
-    async with LocalBackend(tmp_path) as backend:
+        model = a_model("new", "sft/tuned")
         await model.register(backend)
+        (tmp_path / "sft" / "tuned").rename(tmp_path / "gone")
         await model.train_sft([a_demonstration()])
-        out = await model.export("merged", step=0)
-        expected_logprobs = logprobs(backend._run(a_model("new")))
-    async with LocalBackend(tmp_path) as backend:
-        await (again := a_model("new", "sft/tuned")).register(backend)
-        assert await again.get_step() == 1
-        assert logprobs(backend._run(again)) == expected_logprobs
-    merged = AutoModelForCausalLM.from_pretrained(out)
+        merged = AutoModelForCausalLM.from_pretrained(await model.export("merged", step=0))
     base = AutoModelForCausalLM.from_pretrained(EMBEDDED_PATH)
     weights = [dict(each.named_parameters()) for each in (merged, base)]
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -155,10 +143,8 @@ async def test_a_run_goes_on_without_the_checkpoint_that_it_began_with(runs: Pat
         ("sft/none", {}, "there is no run", "gavel runs"),
         ("sft/tuned@9", {}, "step 9", "Kept beside it: 1, 2, 3"),
         ("sft", {}, "neither a run nor an adapter", "Name a run"),
-        ("", {}, "there is no run", "Name a run"),
         ("@3", {}, "there is no run", "Name a run"),
         ("sft/tuned", {"rank": 8}, "rank 16", "--lora-rank 16 --lora-alpha 32"),
-        ("sft/tuned", {"alpha": 16}, "alpha 32", "LoraSettings(rank=16, alpha=32, rslora=False)"),
         ("sft/tuned", {"rslora": True}, "this run has rank 16 and alpha 32 with rsLoRA", "--no-rslora"),
         ("sft/tuned", {"targets": ["q_proj"]}, "only it has", "--lora-target q_proj"),
     ],
@@ -188,17 +174,6 @@ async def test_a_damaged_checkpoint_is_refused(runs: Path, tmp_path: Path) -> No
         assert (await model.get_step(), origin["step"]) == (0, 2)
 
 
-async def test_a_run_that_began_otherwise_is_refused(runs: Path) -> None:
-    async with LocalBackend(runs) as backend:
-        await a_model("plain").register(backend)
-        await a_model("from-2", "sft/tuned@2").register(backend)
-    async with LocalBackend(runs) as backend:
-        with pytest.raises(RunDirectoryError, match="without another run's checkpoint"):
-            await a_model("plain", "sft/tuned").register(backend)
-        with pytest.raises(RunDirectoryError, match="from 'sft/tuned@2'"):
-            await a_model("from-2", "sft/tuned@3").register(backend)
-
-
 async def test_a_copy_that_is_damaged_before_the_first_step_is_refused(runs: Path) -> None:
     async with LocalBackend(runs) as backend:
         await a_model("damaged", "sft/tuned").register(backend)
@@ -206,3 +181,108 @@ async def test_a_copy_that_is_damaged_before_the_first_step_is_refused(runs: Pat
     async with LocalBackend(runs) as backend:
         with pytest.raises(RunDirectoryError, match="damaged or missing"):
             await a_model("damaged", "sft/tuned").register(backend)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """The directory of a run of two steps."""
+    root = tmp_path_factory.mktemp("runs")
+
+    async def train() -> None:
+        model = TrainableModel(name="clerk", project="desk", base_model=EMBEDDED_POLICY)
+        async with LocalBackend(root) as backend:
+            await model.register(backend)
+            for _ in range(2):
+                await model.train([await a_group(model, [0.0, 1.0, 0.5])], TrainConfig(learning_rate=1e-2))
+
+    asyncio.run(train())
+    return root / "desk" / "clerk"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "runs" / "desk" / "clerk"))
+
+
+def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> None:
+    path = export_run(run)
+    assert path == run / "exports" / "000002-merged-float32"
+    merged = AutoModelForCausalLM.from_pretrained(path)
+    first = AutoModelForCausalLM.from_pretrained(export_run(run, step=1))
+    base = AutoModelForCausalLM.from_pretrained(export_run(run, step=0))
+    ids = torch.tensor([[4, 8, 15, 16, 23]])
+    outputs = [model(ids).logits for model in (merged, first, base)]
+    assert not torch.allclose(outputs[0], outputs[1])
+    assert not torch.allclose(outputs[1], outputs[2])
+    card = (path / "README.md").read_text()
+    assert "library_name: transformers" in card
+    assert "merged into it" in card
+    assert "nats" in card
+
+
+@pytest.mark.parametrize("what", ["directory", "broken link", "other export"])
+def test_nothing_is_written_over(run: Path, tmp_path: Path, what: str) -> None:
+    out = tmp_path / "mine"
+    if what == "directory":
+        out.mkdir()
+    elif what == "broken link":
+        out.symlink_to(tmp_path / "nowhere")
+    else:
+        export_run(run, step=1, out=out)
+    with pytest.raises(ExportError, match="is there already"):
+        export_run(run, out=out)
+
+
+def test_an_export_that_fails_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_export, "write_merged", full)
+    with pytest.raises(ExportError, match="No space left"):
+        export_run(run, out=tmp_path / "out")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"runs"}
+
+
+_SLOW = """
+import sys, time
+from pathlib import Path
+from gavel.trainer.backends import run_export
+write = run_export.write_merged
+def slow(*arguments):
+    write(*arguments)
+    print("written", flush=True)
+    time.sleep(600)
+run_export.write_merged = slow
+run_export.export_run(Path(sys.argv[1]), out=Path(sys.argv[2]))
+"""
+
+
+def test_a_kill_leaves_no_half_export_and_the_next_one_succeeds(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "slow.py").write_text(_SLOW)
+    exporting = start_script(tmp_path / "slow.py", str(run), str(out), cwd=tmp_path)
+    exporting.wait_for("written\n")
+    with pytest.raises(ExportError, match="another process is writing"):
+        export_run(run, out=out)
+    exporting.send(signal.SIGKILL)
+    assert exporting.end().returncode == -signal.SIGKILL
+    assert not out.exists()
+    assert export_run(run, out=out) == out
+    assert {entry.name for entry in tmp_path.iterdir()} == {"runs", "out", "slow.py"}
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_a_step_that_is_damaged_or_not_kept_is_named(run: Path, step: int) -> None:
+    if step == 1:
+        (run / "checkpoints" / "000001" / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(RunDirectoryError, match=f"step {step} is") as caught:
+        export_run(run, step=step)
+    assert "Kept: 1, 2" in caught.value.remedy
+
+
+def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunDirectoryError, match="was trained, but none of its checkpoints is whole") as error:
+        export_run(run)
+    assert "--step 0" in str(error.value)
+    assert export_run(run, step=0).is_dir()

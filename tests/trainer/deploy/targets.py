@@ -71,10 +71,6 @@ class Target:
 
         server.respond = answered
 
-    def answer_with(self, answer: Answer) -> None:
-        for server in self.servers:
-            server.respond = lambda call: answer
-
 
 @contextmanager
 def _vllm() -> Generator[Target]:

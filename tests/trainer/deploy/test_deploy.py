@@ -1,34 +1,179 @@
+"""A step is chosen, deployed and smoke tested: by log-probs, or by greedy text."""
+
+import contextlib
 import json
-from collections.abc import Iterator
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.deploy.deploy import facts_of_run
-from gavel.trainer.deploy.record import DeployError, read_records
+from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
+from gavel.trainer.deploy.host import Deployment
+from gavel.trainer.deploy.record import DeployError, open_record, read_records
+from gavel.trainer.deploy.smoke_test import SmokeTest, by_greedy_text, by_logprobs, recorded_prompts
+from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
-from tests.trainer.deploy.trained_run import LORA, make_run
+from gavel.trainer.runs.run_directory import read_description
+from tests.fake_server import Answer, Call, FakeServer
+from tests.trainer.deploy.targets import HOSTS, ask_at_once
+from tests.trainer.deploy.trained_run import LORA, facts_of, make_run, served_step
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "runs")
+@pytest.fixture(scope="module", params=[12, 11, None], ids=["it", "another step", "the base"])
+def served(request: pytest.FixtureRequest, run: Path) -> Iterator[tuple[int | None, str]]:
+    with served_step(run, request.param) as server:
+        yield request.param, server.base_url
 
 
-@pytest.fixture
-def server() -> Iterator[StandIn]:
-    running = StandIn()
-    yield running
-    running.close()
+def deployment(run: Path, base_url: str) -> Deployment:
+    record = open_record(run, host="vllm", address="vllm:http://x", adapter=facts_of(run, 12), options={})
+    return Deployment(open_host("http://x"), record, base_url, "desk", None)
 
 
-def test_a_step_is_found_by_number_as_the_newest_and_as_the_best(run: Path) -> None:
+async def proven(run: Path, base_url: str) -> str:
+    test = SmokeTest(run, 12, facts_of(run, 12).directory, read_description(run / "model.json"))
+    return await test(deployment(run, base_url), lambda line: None)
+
+
+@pytest.mark.slow
+async def test_what_serves_another_step_or_the_base_is_found_out(run: Path, served: tuple[int | None, str]) -> None:
+    step, base_url = served
+    if step == 12:
+        assert "it serves step 12" in await proven(run, base_url)
+        return
+    name = "the base without an adapter" if step is None else f"step {step}"
+    with pytest.raises(DeployError, match=f"it serves {name}, not step 12"):
+        await proven(run, base_url)
+
+
+def forwarded(base_url: str) -> Callable[[Call], Answer]:
+    def answer(call: Call) -> Answer:
+        body = {**call.json, "model": "desk"}
+        return Answer(httpx.post(f"{base_url}/chat/completions", json=body, timeout=60, trust_env=False).json())
+
+    return answer
+
+
+@pytest.mark.slow
+async def test_greedy_text_tells_where_there_are_no_logprobs(run: Path, served: tuple[int | None, str]) -> None:
+    step, base_url = served
+    host, chat = FakeServer(), forwarded(base_url)
+    unsupported = Answer({"error": {"message": "logprobs is not supported"}}, 400)
+    host.respond = lambda call: unsupported if call.json.get("logprobs") else chat(call)
+    with contextlib.closing(host):
+        if step == 12:
+            assert "step 12" in await proven(run, f"{host.url}/v1")
+            return
+        with pytest.raises(DeployError, match="greedy text"):
+            await proven(run, f"{host.url}/v1")
+
+
+@pytest.mark.slow
+async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "desk" / "clerk"
+    elsewhere.mkdir(parents=True)
+    test = SmokeTest(elsewhere, 12, facts_of(run, 12).directory, {"base_model": "/no/such/model"})
+    assert (await test(deployment(run, "http://127.0.0.1:9/v1"), lambda line: None)).startswith("not run: ")
+
+
+def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:
+    opening = [{"role": "system", "content": "Desk."}, {"role": "user", "content": "Refund 1?"}]
+    said = [*opening, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Thanks"}]
+    groups = [TrajectoryGroup([Trajectory(messages_and_choices=messages)]) for messages in (said, said, opening[1:])]
+    TrajectoryStore(tmp_path / "trajectories" / "train" / "000003.jsonl.zst").extend(groups)
+    assert recorded_prompts(tmp_path) == [opening, opening[1:]]
+    assert recorded_prompts(tmp_path / "nothing") == []
+
+
+TOKENS = 96
+
+
+def candidates(apart: float = 0.3) -> dict[str, list[float]]:
+    draw = random.Random(3)
+    base = [-2 * draw.random() for _ in range(TOKENS)]
+    way = [apart * draw.gauss(0, 1) for _ in range(TOKENS)]
+    return {
+        "step 12": [b + w for b, w in zip(base, way, strict=True)],
+        "step 11": [b + 0.5 * w for b, w in zip(base, way, strict=True)],
+        "base": base,
+    }
+
+
+def noisy(values: list[float], noise: float, seed: int = 1) -> list[float]:
+    draw = random.Random(seed)
+    return [value + noise * draw.gauss(0, 1) for value in values]
+
+
+def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
+    said = candidates()
+    step = [a + 0.3 * (b - a) for a, b in zip(said["base"], said["step 12"], strict=True)]
+    assert by_logprobs(step, "step 12", {"step 12": said["step 12"], "base": said["base"]}).served is False
+
+
+@pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
+def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
+    said = candidates(apart)
+    finding = by_logprobs(noisy(said["step 12"], noise), "step 12", said)
+    assert finding.served is None
+    assert "base" in finding.said
+
+
+def test_greedy_text_is_told_by_how_far_it_is_the_same() -> None:
+    host = ["I look up order 7.", "Blue."]
+    said = {"step 12": ["I look up order 7.", "Blue."], "base": ["I refund it.", "Red"]}
+    assert by_greedy_text(host, "step 12", said).served is True
+    assert by_greedy_text(host, "base", said).served is False
+    assert "step 12" in by_greedy_text(host, "base", said).said
+    assert by_greedy_text(["No idea", "Nothing"], "step 12", said).served is False
+    assert by_greedy_text(host, "step 12", {"step 12": host, "base": host}).served is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [12, 11])
+async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(
+    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "runs")
+    facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
+    description = read_description(run / "model.json")
+    with HOSTS["fireworks"]() as target, served_step(run, step) as endpoint:
+        ask_at_once(monkeypatch, target.environment)
+        (server,) = target.servers
+        respond, chat = server.respond, forwarded(endpoint.base_url)
+        server.respond = lambda call: (chat if call.path.endswith("/chat/completions") else respond)(call)
+        if step == 12:
+            served = await deploy(run, facts, target.address, deadline=300.0, description=description)
+            assert "it serves step 12" in served.record.smoke_test
+        else:
+            with pytest.raises(DeployError, match="it serves step 11, not step 12") as refusal:
+                await deploy(run, facts, target.address, deadline=300.0, description=description)
+            (record,) = read_records(run)
+            assert f"gavel undeploy {record.id}" in refusal.value.remedy
+            assert record.smoke_test.startswith("failed: ")
+        await undeploy(read_records(run)[0])
+        assert target.left() == 0
+
+
+@pytest.mark.slow
+def test_a_step_is_found_by_number_as_the_newest_and_as_the_best_of_those_that_are_whole(
+    run: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(run, tmp_path / "clerk"))
     rows = [{"step": step, "split": "held_out", "success": value} for step, value in ((10, 0.2), (11, 0.9), (12, 0.5))]
     (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"step": 13, "spl')
     assert facts_of_run(run, "latest").step == 12
@@ -39,28 +184,19 @@ def test_a_step_is_found_by_number_as_the_newest_and_as_the_best(run: Path) -> N
     assert "10, 11, 12" in refusal.value.remedy
     with pytest.raises(DeployError, match="val/reward"):
         facts_of_run(run, "best", "val/reward")
-
-
-def test_the_best_step_of_damaged_metrics_is_told_of(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (run / "metrics.jsonl").write_text('{"step": 10, "spl\n{"step": 11, "split": "held_out", "success": 0.1}\n')
-    facts_of_run(run, "latest")
-    assert not caplog.messages
-    assert facts_of_run(run, "best").step == 11
-    assert "1 row of" in caplog.text
-
-
-def test_a_damaged_checkpoint_is_not_deployed(run: Path) -> None:
     (run / "checkpoints" / "000012" / "adapter_model.safetensors").write_bytes(b"torn")
     assert facts_of_run(run, "latest").step == 11
     with pytest.raises(DeployError):
         facts_of_run(run, 12)
 
 
+@pytest.mark.slow
 async def test_a_registered_model_is_deployed_and_its_record_lies_in_its_run(
-    tmp_path: Path, server: StandIn, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = TrainableModel(name="new", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
     said = [{"role": "user", "content": "Refund 1?"}, {"role": "assistant", "content": "Yes."}]
+    server = StandIn()
     async with LocalBackend(tmp_path / "runs", max_context=256) as backend:
         await model.register(backend)
         with pytest.raises(DeployError, match="new has no whole checkpoint of any step"):
@@ -74,3 +210,4 @@ async def test_a_registered_model_is_deployed_and_its_record_lies_in_its_run(
         assert record.id == deployment.id
         await deployment.undeploy()
     assert server.adapters == {}
+    server.close()

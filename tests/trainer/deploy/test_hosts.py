@@ -1,72 +1,101 @@
-"""What only one host does: Together, Fireworks, Hugging Face and W&B Inference."""
+"""What only one host does: Together, Fireworks, Hugging Face, W&B Inference, Ollama and a vLLM of one's own."""
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gavel.trainer.config import VllmSettings
 from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy, undeploy
 from gavel.trainer.deploy.fireworks import base_name
 from gavel.trainer.deploy.host import Deployment, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
+from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.deploy.together import PART
+from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.runs.run_directory import read_description
 from tests.fake_hub import TOKEN, FakeHub
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
 from tests.trainer.deploy.fakes.scripted import KEY
 from tests.trainer.deploy.fakes.together import FakeTogether
+from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
+from tests.trainer.deploy.fakes.vllm import FakeVllm
 from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
 from tests.trainer.deploy.targets import HOSTS, ask_at_once
-
-_PROJECT = "POST /v2/projects/prj_1"
+from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
 
 
 @pytest.mark.parametrize(
     ("host", "route", "status", "remedy"),
     [
-        ("together", f"{_PROJECT}/models", 402, "credit"),
-        ("together", f"{_PROJECT}/endpoints", 403, "rights"),
+        ("together", "POST /v2/projects/prj_1/models", 402, "credit"),
+        ("together", "POST /v2/projects/prj_1/endpoints", 403, "rights"),
         ("together", "/deployments", 409, "minute"),
-        *(("fireworks", "POST /v1/accounts/desk/deployments", status, "FIREWORKS_API_KEY") for status in (401, 403)),
-        ("fireworks", "POST /v1/accounts/desk/deployments", 402, "credit"),
+        ("fireworks", "POST /v1/accounts/desk/deployments", 403, "FIREWORKS_API_KEY"),
         ("fireworks", "POST /v1/accounts/desk/deployments", 429, "quota"),
-        *(("huggingface", "POST", status, "HF_TOKEN") for status in (401, 403)),
-        ("huggingface", "POST", 402, "credit"),
+        ("huggingface", "POST", 401, "HF_TOKEN"),
         ("huggingface", "POST", 400, "docs"),
     ],
 )
 async def test_what_a_host_refuses_is_told_with_what_to_do(
-    host: str,
-    route: str,
-    status: int,
-    remedy: str,
-    run: Path,
-    adapter: AdapterFacts,
-    monkeypatch: pytest.MonkeyPatch,
+    host: str, route: str, status: int, remedy: str, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
-    with HOSTS[host]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        server: Any = target.servers[-1]
-        server.fail(route, status, times=10**6)
+    address = {"together": "together", "fireworks": FIREWORKS, "huggingface": HUGGING_FACE}[host]
+    with opened(host, monkeypatch) as servers:
+        servers[-1].fail(route, status, times=10**6)
         with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
-            await deploy(run, adapter, target.address, deadline=60.0)
+            await deploy(run, adapter, address, deadline=60.0)
     assert remedy in refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("address", "rank", "targets", "base", "words"),
+    [
+        ("together", 8, ("q_proj", "in_proj"), "here", ["in_proj", "only on this machine"]),
+        ("fireworks:desk", 128, ("q_proj", "lm_head"), "embedded/returns-desk", ["128", "lm_head", "base="]),
+        ("huggingface:desk", 1024, ("q_proj",), "embedded/returns-desk", ["1024", "only on this machine"]),
+        ("wandb:desk/serving", 32, ("q_proj",), "Qwen/Qwen3-8B", ["16", "Qwen/Qwen2.5-14B"]),
+        ("vllm:http://h", 1024, ("q_proj",), "org/base", ["512"]),
+    ],
+)
+async def test_what_does_not_fit_is_refused_before_anything_is_made(
+    address: str, rank: int, targets: tuple[str, ...], base: str, words: list[str], run: Path
+) -> None:
+    directory = write_adapter(run / "x", rank=rank, targets=targets)
+    facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run) if base == "here" else base)
+    misfits = open_host(address).check(facts)
+    assert [word in misfit for word, misfit in zip(words, misfits, strict=True)] == [True] * len(words)
+    with pytest.raises(DeployError, match="does not take this adapter"):
+        await deploy(run, facts, address)
+    assert read_records(run) == []
 
 
 ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
 
 
+@contextmanager
+def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The host's servers on loopback."""
+    with HOSTS[host]() as target:
+        ask_at_once(monkeypatch, target.environment)
+        yield target.servers
+
+
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTogether]:
-    with HOSTS["together"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (fake,) = target.servers
-        assert isinstance(fake, FakeTogether)
+    with opened("together", monkeypatch) as (fake,):
         yield fake
 
 
@@ -134,7 +163,7 @@ async def test_a_slow_host_is_waited_for_until_the_deadline(
 ) -> None:
     together.looks = 10**6
     with pytest.raises(DeployError, match="does not serve") as refusal:
-        await to(run, adapter, deadline=2.0)
+        await to(run, adapter, deadline=0.5)
     assert "gavel undeploy together-000012" in refusal.value.remedy
     together.looks = 3
     await to(run, adapter)
@@ -154,25 +183,12 @@ async def test_a_base_or_a_project_that_it_lacks_is_told(
     assert together.made == []
 
 
-async def test_what_does_not_fit_is_refused_before_anything_is_asked(together: FakeTogether, run: Path) -> None:
-    directory = write_adapter(run / "x", targets=("q_proj", "in_proj"))
-    facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run))
-    with pytest.raises(DeployError, match="in_proj") as refusal:
-        await to(run, facts)
-    assert "only on this machine" in refusal.value.remedy
-    assert together.calls == []
-    assert read_records(run) == []
-
-
 FIREWORKS = f"fireworks:{ACCOUNT}"
 
 
 @pytest.fixture
 def fireworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFireworks]:
-    with HOSTS["fireworks"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (fake,) = target.servers
-        assert isinstance(fake, FakeFireworks)
+    with opened("fireworks", monkeypatch) as (fake,):
         yield fake
 
 
@@ -195,6 +211,8 @@ async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
     assert fireworks.deployments[name]["minReplicaCount"] == 0
     assert deployment.model_id == f"accounts/desk/models/{name}#accounts/desk/deployments/{name}"
     assert deployment.base_url == f"{fireworks.url}/inference/v1"
+    assert base_name("Qwen/Qwen2.5-7B-Instruct") == "accounts/fireworks/models/qwen2p5-7b-instruct"
+    assert base_name("meta-llama/Llama-3.1-8B-Instruct") == "accounts/fireworks/models/llama-v3p1-8b-instruct"
     assert await deployment.host.status(deployment.record) == "deployed"
 
 
@@ -220,42 +238,18 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
 
 
-async def test_a_deployment_that_fails_or_is_not_there_is_told(
+async def test_a_deployment_or_a_base_that_it_lacks_is_told(
     fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
 ) -> None:
+    for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
+        with pytest.raises(DeployError, match=why):
+            await deployed(run, adapter, base=f"accounts/fireworks/models/{base}")
+    assert not fireworks.made
     fireworks.deployments["mine"] = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
     with pytest.raises(DeployError, match="no GPUs left"):
         await deployed(run, adapter, deployment="mine")
     with pytest.raises(DeployError, match="there is no deployment other"):
         await deployed(run, adapter, deployment="other")
-
-
-async def test_what_does_not_fit_is_told_before_anything_is_asked(
-    fireworks: FakeFireworks, run: Path, tmp_path: Path
-) -> None:
-    write_adapter(tmp_path / "other", rank=128, targets=("q_proj", "lm_head"))
-    facts = read_facts(tmp_path / "other", project="desk", name="clerk", step=1, base_model="embedded/returns-desk")
-    misfits = open_host(FIREWORKS).check(facts)
-    assert [word in misfit for word, misfit in zip(("128", "lm_head", "base="), misfits, strict=True)] == [True] * 3
-    with pytest.raises(DeployError, match="does not take this adapter"):
-        await deploy(run, facts, FIREWORKS)
-    assert not fireworks.calls
-
-
-async def test_a_base_that_it_lacks_is_told(fireworks: FakeFireworks, run: Path, adapter: AdapterFacts) -> None:
-    for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
-        with pytest.raises(DeployError, match=why):
-            await deployed(run, adapter, base=f"accounts/fireworks/models/{base}")
-    assert not fireworks.made
-
-
-def test_names_of_the_hub_become_those_of_fireworks() -> None:
-    names = {
-        "Qwen/Qwen2.5-7B-Instruct": "qwen2p5-7b-instruct",
-        "meta-llama/Llama-3.1-8B-Instruct": "llama-v3p1-8b-instruct",
-    }
-    for there, here in names.items():
-        assert base_name(there) == f"accounts/fireworks/models/{here}"
 
 
 HUGGING_FACE = "huggingface:desk"
@@ -264,11 +258,7 @@ Servers = tuple[FakeHub, FakeEndpoints]
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    with HOSTS["huggingface"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        hub, endpoints = target.servers
-        assert isinstance(hub, FakeHub)
-        assert isinstance(endpoints, FakeEndpoints)
+    with opened("huggingface", monkeypatch) as (hub, endpoints):
         yield hub, endpoints
 
 
@@ -327,19 +317,7 @@ async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(
     with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
         await published(run, adapter, instance_type="nvidia-h200")
     assert "nvidia-l4 x1" in refusal.value.remedy
-    with pytest.raises(DeployError, match="nvidia-l4 x1 is not available in eu-nowhere-9") as elsewhere:
-        await published(run, adapter, region="eu-nowhere-9")
-    assert "aws us-east-1" in elsewhere.value.remedy
-    assert "gavel undeploy" in elsewhere.value.remedy  # the adapter is on the Hub already
     assert not servers[1].made
-
-
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    write_adapter(tmp_path / "other", rank=1024)
-    facts = read_facts(tmp_path / "other", project="desk", name="clerk", step=1, base_model="embedded/returns-desk")
-    misfits = open_host(HUGGING_FACE).check(facts)
-    words = "1024", "only on this machine"
-    assert [word in misfit for word, misfit in zip(words, misfits, strict=True)] == [True, True]
 
 
 WANDB = "wandb:desk/serving"
@@ -347,10 +325,7 @@ WANDB = "wandb:desk/serving"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
-    with HOSTS["wandb"]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        (fake,) = target.servers
-        assert isinstance(fake, FakeWandb)
+    with opened("wandb", monkeypatch) as (fake,):
         yield fake
 
 
@@ -372,9 +347,138 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
 
 
-def test_what_does_not_fit_w_and_b_is_told(adapter: AdapterFacts) -> None:
-    facts = replace(adapter, rank=32)
-    rank, base = open_host(WANDB).check(facts)
-    assert "16" in rank
-    assert "Qwen/Qwen2.5-14B" in base
-    assert len(open_host(WANDB, base="Qwen/Qwen3-8B").check(facts)) == 1
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs"))
+
+
+async def merged(run: Path, **options: Any) -> Deployment:
+    return await deploy(run, facts_of(run, 12), "ollama", deadline=120.0, options=options)
+
+
+@pytest.mark.slow  # it merges a real model
+async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "copied" / "clerk"))
+    with opened("ollama", monkeypatch) as (ollama,):
+        with monkeypatch.context() as patched:
+            patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))
+            with pytest.raises(DeployError, match="does not convert Qwen3ForCausalLM") as refusal:
+                await merged(run)
+            assert "convert_hf_to_gguf.py" in refusal.value.remedy
+            assert not ollama.blobs
+        ollama.fails_with = "no space left on device"
+        with pytest.raises(DeployError, match="no space left on device"):
+            await merged(run)
+        sent, ollama.fails_with = ollama.count("POST /api/blobs"), ""
+        deployment = await merged(run)
+        name = deployment.model_id
+        files = ollama.models[name]["files"]
+        assert {"config.json", "tokenizer.json", "model.safetensors"} <= files.keys()
+        assert json.loads(ollama.blobs[files["config.json"]])["architectures"] == ["Qwen3ForCausalLM"]
+        assert deployment.base_url == f"{ollama.url}/v1"
+        assert {path.suffix for path in (run / "deployments").iterdir()} <= {".json", ".lock"}
+        ollama.models.clear()
+        await merged(run)
+        assert ollama.made == [name, name]
+        assert ollama.count("POST /api/blobs") == sent
+        quantized = await merged(run, quantize="q8_0")
+        assert quantized.model_id.endswith(":q8_0")
+        assert ollama.models[quantized.model_id]["quantize"] == "q8_0"
+
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Of the embedded base, whose tokenizer has none."""
+
+
+@pytest.fixture
+def vllm() -> Iterator[FakeVllm]:
+    running = FakeVllm()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def served(adapter: AdapterFacts) -> AdapterFacts:
+    return replace(adapter, base_model=VLLM_BASE)
+
+
+async def loaded(vllm: FakeVllm, run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
+    return await deploy(run, adapter, f"vllm:{vllm.url}", options=options)
+
+
+async def test_a_copy_is_loaded_and_again_after_a_restart(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    deployment = await loaded(vllm, run, served)
+    (directory,) = map(Path, vllm.adapters.values())
+    assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
+    assert run / "deployments" in directory.parents, "a checkpoint may be deleted"
+    assert (deployment.base_url, deployment.key_variable) == (f"{vllm.url}/v1", None)
+    vllm.adapters.clear()
+    assert await deployment.host.status(deployment.record) == "not loaded there"
+    await loaded(vllm, run, served)
+    assert list(vllm.adapters) == [deployment.model_id]
+    await deployment.undeploy()
+    assert not directory.exists()
+
+
+async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(
+    vllm: FakeVllm, run: Path, served: AdapterFacts
+) -> None:
+    vllm.loads_adapters = False
+    with pytest.raises(DeployError, match="takes no adapters") as refusal:
+        await loaded(vllm, run, served)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in refusal.value.remedy
+    assert "--max-lora-rank 8" in refusal.value.remedy
+    vllm.loads_adapters = True
+    other = replace(served, base_model="org/other")
+    with pytest.raises(DeployError, match="serves org/base, not org/other") as refusal:
+        await loaded(vllm, run, other)
+    assert "base=" in refusal.value.remedy
+    assert vllm.made == []
+    await loaded(vllm, run, other, base=VLLM_BASE)
+    assert len(vllm.adapters) == 1
+
+
+async def test_the_server_reads_the_path_that_it_sees(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    with pytest.raises(DeployError, match="does not lie in /elsewhere"):
+        await loaded(vllm, run, served, path_map="/elsewhere=/x")
+    await loaded(vllm, run, served, path_map=f"{run.parents[1]}=/mnt/runs")
+    (record,) = read_records(run)
+    assert list(vllm.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs")
+    (tmp_path / "server").mkdir()
+    served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", LORA.rank, 8, 256, versions=4)
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
+    engine = vllm_engine(settings, served, tmp_path / "server")
+    lines: list[str] = []
+    try:
+        address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
+        description = read_description(run / "model.json")
+        deployment = await deploy(run, adapter, address, description=description, report=lines.append)
+        assert "it serves step 12" in deployment.record.smoke_test
+        other = await deploy(run, facts_of(run, 11), address)
+        for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
+            wrong = replace(deployment, model_id=model_id)
+            with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
+                await SmokeTest(run, 12, adapter.directory, description)(wrong, lines.append)
+        await deployment.undeploy()
+        assert await deployment.host.status(deployment.record) == "not loaded there"
+        assert await other.host.status(other.record) == "serving"
+    finally:
+        engine.close()
+
+
+async def test_a_server_is_told_of_experts_that_are_adapted(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+    await loaded(vllm, run, replace(served, special=("experts",)))
+    assert vllm.seen[0]["is_3d_lora_weight"] is True

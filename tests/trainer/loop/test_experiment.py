@@ -21,7 +21,6 @@ from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, differences
-from tests.trainer.conftest import registered
 
 MIXTURE = Mixture([returns_desk.scenario, flattered_desk.scenario], {"returns_desk": 3, "flattered_desk": {1: 1}})
 LOOP = LoopConfig(
@@ -88,10 +87,8 @@ GIVEN: dict[str, Any] = {"system": "Be brief.", "tools": [look_up], "tasks": TAS
     ("other", "named"),
     [
         ({"system": "Be long."}, ["system 'Be brief.', not 'Be long.'"]),
-        ({"tools": []}, ["tools: 1 gone (look_up)"]),
         ({"tools": [look_up_more]}, ["tools: 1 changed (look_up)"]),
         ({"max_turns": 3, "max_tokens": 900}, ["max_turns 8, not 3", "max_tokens None, not 900"]),
-        ({"tasks": TASKS[1:4]}, ["train_tasks: 1 gone (a)"]),
         ({"tasks": [*TASKS[:3], Task(id="d", user="Where?")]}, ["train_tasks: 1 changed (d)"]),
         ({"tasks": TASKS[3::-1]}, ["train_tasks: in another order"]),
         ({"held_out": [TASKS[4], Task(id="x", user="?")]}, ["held_out_tasks: 1 new (x), 1 gone (f)"]),
@@ -112,12 +109,9 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
     run.close()
 
 
-def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path) -> None:
-    (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 3\n")
-    file = tmp_path / "shop.py"
-    text = """
+SHOP = """
 import gavel
-from prices_apart import price
+from shop_prices import price
 
 def rounded(value):
     return round(value)
@@ -126,94 +120,47 @@ def look_up(name: str) -> int:
     \"\"\"Look up a price.\"\"\"
     return rounded(price(name))
 
-scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), gavel.Task(user="b")])
-"""
-
-    def described() -> dict[str, Any]:
-        sys.modules.pop("prices_apart", None)
-        return described_experiment(Mixture([find_scenario(str(file))]), Judge("stand-in"))
-
-    file.write_text(text)
-    begun = described()
-    assert begun == described()
-    file.write_text(text.replace("round(", "int(") + "# a comment")
-    assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (shop.py)"]
-    file.write_text(text + "# a comment")
-    assert differences(begun, described()) == []
-    (tmp_path / "prices_apart.py").write_text("def price(name):\n    return 4\n")
-    assert differences(begun, described()) == ["scenarios: shop: code: 1 changed (prices_apart.py)"]
-
-
-@pytest.mark.parametrize(
-    "how", ["from limits_apart import LIMIT", "from limits_apart import *", "from limits_between import LIMIT"]
-)
-def test_a_run_does_not_go_on_when_a_constant_that_it_imports_changed(tmp_path: Path, how: str) -> None:
-    (tmp_path / "limits_between.py").write_text("from limits_apart import LIMIT\n")
-    (tmp_path / "shop.py").write_text(f"""
-import gavel
-{how}
-
-def look_up(name: str) -> int:
-    \"\"\"Look up a limit.\"\"\"
-    return LIMIT
-
-scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), gavel.Task(user="b")])
-""")
-
-    def described(limit: int) -> dict[str, Any]:
-        (tmp_path / "limits_apart.py").write_text(f"LIMIT = {limit}\n")
-        for name in ("limits_apart", "limits_between"):
-            sys.modules.pop(name, None)
-        return described_experiment(Mixture([find_scenario(str(tmp_path / "shop.py"))]), Judge("stand-in"))
-
-    begun = described(30)
-    assert differences(begun, described(30)) == []
-    assert differences(begun, described(400)) == ["scenarios: shop: code: 1 changed (limits_apart.py)"]
-
-
-def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(tmp_path: Path) -> None:
-    file, helper = tmp_path / "shop.py", tmp_path / "shop_prices.py"
-    text = """
-import gavel
-from tests.trainer.conftest import registered
-from shop_prices import price
-
-def look_up(name: str) -> int:
-    \"\"\"Look up a price.\"\"\"
-    return price(name)
-
 def success(trajectory):
     return True
 
 scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), gavel.Task(user="b")], success=success)
 """
+PRICES = "def price(name):\n    return 3\n"
 
-    def kept() -> Path:
-        sys.modules.pop("shop_prices", None)
-        return SampledModel("m", {}, lambda: None).file(tmp_path, find_scenario(str(file)), LoopConfig())
 
-    file.write_text(text)
-    helper.write_text("def price(name):\n    return 3\n")
-    before = kept()
-    file.write_text(text.replace("return True", "return False"))
-    assert kept() == before
-    helper.write_text("def price(name):\n    return 4\n")
-    assert kept() != before
+def a_shop(folder: Path, text: str = SHOP, prices: str = PRICES) -> Scenario:
+    sys.modules.pop("shop_prices", None)
+    (folder / "shop.py").write_text(text)
+    (folder / "shop_prices.py").write_text(prices)
+    return find_scenario(str(folder / "shop.py"))
+
+
+def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path) -> None:
+    def changed(**other: str) -> list[str]:
+        described = described_experiment(Mixture([a_shop(tmp_path, **other)]), Judge("stand-in"))
+        return differences(begun, described)
+
+    begun = described_experiment(Mixture([a_shop(tmp_path)]), Judge("stand-in"))
+    assert changed() == changed(text=SHOP + "# a comment") == []
+    assert changed(text=SHOP.replace("round(", "int(")) == ["scenarios: shop: code: 1 changed (shop.py)"]
+    assert changed(prices=PRICES.replace("3", "4")) == ["scenarios: shop: code: 1 changed (shop_prices.py)"]
+
+
+def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(tmp_path: Path) -> None:
+    def kept(**other: str) -> Path:
+        return SampledModel("m", {}, lambda: None).file(tmp_path, a_shop(tmp_path, **other), LoopConfig())
+
+    assert kept() == kept(text=SHOP.replace("return True", "return False"))
+    assert kept() != kept(prices=PRICES.replace("3", "4"))
 
 
 @pytest.mark.parametrize(
     ("judging", "named"),
     [
         ({"redact": "secrets"}, "redact"),
-        ({"unseen": "flag"}, "unseen"),
-        ({"alone": "scored"}, "alone"),
-        ({"images": "flag"}, "images"),
         ({"quorum": 0.5}, "quorum"),
-        ({"caps": {"empty": 0.1}}, "caps"),
         ({"params": {"temperature": 0.5}}, "params"),
-        ({"noise_prior": {"variance": 0.1, "df": 9}}, "noise_prior"),
         ({"models": [{"model": "stand-in", "orders": 4}]}, "orders"),
-        ({"models": [{"model": "stand-in", "context": 9000}]}, "context"),
         ({"timeout": 9, "concurrency": 3, "content_retries": 4, "max_cost_usd": 9}, None),
         ({"params": {"api_base": "http://127.0.0.1:8001/v1", "api_key": "sk-1"}}, None),
     ],
@@ -291,19 +238,3 @@ async def test_a_run_over_two_scenarios_tells_them_apart_and_goes_on_as_it_began
             (name,) = names
             if member.reward is not None:
                 assert member.metrics[f"{name}/reward"] == member.reward
-
-
-@pytest.mark.slow
-async def test_the_best_checkpoint_of_each_scenario_is_kept_beside_that_of_all(tmp_path: Path) -> None:
-    shares = {1: (0.9, 0.1, 0.5), 2: (0.1, 0.8, 0.45), 3: (0.6, 0.6, 0.6), 4: (0.2, 0.2, 0.2)}
-    async with registered(tmp_path) as (model, backend):
-        for one, other, both in shares.values():
-            await model.train([])
-            values = {"success": both, "a/success": one, "b/success": other}
-            backend.record(model, values, "held_out")
-        await model.delete_checkpoints(["held_out/success", "held_out/a/success", "held_out/b/success"])
-        assert backend.checkpoints(model) == [1, 2, 3, 4]
-        await model.delete_checkpoints(["held_out/success", "held_out/a/success"])
-        assert backend.checkpoints(model) == [1, 3, 4]
-        await model.delete_checkpoints("held_out/a/success")
-        assert backend.checkpoints(model) == [1, 4]

@@ -1,7 +1,9 @@
-"""Groups are rolled out, measured and rewarded, by agent where an episode has several."""
+"""Groups are rolled out, measured and rewarded, by agent where an episode has several; a policy is evaluated."""
 
+import contextlib
 import json
 import math
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.base.errors import GavelError
 from gavel.base.fields import FieldError
 from gavel.judge.judge import Judge
 from gavel.llm.types import Message
@@ -17,21 +18,30 @@ from gavel.scenarios.agent import Agent, together
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, Ppo, RewardName, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.evaluation import evaluate
-from gavel.trainer.loop.group_maker import check_rewards, programmed_parts, set_rewards, weighted_reward
+from gavel.trainer.loop.evaluation import EvaluationError, evaluate
+from gavel.trainer.loop.group_maker import programmed_parts, set_rewards, weighted_reward
+from gavel.trainer.loop.model_samples import (
+    Play,
+    SampledModel,
+    joint_groups,
+    sample_missing,
+    stored_samples,
+    wanted_samples,
+)
 from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
+from tests.judge.groups import choice
 from tests.trainer.conftest import registered
 
 DESK = find_scenario("returns_desk")
-BARE = Scenario(name="bare", system="Answer.", tasks=[Task(user="a question")], held_out=0)
 
 
 def a_scenario(**functions: Any) -> Scenario:
@@ -51,19 +61,10 @@ def test_a_sum_is_none_exactly_when_a_weighted_part_is(judge, hand, weights) -> 
         assert total == pytest.approx(weights[0] * (judge or 0.0) + weights[1] * (hand or 0.0))
 
 
-@pytest.mark.parametrize("weights", [{}, {"judge": 0.0}, {"judge": math.nan}, {"hand": math.inf}, {"human": 1.0}])
+@pytest.mark.parametrize("weights", [{}, {"judge": 0.0}, {"judge": math.nan}, {"human": 1.0}])
 def test_weights_that_make_no_reward_are_refused(weights: dict[str, float]) -> None:
     with pytest.raises(FieldError, match="reward"):
         LoopConfig(reward=weights)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("name", "argument"), [("hand", "hand_reward"), ("success", "success")])
-def test_a_function_that_the_scenario_lacks_is_named_with_the_remedy(name: str, argument: str) -> None:
-    with pytest.raises(GavelError, match=argument) as error:
-        check_rewards(BARE, {"judge": 1.0, name: 0.5})  # type: ignore[dict-item]
-    assert f"Pass {argument}=" in error.value.remedy
-    check_rewards(BARE, {"judge": 1.0, "constant": 0.5})
-    check_rewards(DESK, {"hand": 1.0, "success": 1.0})
 
 
 def test_each_part_is_kept_as_a_metric_and_a_failed_rollout_has_none() -> None:
@@ -91,14 +92,8 @@ async def never(messages: list[Message], schema: dict[str, Any]) -> str:
     raise AssertionError("the judge was called")
 
 
-SMALL: dict[str, Any] = {
-    "tasks_per_step": 4,
-    "group_size": 4,
-    "max_tokens": 48,
-    "evaluate_every": 9,
-    "evaluation_tasks": 2,
-    "final_tasks": 2,
-}
+SMALL: dict[str, Any] = {"tasks_per_step": 4, "group_size": 4, "max_tokens": 48, "evaluate_every": 9}
+SMALL |= {"evaluation_tasks": 2, "final_tasks": 2}
 
 
 @pytest.mark.slow
@@ -116,15 +111,6 @@ async def test_without_a_weight_for_the_judge_it_is_not_called_and_groups_are_tr
         for trajectory in group:
             assert DESK.hand_reward is not None
             assert trajectory.metrics["reward/hand"] == DESK.hand_reward(trajectory)
-
-
-@pytest.mark.slow
-async def test_a_constant_reward_trains_nothing(tmp_path: Path) -> None:
-    loop = LoopConfig(steps=1, reward={"constant": 1.0}, **SMALL)
-    async with registered(tmp_path, "control") as (model, backend):
-        await train_scenario(model, DESK, None, loop, TrainConfig())
-        (row,) = backend.history(model, "train")
-    assert (row["groups_trained"], row["reward"]) == (0, 1.0)
 
 
 async def test_a_hand_reward_that_always_raises_stops_the_run_with_the_reason(tmp_path: Path) -> None:
@@ -158,14 +144,7 @@ async def test_what_cannot_be_rewarded_is_refused_before_anything_runs(
 
 
 LOOP = LoopConfig(
-    steps=2,
-    tasks_per_step=2,
-    group_size=3,
-    max_tokens=8,
-    evaluate_every=9,
-    final_tasks=2,
-    evaluation_tasks=2,
-    reward={"hand": 1.0},
+    **SMALL | {"steps": 2, "tasks_per_step": 2, "group_size": 3, "max_tokens": 8, "reward": {"hand": 1.0}}
 )
 
 
@@ -258,28 +237,124 @@ async def test_a_planner_is_trained_and_another_model_s_words_are_not(tmp_path: 
             assert worker.messages()[-1]["content"].startswith("I did: ")
 
 
-@pytest.mark.slow
-async def test_an_evaluation_measures_the_policy_alone_against_another_model():
-    async def against(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
-        one, other = Agent(episode, "one"), Agent(episode, "other", model=WORKER)
-        for agent, won in ((one, True), (other, False)):
-            await agent.ask(task.user)
-            agent.trajectory.metrics["won"] = won
-        return [other.trajectory, one.trajectory]
-
-    scenario = Scenario("against", rollout=against, tasks=TASKS[:4], held_out=TASKS[4:], **WON)
-    found = await evaluate(FunctionModel("policy", _worker), scenario, 4, LOOP)
-    assert (found.tasks, found.success) == (4, 1.0)
-    assert {each.agent for each in found.trajectories} == {"one"}
+async def answer(request: ChatRequest) -> Message:
+    return {"content": "Done."}
 
 
-@pytest.mark.slow
-async def test_tic_tac_toe_is_trained_in_self_play_and_measured_against_another_player(tmp_path: Path):
-    scenario = find_scenario("tic_tac_toe")
-    reports = await trained(tmp_path, scenario, LOOP.model_copy(update={"reward": {"judge": 1.0, "hand": 1.0}}))
-    assert [report.result.step for report in reports] == [1, 2]
-    members = [member for report in reports for group in report.groups for member in group]
-    assert {member.agent for member in members} <= {"X", "O"}
-    assert all(member.status != "failed" and member.reward is not None for member in members)
-    measured = [json.loads(line) for line in (tmp_path / "tests" / "small" / "metrics.jsonl").open()]
-    assert [(row["step"], row["trajectories"]) for row in measured if row["split"] == "held_out"] == [(0, 2), (2, 2)]
+SCRIPT = FunctionModel("script", answer)
+
+
+async def test_an_evaluation_stops_where_a_world_cannot_tell_how_episodes_ended():
+    class Boaster:
+        async def reset(self, task: Task) -> None:
+            self.won = task.data["wins"]
+
+        def success(self, trajectory: Trajectory) -> bool:
+            if not self.won:
+                raise KeyError("score")
+            return True
+
+    tasks = [Task(user=f"Play {number}.", data={"wins": number < 2}) for number in range(4)]
+    scenario = Scenario("boaster", environment=Boaster, tasks=tasks[:1], held_out=tasks[1:])
+
+    with pytest.raises(ScenarioError, match="cannot tell how 2 of 3 held-out episodes ended"):
+        await evaluate(SCRIPT, scenario, 3, LoopConfig())
+
+
+async def test_a_metric_that_only_some_episodes_have_is_averaged_over_these():
+    async def play(model: Any, task: Task) -> Trajectory:
+        number = int(task.user)
+        found = {"rare": 8.0} if number == 1 else {}
+        return Trajectory(messages_and_choices=[{"role": "user", "content": task.user}], metrics=found)
+
+    tasks = [Task(user=str(number)) for number in range(4)]
+    scenario = Scenario("rare", rollout=play, tasks=tasks[:1], held_out=tasks[1:])
+    found = await evaluate(SCRIPT, scenario, 3, LoopConfig())
+    assert found.measures == {"rare": 8.0, "truncated": 0.0}
+
+
+ALL = [Task(user=f"Task {number}") for number in range(3)]
+
+
+class Player:
+    """Plays, and remembers what and with which seed; fails the tasks of `broken`."""
+
+    def __init__(self, broken: set[str] | None = None) -> None:
+        self.played: list[tuple[str, int]] = []
+        self.broken = broken or set()
+
+    async def play(self, task: Task, seed: int) -> TrajectoryGroup:
+        self.played.append((task.user, seed))
+        status = "failed" if task.user in self.broken else "finished"
+        reply = choice(task.user)
+        return TrajectoryGroup([Trajectory(messages_and_choices=[reply], status=status, status_reason="broken")])
+
+    def model(self, **identity: str) -> SampledModel:
+        @contextlib.asynccontextmanager
+        async def serve() -> AsyncGenerator[Play]:
+            yield self.play
+
+        return SampledModel("a model/of mine", identity, serve)
+
+
+def three_tasks(**changed: object) -> Scenario:
+    return Scenario("tasks", tasks=ALL, **changed)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_file_is_that_of_a_model_its_settings_and_what_it_is_shown(tmp_path: Path) -> None:
+    model, config = Player().model(api="x"), LoopConfig()
+    files = {
+        model.file(tmp_path, three_tasks(), config),
+        Player().model(api="y").file(tmp_path, three_tasks(), config),
+        model.file(tmp_path, three_tasks(system="Be brief."), config),
+        model.file(tmp_path, three_tasks(), LoopConfig(temperature=0.5)),
+        model.file(tmp_path, three_tasks(), LoopConfig(seed=1)),
+    }
+    assert len(files) == 5
+    assert model.file(tmp_path, three_tasks(rubric="Be kind."), LoopConfig(steps=3)) in files
+    assert all(file.parent == tmp_path / "samples" for file in files)
+
+
+async def test_failed_episodes_are_not_kept_and_the_first_sample_is_that_of_a_training_run(tmp_path: Path) -> None:
+    file, player = tmp_path / "x.jsonl.zst", Player({"Task 1"})
+    heard: list[bool] = []
+    wanted = wanted_samples(ALL, 2)
+    failed = await sample_missing(
+        player.model(), wanted, file, LoopConfig(seed=7), lambda group: heard.append(group is None)
+    )
+    assert (failed, sum(heard), len(heard)) == (2, 2, 6)
+    assert set(stored_samples(file, ALL)) == {(ALL[task].id, number) for task in (0, 2) for number in (0, 1)}
+    assert ("Task 0", seed_of(7, "evaluation", ALL[0].id)) in player.played
+    assert len({seed for user, seed in player.played if user == "Task 0"}) == 2
+    changed = [ALL[0].model_copy(update={"reference": "new"}), *ALL[1:]]
+    assert {task for task, _ in stored_samples(file, changed)} == {ALL[2].id}
+
+
+async def test_a_model_that_only_fails_is_given_up(tmp_path: Path) -> None:
+    many = [Task(user=f"Task {number}") for number in range(100)]
+    player = Player({task.user for task in many})
+    wanted, file, loop = wanted_samples(many, 1), tmp_path / "x.jsonl.zst", LoopConfig(concurrency=1)
+    with pytest.raises(EvaluationError, match="every rollout of a model/of mine failed; the first: broken"):
+        await sample_missing(player.model(), wanted, file, loop, lambda group: None)
+    assert len(player.played) == 8
+
+
+def episode(text: str, *agents: str | None) -> TrajectoryGroup:
+    return TrajectoryGroup(
+        Trajectory(messages_and_choices=[{"role": "user", "content": "Say it."}, choice(text)], agent=agent, reward=0.9)
+        for agent in agents or (None,)
+    )
+
+
+def test_a_group_holds_every_model_s_samples_of_a_task_without_earlier_rewards() -> None:
+    groups = joint_groups(
+        {
+            "one": {("a", 0): episode("x"), ("b", 0): episode("y")},
+            "two": {("a", 0): episode("z"), ("a", 1): episode("w")},
+        }
+    )
+    assert [group.metadata["task"] for group in groups] == ["a", "b"]
+    assert [(m.metadata["model"], m.metadata["sample"]) for m in groups[0]] == [("one", 0), ("two", 0), ("two", 1)]
+    assert all(member.reward is None for group in groups for member in group)
+    (other,) = joint_groups({"one": {("a", 0): episode("v")}})
+    assert len({group.metadata["attempts"] for group in (*groups, other)}) == 3

@@ -1,6 +1,5 @@
 """The likelihood judge: log-probs of replies as a plain forward pass has them, a rule of brevity, no number without."""
 
-import json
 from typing import Any
 
 import pytest
@@ -13,12 +12,11 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity, last_reply, read_rule
+from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity
 from tests.trainer.policy.test_chat_formats import CHATML
 
 pytestmark = pytest.mark.slow
 
-RULE = "- one sentence of 4 to 12 words"
 ASKED: list[Any] = [{"role": "system", "content": "You write."}, {"role": "user", "content": "I want a refund."}]
 TEXTS = ["Your money is on its way.", "", "Refund.", "I am sorry, the return window is over. " * 3]
 
@@ -92,23 +90,9 @@ async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: Likeliho
     assert "no rule of brevity" in str(judged.judgement.reason)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("rubric", ["- 4 to 12 words", RULE, f"Good:\n{RULE}, and no more.", "- at most 4 to 12 words"])
-def test_the_rule_is_a_line_of_the_rubric(rubric: str) -> None:
-    assert read_rule(rubric) == (4, 12)
-
-
 @pytest.mark.parametrize(
     ("words", "end", "share"),
-    [(0, "", 0.0), (1, ".", 0.25), (4, ".", 1.0), (12, "!", 1.0), (12, "", 0.5), (24, ".", 0.5), (36, ".", 0.0)],
+    [(0, "", 0.0), (1, ".", 0.25), (12, "!", 1.0), (12, "", 0.5), (24, ".", 0.5), (36, ".", 0.0)],
 )
 def test_brevity_is_full_between_the_bounds_and_falls_outside(words: int, end: str, share: float) -> None:
     assert brevity(" ".join(["word"] * words) + end, 4, 12) == pytest.approx(share)
-
-
-def test_the_last_thing_said_is_judged_given_what_came_before(likelihood: LikelihoodJudge) -> None:
-    from gavel.judge.prompt.canonical_group import Conversation, TextEvent
-
-    events = (TextEvent("user", "A?"), TextEvent("assistant", "B."), TextEvent("user", "C?"))
-    assert last_reply([Conversation((*events, TextEvent("assistant", "D.")))])[1] == "D."
-    assert last_reply([Conversation(events)])[1] == ""
-    assert json.loads(json.dumps(last_reply([Conversation(())]))) == [[], ""]

@@ -5,7 +5,6 @@ import json
 import traceback
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -34,9 +33,9 @@ SECRET = "PLANTED/secret/of+the0tests"
 PLACE = "desk/clerk"
 
 
-def a_run(root: Path, *steps: int) -> Path:
+def a_run(root: Path, *steps: int, base: str = "b") -> Path:
     directory = RunDirectory(root, *KEY)
-    directory.describe({"project": "desk", "name": "clerk", "base_model": "b"})
+    directory.describe({"project": "desk", "name": "clerk", "base_model": base})
     for step in steps:
 
         def write(path: Path, step: int = step) -> None:
@@ -101,38 +100,43 @@ def test_a_checkpoint_comes_back_as_it_was(store: Store, tmp_path: Path) -> None
     assert json.loads((pulled / "model.json").read_text())["base_model"] == "b"
 
 
+class Cut:
+    """Stands for a method of a store: lets `whole` calls through, then the line is cut."""
+
+    def __init__(self, store: Store, method: str, whole: int) -> None:
+        self.original = getattr(store, method)
+        self.done: list[str] = []
+        self.whole = whole
+
+    def send(self, file: Path, name: str, sha256: str) -> None:
+        self.note(name)
+        self.original(file, name, sha256)
+
+    def fetch(self, name: str, file: Path) -> None:
+        file.write_bytes(b"half of")
+        self.note(name)
+        self.original(name, file)
+
+    def note(self, name: str) -> None:
+        if len(self.done) == self.whole:
+            raise StorageError("the line was cut")
+        self.done.append(name)
+
+
 def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: FakeHub
 ) -> None:
     run = a_run(tmp_path / "here", 2)
-    send, sent = type(store).send, list[str]()
-
-    def cut(self: Store, file: Path, name: str, sha256: str) -> None:
-        if len(sent) == 2:
-            raise StorageError("the line was cut")
-        sent.append(name)
-        send(self, file, name, sha256)
-
     with monkeypatch.context() as during:
-        during.setattr(type(store), "send", cut)
+        during.setattr(store, "send", Cut(store, "send", 2).send)
         with pytest.raises(StorageError, match="cut"):
             push_checkpoint(run, 2, store, PLACE)
     assert stored_steps(store, PLACE) == []
     with pytest.raises(StorageError, match="no checkpoint"):
         pull_checkpoint(store, PLACE, None, tmp_path / "there", KEY)
-    again = list[str]()
-    with monkeypatch.context() as during:
-
-        def noted(self: Store, file: Path, name: str, sha256: str) -> None:
-            again.append(name)
-            send(self, file, name, sha256)
-
-        during.setattr(type(store), "send", noted)
-        push_checkpoint(run, 2, store, PLACE)
-    if isinstance(store, HubStore):  # it is asked again for all of them, and takes each file's content once
+    push_checkpoint(run, 2, store, PLACE)
+    if isinstance(store, HubStore):  # which takes each file's content once
         assert set(hub.uploads.values()) == {1}
-    elif not isinstance(store, WandbStore):  # it uploads when it is finished, each file's content once
-        assert not set(again) & set(sent)
     assert stored_steps(store, PLACE) == [2]
 
 
@@ -154,11 +158,7 @@ def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path:
     push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
     other = RunDirectory(tmp_path / "other", *KEY)
     other.describe({"project": "desk", "name": "clerk", "base_model": "b"})
-
-    def write(path: Path) -> None:
-        (path / "adapter.safetensors").write_bytes(b"other")
-
-    other.checkpoints.save(2, write)
+    other.checkpoints.save(2, lambda path: (path / "adapter.safetensors").write_text("other"))
     other.close()
     push_checkpoint(other.path, 2, store, PLACE)
     pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
@@ -168,34 +168,17 @@ def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path:
 
 
 def test_a_pull_that_was_cut_off_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = a_run(tmp_path / "here", 2)
-    push_checkpoint(run, 2, store, PLACE)
-    fetch, fetched = type(store).fetch, list[str]()
-
-    def cut(self: Store, name: str, file: Path) -> None:
-        if fetched:
-            file.write_bytes(b"half of")
-            raise StorageError("the line was cut")
-        fetched.append(name)
-        fetch(self, name, file)
-
-    with monkeypatch.context() as during:
-        during.setattr(type(store), "fetch", cut)
-        with pytest.raises(StorageError, match="cut"):
-            pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
+    first, again = Cut(store, "fetch", 1), Cut(store, "fetch", 99)
+    monkeypatch.setattr(store, "fetch", first.fetch)
+    with pytest.raises(StorageError, match="cut"):
+        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     pulled = tmp_path / "there" / "desk" / "clerk"
     assert Checkpoints(pulled / "checkpoints").steps() == []
-    again = list[str]()
-    with monkeypatch.context() as during:
-
-        def noted(self: Store, name: str, file: Path) -> None:
-            again.append(name)
-            fetch(self, name, file)
-
-        during.setattr(type(store), "fetch", noted)
-        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
-    assert len(again) == 1
-    assert again != fetched
+    monkeypatch.setattr(store, "fetch", again.fetch)
+    pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    assert len(again.done) == 1
+    assert again.done != first.done
     assert Checkpoints(pulled / "checkpoints").latest() == 2
     assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
 
@@ -207,23 +190,19 @@ def test_what_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
     push_checkpoint(run, 2, store, PLACE)
     with pytest.raises(StorageError, match="no checkpoint of step 1; it has: 2"):
         pull_checkpoint(store, PLACE, 1, tmp_path / "there", KEY)
-    begun = RunDirectory(tmp_path / "there", *KEY)
-    begun.describe({"project": "desk", "name": "clerk", "base_model": "another"})
-    begun.close()
+    a_run(tmp_path / "there", base="another")
     with pytest.raises(RunDirectoryError, match="other settings"):
         pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
 
 
 def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address, told in {
-        **{
-            "gs://bucket": "no store",
-            "s3://": "no bucket",
-            "s3:/bucket": "// is missing",
-            "hf:desk/adapters": "// is missing",
-        },
-        **dict.fromkeys(("hf://", "hf://desk", "hf://desk/"), "names no repository"),
-        **dict.fromkeys(("wandb://desk", "wandb://desk/backups", "wandb://desk/b/a:v1", "wandb://a//b"), "no artifact"),
+        "gs://bucket": "no store",
+        "s3://": "no bucket",
+        "s3:/bucket": "// is missing",
+        "hf://desk": "names no repository",
+        "wandb://desk/backups": "no artifact",
+        "wandb://desk/b/a:v1": "no artifact",
     }.items():
         with pytest.raises(StorageError, match=told):
             open_store(address)
@@ -254,8 +233,6 @@ class RefusingStore(FakeServer):
     ("code", "remedy"),
     [
         ("AuthorizationHeaderMalformed", "AWS_DEFAULT_REGION"),
-        ("RequestTimeTooSkewed", "clock of this machine"),
-        ("ExpiredToken", "has expired"),
         ("SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
         ("NoSuchBucket", "Make the bucket"),
         ("AccessDenied", "Check the bucket's name"),
@@ -301,9 +278,7 @@ def test_a_token_that_the_hub_repeats_is_not_shown(tmp_path: Path, monkeypatch: 
 
 def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store, tmp_path: Path) -> None:
     push_checkpoint(a_run(tmp_path / "mine", 1), 1, store, PLACE)
-    theirs = a_run(tmp_path / "theirs", 1, 2)
-    described = theirs / "model.json"
-    described.write_text(described.read_text().replace('"b"', '"another"'))
+    theirs = a_run(tmp_path / "theirs", 1, 2, base="another")
     with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
         push_checkpoint(theirs, 2, open_store(store.address), PLACE)
     assert stored_steps(open_store(store.address), PLACE) == [1]
@@ -332,17 +307,6 @@ def test_nothing_is_seen_before_the_commit(hub: FakeHub, tmp_path: Path) -> None
     assert hub.repositories["desk/adapters"].commits == commits
 
 
-def test_a_small_file_is_compared_by_its_content(hub: FakeHub, tmp_path: Path) -> None:
-    store = HubStore("hf://desk/adapters")
-    small = sent(store, tmp_path, "a/model.json", b"{}")
-    store.finish()
-    assert store.has("a/model.json", small, 2)
-    assert not store.has("a/model.json", hashlib.sha256(b"[]").hexdigest(), 2)
-    store.remove("a/model.json")
-    store.finish()
-    assert store.read("a/model.json") is None
-
-
 def test_a_commit_that_fails_leaves_nothing_and_can_be_made_again(hub: FakeHub, tmp_path: Path) -> None:
     store = HubStore("hf://desk/adapters")
     sent(store, tmp_path, "a/adapter.safetensors", b"weights")
@@ -352,11 +316,6 @@ def test_a_commit_that_fails_leaves_nothing_and_can_be_made_again(hub: FakeHub, 
     assert store.names("") == []
     store.finish()
     assert store.names("") == ["a/adapter.safetensors"]
-
-
-def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:
-    with pytest.raises(StorageError, match=r"hf://desk/nothing cannot be used: RepositoryNotFoundError"):
-        HubStore("hf://desk/nothing").names("desk/clerk/checkpoints/")
 
 
 ADDRESS = "wandb://desk/backups/runs"
@@ -391,37 +350,15 @@ def test_a_push_is_one_version_and_another_adds_to_it(wandb_server: FakeWandb, t
     newest = WandbStore(ADDRESS)
     assert newest.names("desk/clerk no. 1") == ["desk/clerk no. 1 – né/adapter.safetensors"]
     assert newest.has("desk/clerk no. 1 – né/adapter.safetensors", weights, 7)
-    assert not newest.has("desk/clerk no. 1 – né/adapter.safetensors", weights, 8)
     assert newest.read("desk/clerk no. 1 – né/adapter.safetensors") == b"weights"
     assert newest.read("desk/clerk/config") == b"{}"
     newest.remove("desk/clerk/config")
     newest.finish()
     assert WandbStore(ADDRESS).read("desk/clerk/config") is None
-    newest.finish()
-    assert len(wandb_server.committed) == 2  # the first version's content again
 
 
 @pytest.mark.slow
-def test_an_upload_that_was_cut_off_counts_for_nothing_and_goes_on(wandb_server: FakeWandb, tmp_path: Path) -> None:
-    stored(tmp_path, first=b"1")
-    wandb_server.fail("CommitArtifact", 400, message="cut")
-    store = WandbStore(ADDRESS)
-    sent_to_wandb(store, tmp_path, "desk/clerk/weights", b"weights")
-    with pytest.raises(StorageError, match="cut"):
-        store.finish()
-    assert WandbStore(ADDRESS).names("") == ["desk/clerk/first"]
-    uploads = wandb_server.count("PUT /files/")
-    store.finish()
-    assert WandbStore(ADDRESS).names("") == ["desk/clerk/first", "desk/clerk/weights"]
-    again = [call for call in wandb_server.calls if call.startswith("PUT") and "/desk/clerk/" in call]
-    assert len(again) == len(set(again)) == 2
-    assert wandb_server.count("PUT /files/") > uploads  # the list of the version's files
-
-
-@pytest.mark.slow
-def test_pushes_at_once_lose_nothing_of_each_other(
-    wandb_server: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pushes_at_once_lose_nothing_of_each_other(wandb_server: FakeWandb, tmp_path: Path) -> None:
     stored(tmp_path, first=b"1")
     one = WandbStore(ADDRESS)
     sent_to_wandb(one, tmp_path, "desk/clerk/one", b"one")
@@ -430,25 +367,6 @@ def test_pushes_at_once_lose_nothing_of_each_other(
     one.finish()
     assert WandbStore(ADDRESS).names("") == ["desk/clerk/first", "desk/clerk/one", "desk/clerk/two"]
     assert WandbStore(ADDRESS).read("desk/clerk/two") == b"two"
-
-    three = WandbStore(ADDRESS)
-    sent_to_wandb(three, tmp_path, "desk/clerk/three", b"three")
-    look = WandbStore._version  # pyright: ignore[reportPrivateUsage]
-
-    def interrupted(self: WandbStore, alias: str) -> Any:
-        if alias == "latest":
-            with monkeypatch.context() as during:
-                during.setattr(WandbStore, "_version", look)
-                count = len(wandb_server.committed)
-                stored(tmp_path, **{f"more{count}": b"more"})
-        return look(self, alias)
-
-    monkeypatch.setattr(WandbStore, "_version", interrupted)
-    three.finish()
-    monkeypatch.setattr(WandbStore, "_version", look)
-    names = WandbStore(ADDRESS).names("")
-    assert {f"desk/clerk/{name}" for name in ("first", "one", "two", "three")} < set(names)
-    assert sum("more" in name for name in names) == 3
 
 
 @pytest.mark.slow
@@ -487,3 +405,8 @@ def test_a_wrong_key_is_told_and_not_shown(
     with pytest.raises(StorageError, match="WANDB_API_KEY is not set"):
         WandbStore(ADDRESS).names("")
     assert WANDB_KEY not in str(wandb_server.calls)
+
+
+def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:
+    with pytest.raises(StorageError, match=r"hf://desk/nothing cannot be used: RepositoryNotFoundError"):
+        HubStore("hf://desk/nothing").names("desk/clerk/checkpoints/")

@@ -4,21 +4,18 @@ import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from openai import AsyncOpenAI, AuthenticationError
-from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import sequences, turns_of
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
-from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CapturedTurn, CaptureError, captured_trajectory
+from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CaptureError, captured_trajectory
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, until
@@ -108,9 +105,9 @@ async def test_a_turn_whose_client_went_away_is_left_out(server, owner, gate):
     assert capture.trajectory.metrics == {"turns": 1, "turns_abandoned": 1}
 
 
-@pytest.mark.parametrize("key", [KEY_PREFIX + "0" * 32, KEY_PREFIX])
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "models"])
-async def test_a_key_of_no_open_capture_is_a_401_for_every_api(server, key, path):
+async def test_a_key_of_no_open_capture_is_a_401_for_every_api(server, path):
+    key = KEY_PREFIX + "0" * 32
     async with httpx.AsyncClient(trust_env=False) as client:
         for headers in ({"Authorization": f"Bearer {key}"}, {"x-api-key": key}):
             reply = await client.post(f"{server.base_url}/{path}", headers=headers, json={"model": "desk"})
@@ -163,24 +160,18 @@ client = openai.OpenAI()
 print(client.responses.create(model="desk", input="Hello", max_output_tokens=4).status)
 """
     async with Capture(owner) as capture:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, env=os.environ | capture.environment,
-            stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        said, _ = await process.communicate()
-    assert said.decode().strip() in ("completed", "incomplete")
+        command, environment = [sys.executable, "-c", program], os.environ | capture.environment
+        said = await asyncio.to_thread(subprocess.check_output, command, env=environment, text=True)
+    assert said.strip() in ("completed", "incomplete")
     assert capture.trajectory.metrics == {"turns": 1}
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Authorization": "Bearer {}"},
         {"Authorization": "bearer {}"},
         {"Authorization": "{}"},
         {"x-api-key": "{}"},
-        {"api-key": "{}"},
-        {"Authorization": "Bearer {}", "x-api-key": "another"},
         {"Authorization": "Bearer another", "api-key": "{}"},
     ],
     ids=str,
@@ -194,68 +185,10 @@ async def test_the_key_is_found_wherever_a_client_puts_it(server, owner, headers
     assert capture.trajectory.metrics["turns"] == 1
 
 
-LOOK_UP = [{"type": "function", "function": {"name": "look_up"}}]
-
-
-def captured_turn(number: int, parent: int | None = None, **extra) -> CapturedTurn:
-    choice = {
-        "index": 0,
-        "finish_reason": "stop",
-        "message": {"role": "assistant", "content": f"reply {number}"},
-        "policy_version": 3,
-        **extra,
-    }
-    return CapturedTurn(parent, [{"role": "user", "content": f"question {number}"}], LOOK_UP, choice)
-
-
-def tree(*parents: int | None) -> Trajectory:
-    return captured_trajectory([captured_turn(number, parent) for number, parent in enumerate(parents)])
-
-
-def replies_of(trajectory: Trajectory) -> list[list[str]]:
-    """Of each history the replies; those that are trained have a star."""
-    return [
-        [
-            f"{message['content'].split()[1]}{'*' * isinstance(item, Choice)}"
-            for item, message in zip(history.messages_and_choices, history.messages(), strict=True)
-            if message["role"] == "assistant"
-        ]
-        for history in trajectory.histories()
-    ]
-
-
-def test_of_a_conversation_that_is_rewritten_at_every_turn_the_longest_is_the_main_history():
-    turns = [captured_turn(0), captured_turn(1), captured_turn(2)]
-    turns[1].context.append({"role": "user", "content": "more"})
-    assert replies_of(captured_trajectory(turns)) == [["1*"], ["0*"], ["2*"]]
-
-
-def test_a_turn_that_reached_its_limit_truncates_the_trajectory_if_it_is_the_last():
-    cut = captured_turn(1, 0, finish_reason="length")
-    assert captured_trajectory([captured_turn(0), cut]).status == "truncated"
-    assert captured_trajectory([captured_turn(0), cut, captured_turn(2, 1)]).status == "finished"
-
-
 def test_a_capture_of_nothing_failed_with_a_reason():
     trajectory = captured_trajectory([])
     assert trajectory.status == "failed"
     assert "no turn was sampled" in trajectory.status_reason
-
-
-@st.composite
-def forests(draw) -> list[int | None]:
-    size = draw(st.integers(1, 12))
-    return [draw(st.one_of(st.none(), st.integers(0, at - 1)) if at else st.none()) for at in range(size)]
-
-
-@given(forests())
-def test_every_turn_is_a_choice_once_after_what_it_continues(parents):
-    histories = replies_of(tree(*parents))
-    numbers = [[int(reply.rstrip("*")) for reply in history] for history in histories]
-    for history in numbers:
-        assert [parents[number] for number in history] == [None, *history[:-1]]
-    trained = sorted(int(reply[:-1]) for history in histories for reply in history if reply.endswith("*"))
-    assert trained == list(range(len(parents)))
 
 
 AGENTS = 64
@@ -331,10 +264,11 @@ class Agent:
         for call in reply.get("tool_calls", ()):
             arguments = json.loads(call["function"]["arguments"])
             call["function"]["arguments"] = json.dumps(arguments, separators=(",", ":"), sort_keys=True)
-        if self._rng.random() < 0.3:
+        rewriting = self._rng.choice(["parts", "other words", "none", "none"])
+        if rewriting == "parts":
             reply["content"] = [{"type": "text", "text": reply["content"]}] if reply.get("content") else None
-        elif self._rng.random() < 0.3:
-            reply["content"] = self._rng.choice(["I said something else", reply["content"][:-1] + "é"])
+        elif rewriting == "other words":
+            reply["content"] = "I said something else"
         return reply
 
 

@@ -14,7 +14,8 @@ from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING, TOOLS, attempt
-from tests.trainer.serving.test_openai_server import Recited, client_of, serve
+from tests.trainer.serving.served import client_of
+from tests.trainer.serving.test_openai_server import Recited, serve
 
 pytestmark = pytest.mark.slow
 
@@ -98,30 +99,24 @@ async def test_text_goes_out_while_the_turn_is_still_sampled(client, paced):
 
 TEXTS = [
     "",
-    "Well.",
-    "  Spaces around.  \n",
-    "Ünïcödé – 漢字 🙂 end",
+    "  Spaces around – Ünïcödé 漢字 🙂  \n",
     "a < b and [c] and {d} and `e`",
-    "<think>\nWhat now?\n</think>\n\nThe answer.",
     "<think>\nNever ends",
     "First this.\n" + CALL.format(7890),
     "<think>\nHm.\n</think>\n\n" + CALL.format(1) + "\n" + CALL.format(2),
     'Broken.\n<tool_call>\n{"name": "refund", "arguments": {"order\n</tool_call>',
     '<tool_call>\n{"name": "refund", "argum',
-    '{"answer": [1, 2, {"a": "b"}]}',
-    "[TOOL_CALLS] not ours",
-    "ends with <",
     "STO STOP here",
 ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("fields", [{}, {"stop": ["STOP"]}, {"extra_body": COMPACT}])
-@pytest.mark.parametrize("offered", [True, False])
-async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields, offered):
+async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields):
     paced.text = text
-    if offered:  # the helper takes no others
-        fields = {**fields, "tools": [tool | {"function": tool["function"] | {"strict": True}} for tool in TOOLS]}
+    if not text.startswith("<tool_call>"):  # where none is offered, a call is text
+        strict = [tool | {"function": tool["function"] | {"strict": True}} for tool in TOOLS]
+        fields = {**fields, "tools": strict}  # the helper takes no others
     plain = asyncio.create_task(create(client, **{"tools": omit, **fields}))
     (await reply_of(paced)).end()
     expected = (await plain).choices[0]
@@ -142,7 +137,6 @@ async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields, o
     assert said[0] == said[1]
     calls = [[call.function for call in each.message.tool_calls or ()] for each in (found, expected)]
     assert [(one.name, one.arguments) for one in calls[0]] == [(one.name, one.arguments) for one in calls[1]]
-    assert offered or not calls[1]
     assert found.finish_reason == expected.finish_reason
     assert turn_of(found).token_ids == turn_of(expected).token_ids
     assert turn_of(found).logprobs == turn_of(expected).logprobs
@@ -168,15 +162,6 @@ async def test_what_fails_later_is_an_error_in_the_stream(client, paced):
     reply.future.set_exception(EngineError("the engine stopped"))
     with pytest.raises(APIError, match="the engine stopped"):
         async for _ in stream:
-            pass
-
-
-async def test_a_logprob_that_is_not_finite_fails_the_stream(client, paced):
-    paced.text, paced.logprob = "Well.", math.nan
-    streaming = asyncio.create_task(create(client, stream=True, logprobs=False))
-    (await reply_of(paced)).future.set_result(paced.replies[0].whole)
-    with pytest.raises(APIError, match="not a finite number"):
-        async for _ in await streaming:
             pass
 
 
@@ -233,7 +218,7 @@ async def ended(client, paced, text: str, **settings):
     return choice, reply
 
 
-@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:"], ["Observation:", "vation:"]])
+@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:", "vation:"]])
 async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(client, paced, policy, stop):
     choice, reply = await ended(client, paced, "I look.\nObservation: a lamp. Observation: two.", stop=stop)
     assert choice.message.content == "I look.\n"
@@ -249,3 +234,12 @@ async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(cli
     assert found.continues_sampled
     (sequence,) = sequences(attempt(choice, found))
     assert sequence.trained_tokens == len(choice.token_ids) + len(found.token_ids)
+
+
+async def test_a_logprob_that_is_not_finite_fails_the_stream(client, paced):
+    paced.text, paced.logprob = "Well.", math.nan
+    streaming = asyncio.create_task(create(client, stream=True, logprobs=False))
+    (await reply_of(paced)).future.set_result(paced.replies[0].whole)
+    with pytest.raises(APIError, match="not a finite number"):
+        async for _ in await streaming:
+            pass

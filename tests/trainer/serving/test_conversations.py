@@ -14,7 +14,7 @@ from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.policy.chat_format import TOOLS as WORD_TOOLS
 from gavel.trainer.policy.chat_format import HermesCalls
 from gavel.trainer.serving import turn_cache as room
-from gavel.trainer.serving.chat_objects import is_call, logprobs_object, reply_message, text_with
+from gavel.trainer.serving.chat_objects import is_call, logprobs_object, reply_message
 from gavel.trainer.serving.turn_cache import TurnCache, meaning, plain_message
 from tests.trainer.conftest import OPENING, TOOLS
 from tests.trainer.policy.test_chat_formats import HERMES, renderer
@@ -37,29 +37,7 @@ def call_tokens(policy):
     return [*ids, policy.renderer.get_stop_token_ids()[0]]
 
 
-def test_a_sampled_conversation_goes_on_from_its_own_tokens(turns, policy, call_tokens):
-    prompt = turns.prompt(OPENING, TOOLS).token_ids
-    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
-    ids = turns.prompt([*OPENING, REPLY, ANSWER], TOOLS).token_ids
-    assert ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
-    rendered = list(policy.renderer.render_ids([*OPENING, REPLY, ANSWER], tools=TOOLS, add_generation_prompt=True))
-    assert ids != rendered
-    assert policy.tokenizer.decode(ids) == policy.tokenizer.decode(rendered)
-
-
 QUESTION = {"role": "user", "content": "And order 1234?"}
-
-
-def test_where_no_bridge_is_proven_the_sampled_tokens_still_stand_for_the_same_text(turns, policy, call_tokens):
-    prompt = turns.prompt(OPENING, TOOLS).token_ids
-    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
-    messages = [*OPENING, REPLY, ANSWER, QUESTION]
-    assert policy.renderer.bridge_to_next_turn(prompt, call_tokens, [ANSWER, QUESTION], tools=TOOLS) is None
-    found = turns.prompt(messages, TOOLS)
-    assert found.token_ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
-    rendered = list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
-    assert found.token_ids != rendered
-    assert policy.tokenizer.decode(found.token_ids) == policy.tokenizer.decode(rendered)
 
 
 def test_a_turn_that_was_cut_goes_on_from_its_own_tokens_with_the_end_that_it_lacks(turns, policy):
@@ -103,22 +81,6 @@ def test_what_the_template_shows_otherwise_is_rendered_as_it_shows_it(turns, pol
     assert found.token_ids == list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
 
 
-@pytest.mark.parametrize(
-    "edited",
-    [
-        [*OPENING, REPLY | {"content": "Let me see."}, ANSWER],
-        [*OPENING, REPLY | {"tool_calls": [CALL | {"id": "call_2"}]}, ANSWER],
-        [OPENING[0], {"role": "user", "content": "I want a refund for order 1234."}, REPLY, ANSWER],
-        [OPENING[1], REPLY, ANSWER],
-    ],
-)
-def test_an_edited_history_is_rendered_afresh(turns, policy, call_tokens, edited):
-    prompt = turns.prompt(OPENING, TOOLS).token_ids
-    turns.sampled(OPENING, TOOLS, REPLY, prompt, call_tokens)
-    expected = policy.renderer.render_ids(edited, tools=TOOLS, add_generation_prompt=True)
-    assert turns.prompt(edited, TOOLS).token_ids == list(expected)
-
-
 def test_the_longest_unused_turns_are_forgotten_first(turns, call_tokens, monkeypatch):
     monkeypatch.setattr(room, "_REMEMBERED_TURNS", 2)
     openings = [[{"role": "user", "content": f"order {number}"}] for number in range(3)]
@@ -133,18 +95,6 @@ def test_the_longest_unused_turns_are_forgotten_first(turns, call_tokens, monkey
     assert remembered(openings[0])
     turns.sampled(openings[2], TOOLS, REPLY, turns.prompt(openings[2], TOOLS).token_ids, call_tokens)
     assert [remembered(opening) for opening in openings] == [True, False, True]
-
-
-def test_of_turns_that_say_the_same_the_one_with_the_same_ids_goes_on(turns, call_tokens):
-    prompt = turns.prompt(OPENING, TOOLS).token_ids
-    others = [[*call_tokens[:at], call_tokens[at], *call_tokens[at:]] for at in range(3)]
-    for number, tokens in enumerate(others):
-        reply = REPLY | {"tool_calls": [CALL | {"id": f"call_{number}"}], "reasoning_content": f"Thought {number}."}
-        turns.sampled(OPENING, TOOLS, reply, prompt, tokens)
-    for number, tokens in enumerate(others):
-        without_reasoning = REPLY | {"tool_calls": [CALL | {"id": f"call_{number}"}]}
-        found = turns.prompt([*OPENING, without_reasoning, ANSWER | {"tool_call_id": f"call_{number}"}], TOOLS)
-        assert found.token_ids[len(prompt) :][: len(tokens)] == tokens
 
 
 def test_a_conversation_that_ends_with_the_sampled_turn_goes_on_after_it(turns, policy, call_tokens):
@@ -189,22 +139,17 @@ def conversations(draw) -> list[dict[str, Any]]:
     return messages
 
 
-def arguments_rewritten(messages, rewrite):
+def compacted(messages):
     for message in messages:
         for call in message.get("tool_calls", ()):
-            call["function"]["arguments"] = rewrite(json.loads(call["function"]["arguments"]))
-
-
-def compacted(messages):
-    arguments_rewritten(messages, lambda value: json.dumps(value, separators=(",", ":"), ensure_ascii=False))
-
-
-def reordered(messages):
-    arguments_rewritten(messages, lambda value: json.dumps(dict(reversed(value.items())), indent=1))
+            arguments = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = json.dumps(dict(reversed(arguments.items())), separators=(",", ":"))
 
 
 def parsed(messages):
-    arguments_rewritten(messages, lambda value: value)
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
 
 
 def without_reasoning(messages):
@@ -214,30 +159,24 @@ def without_reasoning(messages):
 
 def with_nulls(messages):
     for message in messages:
-        message |= {"refusal": None, "audio": None, "annotations": None, "function_call": None, "name": None}
-        message.setdefault("tool_calls", None)
+        message |= {"refusal": None, "audio": None, "name": None, "content": message["content"] or None}
 
 
 def in_parts(messages):
     for message in messages:
-        text = message["content"]
+        text = message["content"] or ""
         message["content"] = [{"type": "text", "text": text[:2]}, {"type": "text", "text": text[2:]}]
 
 
 def renamed(messages):
     for message in messages:
-        for call in message.get("tool_calls") or ():
+        for call in message.get("tool_calls", ()):
             call["id"] = "toolu_" + call["id"]
         if "tool_call_id" in message:
             message["tool_call_id"] = "toolu_" + message["tool_call_id"]
 
 
-def emptied(messages):
-    for message in messages:
-        message["content"] = message["content"] or None
-
-
-HARMLESS = [compacted, reordered, parsed, without_reasoning, with_nulls, in_parts, renamed, emptied]
+HARMLESS = [compacted, parsed, without_reasoning, with_nulls, in_parts, renamed]
 
 
 def meant(messages):
@@ -248,10 +187,7 @@ def meant(messages):
 def test_harmless_rewrites_leave_what_is_meant(messages, rewrites):
     rewritten = copy.deepcopy(messages)
     for rewrite in sorted(rewrites, key=HARMLESS.index):
-        if not (rewrite is emptied and in_parts in rewrites):
-            arguments = rewrite in (compacted, reordered, parsed) and parsed in rewrites and rewrite is not parsed
-            if not arguments:
-                rewrite(rewritten)
+        rewrite(rewritten)
     before, after = meant(messages), meant(rewritten)
     assert after.key == before.key
     assert after.is_rewritten(before, [])
@@ -290,12 +226,8 @@ def test_any_change_of_what_is_said_is_seen(messages, data):
         ('{"a": 1, "b": 2.0}', '{"b":2,"a":1}', True),
         ('{"a": "\\u00e9"}', '{"a": "é"}', True),
         ("", "{}", True),
-        ('{"a": 1}', '{"a": "1"}', False),
         ('{"a": 1}', '{"a": true}', False),
         ('{"a": null}', "{}", False),
-        ('{"a": [1, 2]}', '{"a": [2, 1]}', False),
-        ('{"a": 2.5}', '{"a": 2}', False),
-        ("{a: 1}", '{"a": 1}', False),
         ("{a: 1}", "{a:1}", False),
         ('{"a": 12345678901234567890}', '{"a": 12345678901234567000}', False),
     ],
@@ -311,52 +243,30 @@ def test_arguments_are_compared_as_json(one, other, same):
     assert (meant([call(one)]).key == meant([call(other)]).key) is same
 
 
-def test_reasoning_that_is_said_otherwise_is_a_change_and_that_is_left_out_is_none():
-    turn = {"role": "assistant", "content": "Yes.", "reasoning_content": "Because."}
-    sampled = meant([turn])
-    assert meant([turn | {"reasoning_content": None}]).is_rewritten(sampled, [])
-    assert meant([{"role": "assistant", "content": "Yes.", "reasoning": "Because."}]) == sampled
-    assert not meant([turn | {"reasoning_content": "Why not."}]).is_rewritten(sampled, [])
-
-
 ASKED: list[Any] = [{"role": "user", "content": "Where is it?"}]
 OPENED = '<tool_call>\n{"name": "look_up", "arguments": {"word": 10\n'
 SAID = [
-    f"{OPENED}</tool_call>",
     OPENED,
-    "I am sorry. <tool_call>\nrefund",
     "I am sorry.\n\n<tool_call>\nrefund</tool_call>",
-    "<tool_call>",
     '<tool_call>{"arguments": {}}</tool_call>\n<tool_call>[]</tool_call>',
-    f"{OPENED}</tool_call> Monday",
     f"Well. {OPENED}</tool_call>  \n I am",
 ]
-TEXT = st.text("ab \n<{é", max_size=6)
 
 
-def decode(token_ids: Any) -> str:
-    return "".join(map(chr, token_ids))
+FORMS = ["exact", "template", "tags are text"]
 
 
-@given(TEXT, st.lists(st.tuples(st.sampled_from(["", "\n", " "]), TEXT), max_size=3), TEXT, st.booleans())
-def test_the_text_is_what_was_sampled(content: str, calls: list[tuple[str, str]], after: str, spans: bool) -> None:
-    whole, found = content, []
-    for between, raw in calls:
-        block = f"[{raw}]"
-        whole += between
-        span = (len(whole), len(whole) + len(block)) if spans else None
-        whole += block
-        found.append(ParsedToolCall(raw=raw if spans else block, token_span=span))
-    whole += after if calls else ""
-    assert text_with(content, found, [*map(ord, whole)], decode) in (whole, whole.lstrip("\n "))
-
-
-@pytest.mark.parametrize("said", SAID)
-@pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
-def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, form: str, said: str) -> None:
+def renderer_of(form: str, policy: Any) -> Any:
     found: Any = policy.renderer if form == "exact" else renderer(HERMES)
     if form == "tags are text":
         found._tool_parser = HermesCalls(found._tokenizer)
+    return found
+
+
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, form: str, said: str) -> None:
+    found = renderer_of(form, policy)
     prompt = found.render_ids(ASKED, tools=WORD_TOOLS, add_generation_prompt=True)
     sampled = [*policy.tokenizer.encode(said), found.get_stop_token_ids()[0]]
     parsed = found.parse_response(sampled, prompt_ids=prompt)
@@ -367,21 +277,6 @@ def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, for
     following = turns.prompt([*ASKED, reply, {"role": "user", "content": "And?"}], WORD_TOOLS)
     assert following.continues
     assert following.token_ids[: len(prompt) + len(sampled)] == [*prompt, *sampled]
-
-
-@pytest.mark.parametrize("calls", ["{broken}\n{whole}", "{whole}\n{broken}"])
-@pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
-def test_a_call_that_can_be_read_is_not_in_the_text_too(policy: Any, form: str, calls: str) -> None:
-    found: Any = policy.renderer if form == "exact" else renderer(HERMES)
-    if form == "tags are text":
-        found._tool_parser = HermesCalls(found._tokenizer)
-    broken = f"{OPENED}</tool_call>"
-    whole = '<tool_call>\n{"name": "look_up", "arguments": {"word": "a"}}\n</tool_call>'
-    sampled = policy.tokenizer.encode(calls.format(broken=broken, whole=whole))
-    prompt = found.render_ids(ASKED, tools=WORD_TOOLS, add_generation_prompt=True)
-    reply = reply_message(found.parse_response(sampled, prompt_ids=prompt), sampled, policy.decode)
-    assert reply["content"] == broken
-    assert len(reply["tool_calls"]) == 1
 
 
 PIECES = [b"caf", "é".encode()[:1], "é".encode()[1:], "🦜".encode()]
@@ -404,14 +299,10 @@ def test_the_bytes_of_a_part_of_a_character_are_null_rather_than_wrong(token: in
     [
         ("refund", {"order_id": "1"}, True),
         ("refund", '{"order_id": "1"}', True),
-        ("refund", [], False),
         ("refund", None, False),
-        ("refund", "1002", False),
         ("refund", "order 1", False),
         ("refund", {"order_id": "\ud800"}, True),
         (5, {}, False),
-        (["refund"], {}, False),
-        ("refund", {"amount": float("nan")}, False),
         ("refund", {"amount": [float("inf")]}, False),
     ],
 )
@@ -420,3 +311,11 @@ def test_a_call_that_no_client_could_read_stays_in_the_text(name: Any, arguments
     assert is_call(call) == readable
     reply = reply_message(ParsedResponse(content="Well.", tool_calls=[call]), [], decode_pieces)
     assert (reply["content"], "tool_calls" in reply) == (("Well.", True) if readable else ("Well.\n<as said>", False))
+
+
+def test_reasoning_that_is_said_otherwise_is_a_change_and_that_is_left_out_is_none():
+    turn = {"role": "assistant", "content": "Yes.", "reasoning_content": "Because."}
+    sampled = meant([turn])
+    assert meant([turn | {"reasoning_content": None}]).is_rewritten(sampled, [])
+    assert meant([{"role": "assistant", "content": "Yes.", "reasoning": "Because."}]) == sampled
+    assert not meant([turn | {"reasoning_content": "Why not."}]).is_rewritten(sampled, [])

@@ -1,37 +1,41 @@
-"""The endpoint over the embedded policy, through OpenAI's own client."""
+"""The endpoint over the embedded policy, through OpenAI's own client; replies that a grammar holds to a schema."""
 
 import asyncio
-import contextlib
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
-from openai import APIStatusError, AsyncOpenAI, BadRequestError
+import torch
+from jsonschema import Draft202012Validator
+from openai import AsyncOpenAI, BadRequestError
+from pydantic import BaseModel
 
-from gavel.scenarios.library.returns_desk import scenario
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.token_sequences import COMPACT, sequences, turn_of
-from gavel.trainer.data.training_batch import mismatches
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.token_sequences import turn_of
+from gavel.trainer.data.training_batch import make_batch, mismatches
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
+from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import attempt, full_logprobs
-from tests.trainer.serving.served import until
+from tests.trainer.conftest import OPENING as RETURN
+from tests.trainer.conftest import TOOLS as RETURN_TOOLS
+from tests.trainer.conftest import WholeModel, attempt, full_logprobs
+from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of, until
 
 pytestmark = pytest.mark.slow
 
-VERSION = 3
-MAX_CONTEXT = 512
-TASK = scenario.tasks("train")[0]
-OPENING = [{"role": "system", "content": scenario.system}, {"role": "user", "content": TASK.user}]
-TOOLS = scenario.toolbox.schemas
+OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 STRICT = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in TOOLS]
 """As the client's streaming helper wants them."""
 
@@ -47,7 +51,6 @@ class Recited:
         self.adapter_version = 0
         self.adapter_versions = [0]
         self.serves_base = False
-        self.closed = False
         self.max_context = MAX_CONTEXT
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
@@ -57,36 +60,9 @@ class Recited:
         future.set_result(Sampled(ids, [self.logprob] * len(ids), "stop", self.adapter_version))
         return future
 
-    def publish(self, adapter, version) -> None:
-        self.adapter_version = version
-        self.adapter_versions = [version]
-
-    def score(self, token_ids) -> list[float]:
-        return [0.0] * (len(token_ids) - 1)
-
-    def cache_growth(self) -> int:
-        return 0
-
-    def release_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def close(self) -> None:
-        pass
-
 
 def serve(policy: Policy, engine, **settings) -> EndpointServer:
     return EndpointServer(engine, policy, model="desk", **settings)
-
-
-@pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    base = load_base("embedded/returns-desk", policy.dtype, policy.device)
-    engine = TransformersEngine(base, slots=8, max_context=MAX_CONTEXT)
-    engine.publish(policy, VERSION)
-    running = serve(policy, engine)
-    yield running
-    running.close()
-    engine.close()
 
 
 @pytest.fixture
@@ -99,12 +75,6 @@ def recital(policy, recited) -> Iterator[EndpointServer]:
     running = serve(policy, recited)
     yield running
     running.close()
-
-
-def client_of(server: EndpointServer) -> AsyncOpenAI:
-    return AsyncOpenAI(
-        base_url=server.base_url, api_key="x", max_retries=0, http_client=httpx.AsyncClient(trust_env=False)
-    )
 
 
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
@@ -139,23 +109,6 @@ async def test_logprobs_are_those_of_the_live_policy(client, embedded_base):
     assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-async def test_a_conversation_goes_on_from_the_very_tokens_that_were_sampled(client):
-    messages, turns = [*OPENING], []
-    for turn in range(5):
-        choice = await ask(client, messages, temperature=1.3, seed=20 + turn)
-        if turns:
-            before = turns[-1].prompt_token_ids + turns[-1].token_ids
-            assert choice.prompt_token_ids[: len(before)] == before
-            assert len(choice.prompt_token_ids) > len(before)
-        turns.append(choice)
-        messages.append(choice.message.model_dump())
-        calls = choice.message.tool_calls
-        answer = {"tool_call_id": calls[0].id if calls else "none", "content": '{"item": "lamp", "days": 3}'}
-        messages.append({"role": "tool", **answer})
-    (found,) = sequences(attempt(*turns))
-    assert found.trained_tokens == sum(len(choice.token_ids) for choice in turns)
-
-
 THINKING, PLAIN = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (True, False))
 
 
@@ -181,12 +134,8 @@ async def test_arguments_of_the_template_render_that_turn_and_the_conversation_g
     ("arguments", "said"),
     [
         ({"enable_thought": True}, "enable_thinking"),
-        ({"messages": []}, "enable_thinking"),
         ({"chat_template": "{{ 1 }}"}, "enable_thinking"),
         ({"enable_thinking": "perhaps"}, "enable_thinking"),
-        ({"enable_thinking": {"a": [1]}}, "enable_thinking"),
-        ([], "Leave it out"),
-        ("enable_thinking", "Leave it out"),
         (False, "Leave it out"),
     ],
 )
@@ -194,12 +143,11 @@ async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_
     assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.5])
-async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy, temperature):
+async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy):
     async def conversation(seed: int) -> Trajectory:
         messages, turns = [*OPENING], []
         for turn in range(3):
-            choice = await ask(client, messages, temperature=temperature, seed=seed + turn, max_completion_tokens=48)
+            choice = await ask(client, messages, temperature=1.5, seed=seed + turn, max_completion_tokens=48)
             turns.append(choice)
             said = choice.message.model_dump(exclude_none=True)
             messages += [said, {"role": "user", "content": f"And order {turn}234?"}]
@@ -210,19 +158,7 @@ async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoi
     assert not all(found)
 
 
-async def test_log_probs_come_as_a_plain_list_on_request(client):
-    await ask(client, seed=1)  # both of the others then find the prompt in the engine's cache
-    standard = await ask(client, seed=1)
-    compact = await ask(client, seed=1, extra_body=COMPACT)
-    assert compact.logprobs is None
-    assert compact.token_logprobs == [entry.logprob for entry in standard.logprobs.content]
-    assert sequences(attempt(compact)) == sequences(attempt(standard))
-    assert sequences(Trajectory.model_validate_json(attempt(compact).model_dump_json())) == sequences(attempt(standard))
-    left_away = await ask(client, logprobs=False, extra_body=COMPACT, max_completion_tokens=2)
-    assert "token_logprobs" not in left_away.model_extra
-
-
-@pytest.mark.parametrize("settings", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
+@pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
 async def test_a_call_is_text_where_none_may_be_made(recital, recited, settings):
     recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
     async with client_of(recital) as client:
@@ -258,7 +194,7 @@ async def test_what_is_not_served_is_answered_with_what_is(server, method, path,
     assert "POST /v1/chat/completions" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30), (20, 10, 10)])
+@pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30)])
 async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its_request_says(
     policy, recited, limit, asked, given
 ):
@@ -269,36 +205,6 @@ async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its
     server.close()
     assert recited.requests[0].max_tokens == (given or MAX_CONTEXT - len(choice.prompt_token_ids))
     assert model.max_model_len == MAX_CONTEXT
-
-
-async def test_tokens_are_sent_at_once_and_not_held_back_for_more(policy, recited, monkeypatch):
-    accepted: list[socket.socket] = []
-    accept = socket.socket.accept
-
-    def noting(self):
-        accepted.append(found := accept(self))
-        return found
-
-    monkeypatch.setattr(socket.socket, "accept", noting)
-    server = serve(policy, recited)
-    async with client_of(server) as client:
-        await ask(client)
-        connections = [each for each, _ in accepted if each.fileno() >= 0]
-        assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in connections)
-        assert connections
-    server.close()
-
-
-async def test_a_closed_engine_is_a_503_that_says_so(policy):
-    base = load_base("embedded/returns-desk", policy.dtype, policy.device)
-    engine = TransformersEngine(base, slots=1, max_context=64)
-    server = serve(policy, engine)
-    engine.close()
-    async with client_of(server) as client:
-        with pytest.raises(APIStatusError, match="the engine has been closed") as error:
-            await ask(client, [{"role": "user", "content": "hi"}], tools=None)
-    assert error.value.status_code == 503
-    server.close()
 
 
 async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(policy):
@@ -338,8 +244,9 @@ async def streamed(client: AsyncOpenAI, messages=OPENING, **settings):
         return (await stream.get_final_completion()).choices[0]
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
-@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("choice", "streams"), [("required", True), ({"type": "function", "function": {"name": "refund"}}, False)]
+)
 async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that_open_a_call(
     client, embedded_base, choice, streams
 ):
@@ -361,11 +268,6 @@ async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that
         assert after.prompt_token_ids[: len(before)] == before
 
 
-async def test_a_turn_that_calls_by_itself_is_the_policys_own(client):
-    plain, required = await ask(client), await ask(client, tool_choice="required")
-    assert (plain.token_ids, plain.prompt_token_ids) == (required.token_ids, required.prompt_token_ids)
-
-
 async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, embedded_base):
     engine = TransformersEngine(load_base("embedded/returns-desk", policy.dtype, policy.device), max_context=256)
     engine.publish(policy, VERSION)
@@ -381,3 +283,82 @@ async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, e
     assert (completion.choices[0].model_extra or {})["shaped_by"] == ["model"]
     server.close()
     engine.close()
+
+
+class Decision(BaseModel):
+    action: Literal["refund", "refuse", "escalate"]
+    amount: Literal[0, 5, 20] | None
+    sure: bool
+
+
+SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "decision", "schema": SCHEMA, "strict": True}}
+
+
+async def under_a_format(server, **settings):
+    async with client_of(server) as client:
+        asked = {"model": "desk", "messages": OPENING, "max_tokens": 120, "seed": 7, **settings}
+        return (await client.chat.completions.create(**asked)).choices[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_reply_fits_its_schema_and_is_left_out_of_training_with_its_reason(server, policy, seed):
+    choice = await under_a_format(server, response_format=FORMAT, seed=seed)
+    assert choice.finish_reason == "stop"
+    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
+    assert choice.shaped_by == ["response_format"]
+    members = [Trajectory(messages_and_choices=[*OPENING, choice], reward=reward) for reward in (0.0, 1.0)]
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
+    assert not batch.sequences
+    assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
+
+
+async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(server):
+    plain = await under_a_format(server, tools=TOOLS, temperature=0)
+    under = await under_a_format(server, tools=TOOLS, temperature=0, response_format=FORMAT)
+    assert plain.message.tool_calls
+    assert under.token_ids == plain.token_ids
+    given, own = ([token.logprob for token in each.logprobs.content] for each in (under, plain))
+    assert given == pytest.approx(own, abs=1e-4)
+    assert "shaped_by" not in under.model_extra
+
+
+@pytest.mark.parametrize(("schema", "stream"), [({"type": "objct"}, True), ({"$ref": "#/nowhere"}, False)])
+async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, schema, stream):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(BadRequestError, match="no grammar can be made") as error:
+        await under_a_format(server, response_format=form, stream=stream)
+    assert error.value.code == "invalid_json_schema"
+
+
+@pytest.fixture
+def weak(policy) -> Iterator[ChatCompletions]:
+    """Of a policy whose every token is drawn nearly at random."""
+    model = load_base(EMBEDDED_POLICY, torch.float32, "cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.05)
+    grammars = Grammars(policy.tokenizer, policy.vocabulary)
+    engine = TransformersEngine(model, slots=4, max_context=1024, grammars=grammars)
+    engine.publish(WholeModel(model), 0)
+    yield ChatCompletions(engine, policy, model="clerk")
+    engine.close()
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
+async def test_however_weak_the_policy_a_forced_call_can_be_read_and_is_marked(weak, choice):
+    brief = [{**tool, "function": {**tool["function"], "parameters": BRIEF}} for tool in RETURN_TOOLS]
+    body = {"model": "clerk", "messages": RETURN, "tools": brief, "tool_choice": choice, "max_tokens": 200, "n": 3}
+    for made in (await weak.complete(body | {"seed": 1}))["choices"]:
+        (call,) = made["message"]["tool_calls"]
+        assert call["function"]["name"] in (["look_up_order", "refund"] if choice == "required" else ["refund"])
+        assert json.loads(call["function"]["arguments"]).keys() == {"order_id"}
+        assert (made["shaped_by"], made["discarded_attempts"]) == (["tool_choice"], 1)
+
+
+BRIEF = {
+    "type": "object",
+    "properties": {"order_id": {"type": "string", "enum": ["12", "7"]}},
+    "required": ["order_id"],
+    "additionalProperties": False,
+}

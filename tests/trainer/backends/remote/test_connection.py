@@ -20,18 +20,15 @@ import uvicorn
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.remote import client as fetched_directory
 from gavel.trainer.backends.remote.client import RemoteBackend, fetch_directory
 from gavel.trainer.backends.remote.connection import Connection, canonical
 from gavel.trainer.backends.remote.wire import RemoteBackendError, checked_key, checked_url
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
 from tests.cutting_proxy import CuttingProxy
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.hostile_machine import AT_ONCE, a_model, registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, a_model, registered
 from tests.trainer.backends.test_conformance import a_group
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
@@ -40,7 +37,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 async def two_steps(url: str, runs: Path) -> None:
     """Each is made once."""
     async with RemoteBackend(url, KEY, patience=60) as backend:
-        model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+        model = a_model()
         await model.register(backend)
         for step in (1, 2):
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == step
@@ -58,30 +55,6 @@ def before(runs: Path, wrap: Callable[[Asgi], Asgi]) -> Asgi:
         await (app if scope["type"] == "lifespan" else wrapped)(scope, receive, send)
 
     return asked
-
-
-@pytest.mark.slow
-async def test_groups_are_sent_in_bodies_that_every_proxy_takes(tmp_path: Path) -> None:
-    sizes: list[int] = []
-
-    def wrap(app: Asgi) -> Asgi:
-        async def measuring(scope: Any, receive: Any, send: Any) -> None:
-            if scope["method"] == "PUT":
-                sizes.append(int(dict(scope["headers"])[b"content-length"]))
-            await app(scope, receive, send)
-
-        return measuring
-
-    noise = TrajectoryGroup([Trajectory(logs=[os.urandom(400_000).hex()], reward=reward) for reward in (0.0, 1.0, 2.0)])
-    with serving(before(tmp_path, wrap)) as url:
-        async with RemoteBackend(url, KEY, patience=60) as backend:
-            model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
-            await model.register(backend)
-            await model.log([noise], "val")
-            (kept,) = await backend.logged(model, "val", 0)
-    assert [member.logs for member in kept] == [member.logs for member in noise]
-    assert len(sizes) > 1
-    assert max(sizes) <= 1_000_000
 
 
 @pytest.mark.slow
@@ -119,13 +92,11 @@ async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_
     ("status", "headers", "body", "told"),
     [
         (200, [], b"<html>Welcome to nginx!</html>", r"(?s)answers what no server of `gavel backend` answers.*address"),
-        (200, [], b"[]", "answers what no server"),
         (404, [], b"<html>Not Found</html>", r"(?s)status 404.*Is it a server of `gavel backend`"),
         (308, [(b"location", b"https://elsewhere/")], b"", "give the address that it redirects to"),
         (413, [], b"", "raise its limit"),
         (500, [], b'{"error": {"type": "GavelError", "message": "it broke", "remedy": "See its log."}}', "it broke"),
         (502, [], b"<html>Bad Gateway</html>", "has not answered"),
-        (503, [], b"", "has not answered"),
     ],
 )
 async def test_what_another_server_answers_is_told(
@@ -142,26 +113,15 @@ async def test_what_another_server_answers_is_told(
 
     patience = 0.5 if told == "has not answered" else 60
     with serving(app) as url:
-        model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+        model = a_model()
         with pytest.raises(Exception, match=told):
             await model.register(RemoteBackend(url, KEY, patience=patience))
-
-
-@pytest.mark.slow
-def test_arguments_are_what_json_holds() -> None:
-    given = {"a": [1, float("nan")], "b": {"c": float("inf"), "d": "text", "e": None, "f": True}}
-    assert canonical(given) == {"a": [1, None], "b": {"c": None, "d": "text", "e": None, "f": True}}
-    for value in (object(), {1, 2}, "\ud800"[:0].encode()):
-        with pytest.raises(RemoteBackendError, match="cannot be sent"):
-            canonical({"a": value})
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("http://127.0.0.1:8090", "http://127.0.0.1:8090"),
-        ("http://127.0.0.1:8090/", "http://127.0.0.1:8090"),
-        (" http://127.0.0.1:8090\n", "http://127.0.0.1:8090"),
+        (" http://127.0.0.1:8090/\n", "http://127.0.0.1:8090"),
         ("HTTP://Gpu-Box:8090", "http://gpu-box:8090"),
         ("http://[::1]:8090", "http://[::1]:8090"),
         ("https://gpu.example.com/gavel//", "https://gpu.example.com/gavel"),
@@ -174,28 +134,17 @@ def test_an_address_is_taken_as_it_is_meant(given: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        *("", "gpu-box:8090", "http://", "ftp://gpu-box", "http://[::1", "http://gpu-box:99999", "http://gpu box"),
-        *("//gpu-box:8090", "http://:8090", "http://gpu-box?key=1", "http://gpu-box#here", "file:///tmp", "\x00"),
+        *("", "gpu-box:8090", "http://[::1", "http://gpu-box:99999", "file:///tmp"),
+        *("http://me:planted-secret@gpu box", "http://gpu-box?key=planted-secret"),
     ],
 )
-def test_what_is_no_address_is_told(given: str) -> None:
-    with pytest.raises(RemoteBackendError, match=r"(?s)is no address.*GAVEL_BACKEND_URL"):
-        checked_url(given)
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["http://me:planted-secret@gpu-box:8090", "http://me:planted-secret@gpu box", "http://gpu-box?key=planted-secret"],
-)
-def test_a_password_in_an_address_is_refused_and_not_told(given: str) -> None:
-    with pytest.raises(RemoteBackendError) as told:
+def test_what_is_no_address_is_told_without_a_password(given: str) -> None:
+    with pytest.raises(RemoteBackendError, match="GAVEL_BACKEND_URL") as told:
         checked_url(given)
     assert "planted-secret" not in str(told.value)
 
 
-@pytest.mark.parametrize(
-    "given", ["planted\nsecret", "planted secret", "plantedsécret", "planted\x00secret", "密planted"]
-)
+@pytest.mark.parametrize("given", ["planted\nsecret", "密planted"])
 def test_a_key_that_no_header_holds_is_told_without_it(given: str) -> None:
     with pytest.raises(RemoteBackendError, match="openssl rand") as told:
         checked_key(given)
@@ -258,18 +207,6 @@ def test_a_file_that_is_another_one_or_outside_is_refused(files: Any, tmp_path: 
     assert not (tmp_path / "made").exists()
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_is_left(
-    files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(fetched_directory, "file_sha256", full)
-    with serving(files) as url, pytest.raises(ExportError, match=r"(?s)No space left.*Make room"):
-        fetch_directory(Connection(url, "k", 60), "/files", HASHES, tmp_path / "made")
-    assert [path.name for path in tmp_path.iterdir()] == ["served"]
-
-
 @pytest.mark.slow
 async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
     url: str, monkeypatch: pytest.MonkeyPatch
@@ -318,39 +255,6 @@ async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_i
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hours", [1, -48])
-async def test_a_certificate_of_another_time_is_told_with_the_clock(
-    hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, certificate = _self_signed(tmp_path, datetime.now(UTC) + timedelta(hours=hours))
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
-    told = pytest.raises(RemoteBackendError, match=r"(?s)certificate.*clocks of both machines")
-    with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port, told:
-        await a_model().register(RemoteBackend(f"https://127.0.0.1:{port}", KEY, patience=AT_ONCE))
-
-
-@pytest.mark.slow
-async def test_tls_to_a_server_without_it_is_told(url: str) -> None:
-    with pytest.raises(RemoteBackendError, match=r"(?s)does not speak TLS.*http://"):
-        await a_model().register(RemoteBackend(url.replace("http:", "https:"), KEY, patience=AT_ONCE))
-
-
-@pytest.mark.slow
-async def test_a_server_on_another_port_after_a_restart_is_given_by_its_new_address(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
-            await model.train([await a_group(model, 0.0, 1.0)])
-            client = RemoteBackend(url, KEY, patience=0.5)
-    with pytest.raises(RemoteBackendError, match=r"(?s)has not answered.*does a line lead to it"):
-        await a_model().register(client)
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
-            assert await model.get_step() == 1
-            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 2
-
-
 @contextlib.contextmanager
 def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -394,3 +298,36 @@ def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path,
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     assert ssl.create_default_context(cafile=str(file))
     return key, file
+
+
+@pytest.mark.slow
+async def test_groups_are_sent_in_bodies_that_every_proxy_takes(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def wrap(app: Asgi) -> Asgi:
+        async def measuring(scope: Any, receive: Any, send: Any) -> None:
+            if scope["method"] == "PUT":
+                sizes.append(int(dict(scope["headers"])[b"content-length"]))
+            await app(scope, receive, send)
+
+        return measuring
+
+    noise = TrajectoryGroup([Trajectory(logs=[os.urandom(400_000).hex()], reward=reward) for reward in (0.0, 1.0, 2.0)])
+    with serving(before(tmp_path, wrap)) as url:
+        async with RemoteBackend(url, KEY, patience=60) as backend:
+            model = a_model()
+            await model.register(backend)
+            await model.log([noise], "val")
+            (kept,) = await backend.logged(model, "val", 0)
+    assert [member.logs for member in kept] == [member.logs for member in noise]
+    assert len(sizes) > 1
+    assert max(sizes) <= 1_000_000
+
+
+@pytest.mark.slow
+def test_arguments_are_what_json_holds() -> None:
+    given = {"a": [1, float("nan")], "b": {"c": float("inf"), "d": "text", "e": None, "f": True}}
+    assert canonical(given) == {"a": [1, None], "b": {"c": None, "d": "text", "e": None, "f": True}}
+    for value in (object(), {1, 2}, "\ud800"[:0].encode()):
+        with pytest.raises(RemoteBackendError, match="cannot be sent"):
+            canonical({"a": value})

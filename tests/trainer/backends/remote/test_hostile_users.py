@@ -18,22 +18,19 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
     PROTOCOL,
     PROTOCOL_HEADER,
-    RemoteBackendError,
     UnknownSettingsError,
     UploadError,
 )
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.hostile_machine import AT_ONCE, a_model, registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, a_model, registered
 from tests.trainer.backends.test_conformance import a_group
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
@@ -44,12 +41,7 @@ def a_written_group(*rewards: float | None) -> TrajectoryGroup:
     return TrajectoryGroup([Trajectory(messages_and_choices=turns, reward=reward) for reward in rewards])
 
 
-# Names
-
-
-@pytest.mark.parametrize(
-    "project", ["openai", "a b", "ünïcode-名前", "50%", "a?b#c", "a;b&c=d", "jobs", "v1", "...", "a\nb"]
-)
+@pytest.mark.parametrize("project", ["openai", "ünïcode-名前", "50%", "a?b#c", "jobs", "a\nb"])
 async def test_a_project_of_any_name_is_served_and_trained(url: str, runs: Path, project: str) -> None:
     async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
         model = a_model("openai" if project == "openai" else "clerk", project)
@@ -57,9 +49,6 @@ async def test_a_project_of_any_name_is_served_and_trained(url: str, runs: Path,
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
         assert [row["step"] for row in backend.history(model, "train")] == [1]
     assert (runs / project / model.name / "model.json").is_file()
-
-
-# Groups
 
 
 async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_counted(url: str, runs: Path) -> None:
@@ -79,21 +68,6 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
         assert means["exceptions"] == 1
     stored = list(TrajectoryStore(runs / "tests/odd-groups/trajectories/train/000001.jsonl.zst"))
     assert [len(group) for group in stored] == [2, 1, 2, 3, 0]
-
-
-# Clients
-
-
-async def test_a_client_is_closed_twice_and_says_so_when_it_is_used_then(url: str) -> None:
-    backend = RemoteBackend(url, KEY, patience=AT_ONCE)
-    model = a_model("closed")
-    await model.register(backend)
-    await backend.close()
-    await backend.close()
-    with pytest.raises(NotRegisteredError):
-        await model.train([a_written_group(0.0, 1.0)])
-    with pytest.raises(RemoteBackendError, match="was closed"):
-        await model.register(backend)
 
 
 async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_is_made_again(
@@ -141,18 +115,6 @@ def test_ctrl_c_ends_a_program_that_waits_for_a_server_that_is_gone() -> None:
     assert b"KeyboardInterrupt" in told
 
 
-async def test_closing_ends_the_calls_of_other_tasks(url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        backend = RemoteBackend(f"http://127.0.0.1:{silent.getsockname()[1]}", KEY)
-        call = asyncio.create_task(a_model().register(backend))
-        await asyncio.to_thread(silent.accept)
-        await asyncio.sleep(0.2)
-        await backend.close()
-        silent.close()
-        with pytest.raises(RemoteBackendError):
-            await asyncio.wait_for(call, HANG_SECONDS)
-
-
 def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> None:
     backend = RemoteBackend(url, KEY, patience=AT_ONCE)
     model = a_model("loops")
@@ -168,9 +130,6 @@ def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> No
     thread.join()
     assert steps == [3]
     asyncio.run(backend.close())
-
-
-# Versions
 
 
 async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
@@ -191,9 +150,6 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
         job = {"id": "b" * 64, "kind": "register", "writer": "w", "arguments": {"trainable": True, "spec": {"new": 1}}}
         answer = await client.post("/v1/models/tests/versions-2/jobs", json=job)
         assert answer.status_code == 422
-
-
-# Disks
 
 
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
@@ -226,24 +182,3 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
             monkeypatch.setattr(jobs.Journal, "finish", finish)
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]
-
-
-async def test_an_export_replaces_nothing_that_is_there(url: str, tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("years of work")
-    async with registered(url, "exported") as (_, model):
-        await model.train([await a_group(model, 0.0, 1.0)])
-        with pytest.raises(ExportError, match="is there already"):
-            await model.export("adapter", out=mine)
-        assert (mine / "thesis.txt").read_text() == "years of work"
-        made = await model.export("adapter", out=tmp_path / "made")
-        assert await model.export("adapter", out=made) == made
-        await model.train([await a_group(model, 0.0, 1.0)])
-        with pytest.raises(ExportError, match="is there already"):
-            await model.export("adapter", out=made)
-        (tmp_path / "file").write_text("a file")
-        with pytest.raises(ExportError, match="is there already"):
-            await model.export("adapter", out=tmp_path / "file")
-        with pytest.raises(GavelError):
-            await model.export("adapter", out=Path("/proc/nowhere/made"))

@@ -16,7 +16,7 @@ from gavel.trainer.backends.remote.wire import WrongKeyError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import BackendServer
-from tests.endpoint import Endpoint, Request, fails, scores
+from tests.endpoint import Endpoint, scores
 from tests.fake_server import Answer, Call, FakeServer
 from tests.limits import HANG_SECONDS
 from tests.planted_secrets import Watcher, planted_files
@@ -121,22 +121,3 @@ async def _errors(url: str) -> str:
         await model.register(RemoteBackend("http://127.0.0.1:9", BACKEND_KEY, patience=0.3))
     told.append(repr(unreachable.value) + repr(unreachable.value.__cause__))
     return "\n".join(told)
-
-
-def test_a_judge_s_key_that_its_server_repeats_is_not_shown(tmp_path: Path, environment: dict[str, str]) -> None:
-    judge = Endpoint()
-
-    def repeats(request: Request) -> Answer:
-        return fails(401, f"Incorrect API key provided: {JUDGE_KEY}. You can find your API key at …")(request)
-
-    judge.script = [repeats]
-    environment |= {"OPENAI_BASE_URL": f"{judge.url}/v1", "OPENAI_API_BASE": f"{judge.url}/v1"}
-    try:
-        status, told = gavel(
-            environment, tmp_path, "train", "returns_desk", "--judge", "openai/gpt-4o-mini", "--steps", "1"
-        )
-    finally:
-        judge.close()
-    assert status == 1, told
-    assert "key" in told
-    assert planted_files(tmp_path, [_MARK]) == []

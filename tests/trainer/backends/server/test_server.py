@@ -21,7 +21,6 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
     PART_BYTES,
@@ -43,13 +42,11 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.runs.storage.store import StorageError
 from gavel.trainer.serving.capture import given_key
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.hostile_machine import registered
+from tests.trainer.backends.remote.conftest import registered
 from tests.trainer.backends.test_conformance import a_group, a_model
-from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.serving.served import until
 
 
@@ -80,15 +77,6 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
             assert await again.get_step() == 1
             assert backend.checkpoints(again) == [1]
     assert len(TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "train" / "000001.jsonl.zst")) == 1
-
-
-@pytest.mark.slow
-async def test_the_same_groups_on_purpose_twice_are_two_steps(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
-            group = await a_group(model, 0.0, 1.0)
-            steps = [(await model.train([group])).step for _ in range(2)]
-    assert steps == [1, 2]
 
 
 @pytest.mark.slow
@@ -130,29 +118,6 @@ async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_i
                 await reader.delete_checkpoints(found, [1])
     assert (tmp_path / "store" / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").is_file()
     assert (made / "adapter_model.safetensors").is_file()
-
-
-@pytest.mark.slow
-async def test_a_run_that_nobody_registered_is_read_and_not_loaded(tmp_path: Path) -> None:
-    make_run(tmp_path)
-    local = LocalBackend(tmp_path)
-    with serving(create_app(local, key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            found = await backend.find("desk", "clerk")
-            assert backend.checkpoints(found) == [10, 11, 12]
-            made = await backend.export(found, "adapter", "auto", 11, tmp_path / "here")
-            with pytest.raises(StorageError, match="no whole checkpoint of step 9"):
-                await backend.push(found, str(tmp_path / "store"), 9)
-            with pytest.raises(NotRegisteredError, match="no run desk/other") as caught:
-                await backend.find("desk", "other")
-            with pytest.raises(NotRegisteredError, match="is not registered here"):
-                await backend.delete_checkpoints(found, [10])
-            with pytest.raises(NotRegisteredError):
-                local.step(found)
-    assert caught.value.remedy == "It has: desk/clerk."
-    checkpoint = tmp_path / "desk" / "clerk" / "checkpoints" / "000011"
-    weights = "adapter_model.safetensors"
-    assert (made / weights).read_bytes() == (checkpoint / weights).read_bytes()
 
 
 @pytest.mark.slow
@@ -270,22 +235,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_requests_and_jobs_are_work_until_they_end(clock: list[float]) -> None:
-    activity = Activity()
-    clock[0] = 110.0
-    assert activity.idle_seconds() == 10.0
-    with activity.request():
-        clock[0] = 500.0
-        assert activity.idle_seconds() == 0.0
-    clock[0] = 505.0
-    assert activity.idle_seconds() == 5.0
-    activity.busy = lambda: True
-    assert activity.idle_seconds() == 0.0
-    activity.busy = lambda: False
-    clock[0] = 508.0
-    assert activity.idle_seconds() == 3.0
-
-
 @pytest.mark.slow
 async def test_questions_for_health_and_requests_without_the_key_are_no_use(clock: list[float], tmp_path: Path) -> None:
     activity = Activity()
@@ -337,29 +286,14 @@ async def status(client: httpx.AsyncClient, path: str, key: str, *, protocol: st
     "path",
     [
         "/v1/models/openai/clerk/jobs",
-        "/v1/models/desk/openai/jobs",
-        "/v1/models/openai/v1/jobs",
         "/v1/models/openai/openai/files/openai/v1/adapter",
-        "/v1/models/desk/clerk/files/openai/v1/x",
         "/v1/models/desk/clerk/history?next=/openai/v1/",
-        "/v1/uploads/openai/v1/",
         "/openai/v1/",
     ],
 )
 async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(client, path):
     assert await status(client, path, CAPTURE) == 401
     assert await status(client, path, KEY) == 200
-
-
-async def test_the_endpoint_takes_the_key_of_a_capture_and_asks_for_no_protocol(client):
-    path = "/v1/models/openai/clerk/openai/v1/chat/completions"
-    assert await status(client, path, CAPTURE, protocol="") == 200
-    assert await status(client, path, "another") == 401
-
-
-async def test_another_protocol_is_refused(client):
-    assert await status(client, "/v1/models/desk/clerk/jobs", KEY, protocol="0") == 426
-    assert await status(client, "/healthz", "", protocol="") == 200
 
 
 def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:

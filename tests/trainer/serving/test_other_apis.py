@@ -1,0 +1,384 @@
+"""Endpoints beside the chat: Messages through Anthropic's client, Responses, completions, and vLLM's own route."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+from anthropic import APIStatusError, AsyncAnthropic, DefaultAsyncHttpxClient
+from anthropic.types import Message
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI, BadRequestError
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.data.training_batch import mismatches
+from gavel.trainer.policy.policy import Policy
+from gavel.trainer.serving import responses_api as response_store
+from gavel.trainer.serving.answers import BadRequest
+from gavel.trainer.serving.capture import Capture
+from gavel.trainer.serving.messages_api import MessageStream, message
+from gavel.trainer.serving.openai_server import EndpointServer
+from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
+from tests.trainer.conftest import full_logprobs
+from tests.trainer.serving.served import (
+    QUESTION,
+    SYSTEM,
+    TOOLS,
+    VERSION,
+    chunks_of,
+    client_of,
+    completion_of,
+    replies,
+    texts,
+    tool_result,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def assert_goes_on(trajectory: Trajectory, policy: Policy, sampled_tokens: int) -> None:
+    """Its second turn from the very tokens of the first; both are trained."""
+    one, other = trajectory.choices()
+    assert other.continues_sampled
+    before = one.prompt_token_ids + one.token_ids
+    assert other.prompt_token_ids[: len(before)] == before
+    (found,) = sequences(trajectory)
+    assert found.trained_tokens == sampled_tokens
+    assert not mismatches(trajectory, policy.decode)
+
+
+OWN_TOOLS = [
+    {
+        "name": tool["function"]["name"],
+        "description": tool["function"]["description"],
+        "input_schema": tool["function"]["parameters"],
+        "cache_control": {"type": "ephemeral"},
+    }
+    for tool in TOOLS
+]
+ASKING = {"model": "desk", "system": SYSTEM, "tools": OWN_TOOLS, "max_tokens": 64, "extra_body": {"temperature": 0}}
+ASKED = [{"role": "user", "content": [{"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}]}]
+
+
+def anthropic_of(server: EndpointServer, api_key: str = "gavel", base_url: str = "") -> AsyncAnthropic:
+    """To be closed by `async with`."""
+    return AsyncAnthropic(
+        base_url=base_url or server.base_url.removesuffix("/v1"),
+        api_key=api_key,
+        max_retries=0,
+        http_client=DefaultAsyncHttpxClient(trust_env=False),
+    )
+
+
+@pytest.fixture
+async def anthropic(server) -> AsyncIterator[AsyncAnthropic]:
+    async with anthropic_of(server) as client:
+        yield client
+
+
+async def reply(client: AsyncAnthropic, streamed: bool, **settings) -> Message:
+    if not streamed:
+        return await client.messages.create(**(ASKING | settings))
+    async with client.messages.stream(**(ASKING | settings)) as stream:
+        return await stream.get_final_message()
+
+
+async def tool_results(message: Message) -> list[dict]:
+    return [
+        {
+            "type": "tool_result",
+            "tool_use_id": block.id,
+            "content": [{"type": "text", "text": await tool_result(block.name, json.dumps(block.input))}],
+        }
+        for block in message.content
+        if block.type == "tool_use"
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_messages_with_tools_go_on_from_the_very_tokens_that_were_sampled(server, client, policy, streamed):
+    async with (
+        Capture(client) as capture,
+        anthropic_of(server, capture.api_key, capture.environment["ANTHROPIC_BASE_URL"]) as captured,
+    ):
+        first = await reply(captured, streamed, messages=ASKED)
+        said = {"role": "assistant", "content": first.content}
+        answered = {"role": "user", "content": await tool_results(first)}
+        second = await reply(captured, streamed, messages=[*ASKED, said, answered])
+    assert [message.stop_reason for message in (first, second)] == ["tool_use", "end_turn"]
+    assert [block.type for block in second.content] == ["text"]
+    assert_goes_on(capture.trajectory, policy, first.usage.output_tokens + second.usage.output_tokens)
+
+
+async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(client, anthropic):
+    message = await anthropic.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)
+    counted = await anthropic.messages.count_tokens(model="desk", system=SYSTEM, tools=OWN_TOOLS, messages=ASKED)
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+    chat = await client.chat.completions.create(model="desk", messages=messages, tools=TOOLS, max_tokens=1)
+    assert message.usage.input_tokens == counted.input_tokens == chat.usage.prompt_tokens
+    assert message.stop_reason == "max_tokens"
+
+
+async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "refunded 1001"}
+    use = {"type": "tool_use", "id": "c1", "name": "refund", "input": {"order_id": "1001"}}
+    asked = [*ASKED, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    ends = {"messages": asked, "stop_sequences": ["nowhere", " your"]}
+    message = await reply(anthropic, streamed=True, **ends)
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " your")
+    assert message.content[0].text == "I have refunded"
+
+
+objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)
+
+
+async def message_events(reply, **settings) -> list[dict]:
+    return [event async for event in MessageStream().events(chunks_of(reply, **settings))]
+
+
+def accumulated(events: list[dict]) -> dict:
+    """The message that a client makes of the events."""
+    made: dict = {}
+    json_text: dict[int, str] = {}
+    for event in events:
+        match event:
+            case {"type": "message_start", "message": begun}:
+                made = json.loads(json.dumps(begun))
+            case {"type": "content_block_start", "content_block": block, "index": index}:
+                assert index == len(made["content"])
+                made["content"].append(dict(block))
+            case {"type": "content_block_delta", "delta": {"type": "input_json_delta"} as delta, "index": index}:
+                json_text[index] = json_text.get(index, "") + delta["partial_json"]
+            case {"type": "content_block_delta", "delta": delta, "index": index}:
+                for name, value in delta.items():
+                    if name != "type":
+                        made["content"][index][name] += value
+            case {"type": "message_delta", "delta": delta, "usage": usage}:
+                made |= delta | {"usage": usage}
+    for index, text in json_text.items():
+        made["content"][index]["input"] = json.loads(text)
+    return made
+
+
+@given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
+async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
+    events = await message_events(reply, size=size, finish_reason=finish_reason)
+    assert accumulated(events) | {"id": ""} == message(completion_of(reply, finish_reason)) | {"id": ""}
+    assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+
+
+async def test_a_thread_is_refused_so_that_clients_go_on_without_one(anthropic):
+    with pytest.raises(APIStatusError, match="thread is not supported") as error:
+        await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
+    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
+
+
+FLAT_TOOLS = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
+RESPONDING = {"model": "desk", "instructions": SYSTEM, "tools": FLAT_TOOLS, "temperature": 0}
+
+
+async def respond(client: AsyncOpenAI, streamed: bool, **settings) -> Response:
+    if not streamed:
+        return await client.responses.create(**(RESPONDING | settings))
+    async with client.responses.stream(**(RESPONDING | settings)) as stream:
+        return await stream.get_final_response()
+
+
+async def results_of(response: Response) -> list[dict]:
+    return [
+        {
+            "type": "function_call_output",
+            "call_id": call.call_id,
+            "output": await tool_result(call.name, call.arguments),
+        }
+        for call in response.output
+        if call.type == "function_call"
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_responses_with_tools_go_on_from_the_very_tokens_that_were_sampled(
+    server, client, policy, streamed, by_id
+):
+    async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
+        given, responses = [{"role": "user", "content": QUESTION}], []
+        for _ in range(2):
+            before = {"previous_response_id": responses[-1].id} if by_id and responses else {}
+            responses.append(await respond(captured, streamed, input=given, **before))
+            results = await results_of(responses[-1])
+            said = [item.model_dump(exclude_none=True) for item in responses[-1].output]
+            given = results if by_id else [*given, *said, *results]
+    assert [item.type for response in responses for item in response.output] == ["function_call", "message"]
+    assert_goes_on(capture.trajectory, policy, sum(response.usage.output_tokens for response in responses))
+
+
+REQUEST = {"model": "desk", "input": "Hello"}
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+
+async def response_events(reply, **settings) -> list[dict]:
+    stream = ResponseStream(REQUEST, "resp_1")
+    return [event async for event in stream.events(chunks_of(reply, **settings))]
+
+
+def without_ids(items: list[dict]) -> list[dict]:
+    return [{name: value for name, value in item.items() if name != "id"} for item in items]
+
+
+@given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
+async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
+    last = (await response_events(reply, size=size, finish_reason=finish_reason))[-1]["response"]
+    whole = response(REQUEST, completion_of(reply, finish_reason), "resp_1")
+    assert without_ids(last["output"]) == without_ids(whole["output"])
+    assert last | {"output": []} == whole | {"output": []}
+
+
+@given(replies(), st.integers(1, 20))
+async def test_the_events_say_what_the_last_one_holds(reply, size):
+    events = await response_events(reply, size=size)
+    for number, event in enumerate(events):
+        assert EVENT.validate_python(event).type == event["type"]
+        assert event["sequence_number"] == number
+    output = events[-1]["response"]["output"]
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
+    said: dict[str, str] = {}
+    for event in events:
+        if event["type"].endswith(".delta"):
+            said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
+    for item in output:
+        text = (
+            item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"])
+        )
+        assert said.get(item["id"], "") == text
+
+
+USER = {"role": "user", "content": "Hello"}
+ITEM = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+
+
+def test_what_is_not_stored_is_refused_by_name():
+    store = ResponseStore()
+    with pytest.raises(BadRequest, match="resp_9"):
+        store.conversation("resp_9")
+    with pytest.raises(BadRequest, match="msg_9"):
+        store.resolved([{"type": "item_reference", "id": "msg_9"}])
+
+
+def test_the_longest_unused_response_is_forgotten_first_with_its_items(monkeypatch):
+    monkeypatch.setattr(response_store, "_STORED", 2)
+    store = ResponseStore()
+    for number in (1, 2):
+        store.add(f"resp_{number}", [USER], [ITEM | {"id": f"msg_{number}"}])
+    store.conversation("resp_1")
+    store.add("resp_3", [USER], [ITEM | {"id": "msg_3"}])
+    assert store.conversation("resp_1")
+    assert store.resolved([{"type": "item_reference", "id": "msg_1"}])
+    with pytest.raises(BadRequest):
+        store.conversation("resp_2")
+    with pytest.raises(BadRequest):
+        store.resolved([{"type": "item_reference", "id": "msg_2"}])
+
+
+PROMPT = "I would like to return order"
+COMPLETING = {"model": "desk", "prompt": PROMPT, "max_tokens": 8, "seed": 1}
+
+
+async def test_a_text_goes_on_from_its_own_tokens(client, policy, embedded_base):
+    completion = await client.completions.create(**COMPLETING)
+    (choice,) = completion.choices
+    assert choice.prompt_token_ids == policy.tokenizer.encode(PROMPT)
+    assert (choice.policy_version, completion.usage.completion_tokens) == (VERSION, len(choice.token_ids))
+    ids = choice.prompt_token_ids + choice.token_ids
+    expected = full_logprobs(embedded_base, ids)[len(choice.prompt_token_ids) - 1 :]
+    assert choice.token_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    assert policy.decode(choice.token_ids).startswith(choice.text)
+
+
+async def test_a_streamed_text_is_the_whole_one(client):
+    whole = await client.completions.create(**COMPLETING)
+    stream = await client.completions.create(**COMPLETING, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == whole.choices[0].text
+
+
+async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begins(client):
+    found = await client.completions.create(model="desk", prompt="The order", logprobs=2, temperature=0, seed=1)
+    logprobs = found.choices[0].logprobs
+    assert all(len(top) <= 2 for top in logprobs.top_logprobs)
+    for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == value == max(top.values())
+    assert logprobs.text_offset[:2] == [0, len(logprobs.tokens[0])]
+
+
+async def test_a_captured_text_is_trained(server, client):
+    async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
+        completion = await captured.completions.create(**COMPLETING)
+    (found,) = sequences(capture.trajectory)
+    assert found.trained_tokens == len(completion.choices[0].token_ids)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"echo": True},
+        {"prompt": []},
+        {"prompt": [1, 10**9]},
+        {"extra_body": {"unheard_of": 1}},
+        {"extra_body": {"prompt": {"a": 1}}},
+    ],
+)
+async def test_what_cannot_be_served_is_refused(client, setting):
+    with pytest.raises(BadRequestError):
+        await client.completions.create(**(COMPLETING | setting))
+
+
+async def test_prompts_of_one_request_are_sampled_together_up_to_a_limit(client):
+    completion = await client.completions.create(**COMPLETING | {"prompt": [PROMPT, "hello"], "n": 2})
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+    prompts = [choice.prompt_token_ids for choice in completion.choices]
+    assert prompts[0] == prompts[1] != prompts[2] == prompts[3]
+    with pytest.raises(BadRequestError, match="513 prompts with n=2 are more than 1024 completions"):
+        await client.completions.create(**COMPLETING | {"prompt": ["a"] * 513, "n": 2})
+
+
+@pytest.fixture
+def http(server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.base_url.removesuffix("/v1"), trust_env=False) as client:
+        yield client
+
+
+def test_token_ids_go_on_with_token_ids_and_their_log_probs(http, policy, embedded_base):
+    ids = policy.tokenizer.encode("I would like to return order")
+    body = {"prompt": {"prompt_token_ids": ids}, "n": 2, "max_tokens": 6, "temperature": 1.0, "logprobs": 0, "seed": 1}
+    found = http.post("/generate", json=body).raise_for_status().json()
+    assert len(found["text"]) == len(found["finish_reasons"]) == 2
+    for said, places in zip(found["token_ids"], found["logprobs"], strict=True):
+        pairs = [next(iter(place[0].items())) for place in places]
+        assert [int(token) for token, _ in pairs] == said
+        expected = full_logprobs(embedded_base, ids + said)[len(ids) - 1 :]
+        assert [value for _, value in pairs] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"prompt": {"prompt_token_ids": []}},
+        {"prompt": {"prompt_token_ids": [True]}},
+        {"prompt": "Hello", "logprobs": 5},
+    ],
+)
+def test_what_is_not_served_is_refused(http, body):
+    answer = http.post("/generate", json=body)
+    assert (answer.status_code, "message" in answer.json()["error"]) == (400, True)
+
+
+def test_a_token_that_the_model_does_not_have_is_refused_and_the_engine_goes_on(http, policy):
+    answer = http.post("/generate", json={"prompt": {"prompt_token_ids": [5, 10**30]}, "max_tokens": 1})
+    assert answer.status_code == 400
+    assert f"Its tokens are 0 to {policy.vocabulary - 1}." in answer.json()["error"]["message"]
+    assert http.post("/generate", json={"prompt": {"prompt_token_ids": [5]}, "max_tokens": 1}).status_code == 200
