@@ -110,7 +110,8 @@ def test_a_table_by_columns_is_its_rows_and_other_objects_are_refused(
     tmp_path: Path, asked: str, answered: str
 ) -> None:
     columns = {asked: ["Capital?", "Capital?"], answered: ["Paris", "Lyon"]}
-    for table in (columns, {name: dict(enumerate(cells)) for name, cells in columns.items()}):
+    split = {"columns": list(columns), "data": [*map(list, zip(*columns.values(), strict=True))]}
+    for table in (columns, {name: dict(enumerate(cells)) for name, cells in columns.items()}, split):
         reading = reading_of(tmp_path, table)
         assert [said(reading, 0, n) for n in range(2)] == [
             [("user", "Capital?"), ("assistant", answer)] for answer in ("Paris", "Lyon")
@@ -278,10 +279,12 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
         ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
         ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
         ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
+        ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
+        ({f"task_{n}": {"prompt": "What is it?", "answer": "A lamp."} for n in (1, 2)}, None, "task_1, task_2"),
     ],
 )
 def test_an_error_names_columns_as_they_are_to_be_typed(
-    tmp_path: Path, rows: list[dict[str, Any]], columns: Columns | None, named: str
+    tmp_path: Path, rows: Any, columns: Columns | None, named: str
 ) -> None:
     (tmp_path / "t.json").write_text(json.dumps(rows))
     with pytest.raises(RowError) as raised:

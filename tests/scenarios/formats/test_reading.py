@@ -9,10 +9,13 @@ The files in `data/` were written by their own libraries, with made-up content: 
 `langfuse.json` by the models of Langfuse's API client (5.0).
 """
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
+import pickle
 import sys
 import threading
 from importlib.util import find_spec
@@ -82,7 +85,7 @@ def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str) 
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "pretty.json", "rows.csv", "rows.txt", "rows"])
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst", ".bz2", ".xz"])
 def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str) -> None:
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
     if name.endswith(".json"):
@@ -91,8 +94,8 @@ def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str)
         cells = [json.dumps(row["messages"]).replace('"', '""') for row in ROWS]
         text = "number,messages\r\n" + "".join(f'{n},"{cell}"\r\n' for n, cell in enumerate(cells))
     data = text.encode("utf-8-sig")
-    if packed:
-        data = gzip.compress(data) if packed == ".gz" else zstandard.compress(data)
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    data = pack[packed](data) if packed else data
     path = tmp_path / (name + packed)
     path.write_bytes(data)
     reading = read_file(path)
@@ -282,6 +285,9 @@ def test_what_is_not_known_names_the_nearest_format_and_what_lacks(tmp_path: Pat
         (b"\x1f\x8b\x08 broken", "cannot be unpacked"),
         (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off"),
         (b"\x89PNG\r\n\x1a\n", "is no UTF-8 text"),
+        (b"SQLite format 3\0", "is an SQLite database"),
+        (pickle.dumps([1], protocol=5), "is a Python pickle"),
+        (gzip.compress(bytes(257) + b"ustar"), "is a tar archive"),
     ],
 )
 def test_what_is_damaged_is_an_error_with_a_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
