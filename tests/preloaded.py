@@ -26,7 +26,6 @@ import gavel.trainer.serving.openai_server
 import tests.judge.service.preloaded
 import tests.judge.service.processes
 import tests.trainer.learner.test_learner
-import tests.trainer.loop_run
 import tests.trainer.processes
 import tests.trainer.resume_run  # noqa: F401
 from gavel.judge.judge import Judge
