@@ -1,7 +1,8 @@
 """Seeded synthetic groups of eight agent trajectories, whose prompt tokens `judge_cost.py` counts; and attacks.
 
-Six kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, service tasks with
-a long policy and long records, groups with many repeated messages, and minimal groups. Members of a group share task
+Nine kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, service tasks with
+a long policy and long records, groups with many repeated messages, members of 2,000 tokens that share nothing or half
+of their calls, and minimal groups. Members of a group share task
 and environment, so the same call returns the same result; they differ in what they look up, say and conclude.
 
     python benchmarks/judge_corpora.py --data DIR            # attacks and honest texts that are flagged
@@ -27,7 +28,9 @@ from typing import Any
 
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, TOOL_ADDRESSES_JUDGE, with_flags
+from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
+from gavel.prompts import render
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
 
@@ -398,12 +401,45 @@ def tiny(random: Random) -> TrajectoryGroup:
     return TrajectoryGroup(_trajectory([asked, {"role": "assistant", "content": f"{n}."}]) for n in answers)
 
 
+def _search(random: Random, sentences: int) -> list[Message]:
+    """A call whose result is a short record and some prose, a sentence of about 25 tokens each."""
+    noun, verb = random.choice(_NOUNS), random.choice(_VERBS)
+    record = {"id": random.randint(1000, 9999), "kind": noun, "state": verb, "amount": random.randint(10, 900) / 10}
+    lines = [
+        f"The {random.choice(_NOUNS)} could not {random.choice(_VERBS)} the {random.choice(_NOUNS)} "
+        f"{random.randint(2, 99)}, because the last {random.choice(_NOUNS)} had yet to {random.choice(_VERBS)} it."
+        for _ in range(sentences)
+    ]
+    result = json.dumps({"results": [record], "text": "\n".join(lines)})
+    return _call(random, "search", json.dumps({"query": f"{verb} {noun} {random.randint(1000, 9999)}"}), result)
+
+
+def searches(random: Random, calls: int, shared: float) -> TrajectoryGroup:
+    """Members of about 2,000 tokens; the share `shared` of their calls is that of others, in another order."""
+    day = random.randint(2, 99)
+    asked: Message = {"role": "user", "content": f"Why did the {random.choice(_NOUNS)} fail on day {day}?"}
+    sentences = 70 // calls
+    common = [_search(random, sentences) for _ in range(calls)]
+
+    def member() -> Trajectory:
+        own = round((1 - shared) * calls)
+        steps = random.sample(common, calls - own) + [_search(random, sentences) for _ in range(own)]
+        words = [f"Day {day}: {random.choice(_VERBS)} the {random.choice(_NOUNS)} {random.randint(2, 999)}."] * 3
+        told = [message for step in random.sample(steps, calls) for message in step]
+        return _trajectory([asked, *told, {"role": "assistant", "content": " ".join(words)}])
+
+    return TrajectoryGroup(member() for _ in range(SIZE))
+
+
 CORPORA: dict[str, Callable[[Random], TrajectoryGroup]] = {
     "English tool use": lambda random: talk(random, ENGLISH),
     "Chinese": lambda random: talk(random, CHINESE),
     "code with large tool dumps": code,
     "long policy and records": records,
     "partial duplicates": duplicates,
+    "different, 14 short results": lambda random: searches(random, 14, 0.0),
+    "different, 3 long results": lambda random: searches(random, 3, 0.0),
+    "half shared, 14 short results": lambda random: searches(random, 14, 0.5),
     "tiny": tiny,
 }
 
@@ -595,14 +631,12 @@ class DigitJudge:
         return fmean(leads)
 
 
-def dump_messages(members: Sequence[Trajectory]) -> list[Message]:
+def dump_messages(members: Sequence[Trajectory], rubric: Rubric) -> list[Message]:
     """RULER's format, with the request for digits."""
     from judge_cost import RULER_REPLY, ruler_messages
 
-    from gavel.judge.rubric import Rubric
-    from gavel.prompts import render
-
-    system, user = ruler_messages(TrajectoryGroup(members), Rubric())
+    system, user = ruler_messages(TrajectoryGroup(members), rubric)
+    system["content"] = system["content"].replace("between 0 and 1", "from 0 to 9")
     digits = render("judge/readout.j2", ids=["1", "2"], highest=9, criteria=[])
     return [system, {**user, "content": user["content"].replace(RULER_REPLY, digits)}]
 
@@ -633,7 +667,10 @@ async def gains(directory: Path, count: int) -> dict[str, list[float]]:
         if not is_flagged(hostile.trajectories[0]):
             continue
         found["fence"].append(await lead(hostile) - await lead(plain))
-        dumps = [model.of_dump(group.trajectories, dump_messages) for group in (hostile, plain)]
+        dumps = [
+            model.of_dump(group.trajectories, lambda members: dump_messages(members, judge.rubric))
+            for group in (hostile, plain)
+        ]
         found["plain dump"].append(dumps[0] - dumps[1])
     return found
 
