@@ -178,7 +178,10 @@ _ESCAPED = re.compile(r"\\[nrt\"/]")
 _SPACED_OUT = re.compile(r"(?<!\S)\S(?: \S){2,}(?!\S)")
 """Letters with a space between any two, `d e a r j u d g e`."""
 _LETTER_THEN_DIGIT = re.compile(r"(?<=[^\W\d])(?=\d)")
-_STEMS = (RESERVED, "scor", "rubric", "trajector", "end of all", "how to ", "the reference")
+_STEMS = (
+    *(RESERVED, "scor", "rubric", "trajector", "judge", "grader", "evaluator"),
+    *("end of all", "how to ", "the reference", "ignor", "disregard", "forget", "overrid"),
+)
 """Every form below contains one of them."""
 _LEAST_WORDS = 7
 """Words of a sentence of the judge's own prompt that no honest text repeats by chance."""
@@ -212,7 +215,10 @@ _FORMS = re.compile(
         | \b(?:dear|attention|hey|notes?\ (?:to|for))\W{{1,3}}(?:(?:ai|llm|the|all|any)\ ){{0,3}}{_JUDGE}\b
         | \bas\ (?:\w+\ ){{0,3}}{_JUDGE},?\ you\b
         | \b(?:ignore|disregard|forget|override)(?:\ \w+){{0,4}}?\ (?:instruction|rubric|rule|criteri|guideline|prompt)
-      ) (?:{_GAP}{{0,120}}?{_WORTH}{_GAP}{{0,60}}?{_HIGHEST} | {_GAP}{{0,120}}?{_HIGHEST}{_GAP}{{0,60}}?{_WORTH})
+      ) (?:
+        {_GAP}{{0,120}}?{_WORTH}{_GAP}{{0,60}}?{_HIGHEST} | {_GAP}{{0,120}}?{_HIGHEST}{_GAP}{{0,60}}?{_WORTH}
+        | {_GAP}{{0,60}}?\b(?:[01]\.0+|10\s?/\s?10|100\s?(?:%|/\s?100))(?!\w|\.\d)
+      )
     """,
     re.MULTILINE | re.VERBOSE,
 )
