@@ -42,7 +42,7 @@ PROMPT = "Vanilla_NoRules"
 """The prompt whose verdicts every set has."""
 JURIES = (("GPT-4", "ChatGPT", "PaLM2"), ("ChatGPT", "LLaMA2", "PaLM2"), ("GPT-4", "ChatGPT", "LLaMA2", "PaLM2"))
 LABELS = 50
-TRIED = 8000
+TRIED = 4000
 """Least number of pairs that probabilities are tried on, with repetition."""
 REACH, GAP = 0.01, 0.05
 
