@@ -274,7 +274,7 @@ class SmallModelJudge:
         from gavel.trainer.loop.likelihood_judge import last_reply
 
         attempts = read_transcripts(messages[1]["content"])
-        means = self._judge.mean_logprobs([last_reply(attempt) for attempt in attempts.values()])
+        means = [mean for mean, _ in self._judge.logprobs([last_reply(attempt) for attempt in attempts.values()])]
         return as_reply({label: math.exp(mean) for label, mean in zip(attempts, means, strict=True)})
 
 
