@@ -4,11 +4,16 @@
 
 Tokens: the same groups at one order as the engine renders them, and as one JSON dump per trajectory with the common
 prefix of messages dumped once (RULER's format, reimplemented here, without the tools). Both have the same rubric. Bars
-are on the sum over a corpus, and one on the worst group.
+are on the sum over a corpus, and one on the worst group. Beside them stands the share of the dump that the different
+texts are by themselves: no prompt that shows them whole can be shorter.
 
 Dollars: the prompts of four orders at list prices with a prompt cache like OpenAI's, which charges less for the longest
 beginning that an earlier prompt of the group had, from 1,024 tokens on and in steps of 128; the dumps are shuffled for
 each of their four calls, and have the same cache. Completions, which are equal, are left out.
+
+Modes: the tokens of two orders that are sent (schema or questions included) and returned, with explanations of 25 words
+where the mode has words, and dollars for a model with list prices for both replies in words and decisions. The digits
+of a readout come from a server of your own, without a list price.
 
 CPU: milliseconds per call of the engine (default orders) with a judge that answers immediately, of LiteLLM alone with a
 server on loopback, and of the engine through LiteLLM with that server; interleaved on one thread, best of several
@@ -29,8 +34,10 @@ from typing import Any
 from judge_corpora import CORPORA, corpus
 from judge_throughput import server
 
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.rubric import Rubric
 from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message
@@ -42,8 +49,11 @@ MAX_RATIO = {
     "code with large tool dumps": 0.60,
     "long policy and records": 0.60,
     "partial duplicates": 0.60,
+    "different, 14 short results": 0.70,
+    "half shared, 14 short results": 0.55,
 }
-"""Maximum ratio of tokens, engine to dump, over a corpus. Tiny groups have no bar: instructions are most of their
+"""Maximum ratio of tokens, engine to dump, over a corpus. Long texts have none: they are most of
+both prompts. Tiny groups have none: instructions are most of their
 prompt, and those of the dump are as short as one likes to write them."""
 MAX_GROUP_RATIO = 1.02
 MAX_OVERHEAD_MS = 3.0
@@ -53,6 +63,8 @@ MAX_USD_RATIO = 1.0
 """Maximum ratio of dollars for four orders, engine to dumps."""
 ORDERS = 4
 MODEL = "openai/gpt-5-mini"
+DECISION_MODEL = "gpt-6-luna"
+"""Has list prices for replies in words and for decisions."""
 SHORTEST_CACHED, CACHE_STEP = 1024, 128
 """Tokens of the shortest beginning that OpenAI caches, and the unit beyond it."""
 
@@ -109,6 +121,7 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
     ours: list[int] = []
     theirs: list[int] = []
     without_system = [0, 0]
+    texts = 0
     seen: list[Asked] = []
     judge = Judge(at_once(seen), orders=1)
     for group in groups:
@@ -118,6 +131,7 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
         dumped = [count(message["content"]) for message in ruler_messages(group, judge.rubric)]
         ours.append(sum(map(sum, shown)))
         theirs.append(sum(dumped))
+        texts += sum(count(text) for text in {*canonicalize(dict(enumerate(group))).texts})
         without_system[0] += sum(sum(tokens[1:]) for tokens in shown)
         without_system[1] += sum(dumped[1:])
     return {
@@ -126,6 +140,7 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
         "tokens_per_group": round(sum(ours) / len(groups)),
         "ruler_tokens_per_group": round(sum(theirs) / len(groups)),
         "ratio": round(sum(ours) / sum(theirs), 4),
+        "texts_alone": round(texts / sum(theirs), 4),
         "worst_group": round(max(a / b for a, b in zip(ours, theirs, strict=True)), 4),
         "ratio_without_system_prompts": round(without_system[0] / without_system[1], 4),
     }
@@ -184,6 +199,49 @@ def count_cached(tokens: Counter[str], prompts: Sequence[list[int]]) -> None:
 def same_tokens(one: list[int], other: list[int]) -> int:
     """Length of the common beginning."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+async def mode_row(
+    name: str, groups: Sequence[TrajectoryGroup], mode: Any, count: Callable[[str], int]
+) -> dict[str, Any]:
+    """Tokens of a group in one mode of judging, and US dollars where LiteLLM's table has a price for it."""
+    sent = returned = 0
+    words = " ".join(["word"] * 25)
+
+    async def judge(messages: list[Message], schema: dict[str, Any]) -> str:
+        nonlocal sent, returned
+        sent += count(whole(messages)) + count(json.dumps(schema))
+        if mode == "decisions":
+            even = [0.1] * 10
+            return json.dumps({"answers": [{"name": q["name"], "probabilities": even} for q in schema["questions"]]})
+        if mode == "readout":
+            labels = list(schema["properties"])
+            text = json.dumps(dict.fromkeys(labels, 5))
+            returned += count(text)
+            heads = [(piece, []) for piece in text.split("5")]
+            digit = ("5", [("5", 0.0)])
+            return json.dumps({"text": text, "tokens": [x for head in heads[:-1] for x in (head, digit)] + heads[-1:]})
+        labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
+        reply = json.dumps({"scores": [{"trajectory_id": x, "explanation": words, "score": 0.5} for x in labels]})
+        returned += count(reply)
+        return reply
+
+    for group in groups:
+        judged = await Judge(judge, orders=2, config=JudgeConfig(mode=mode)).score(group)
+        assert judged.judgement
+        assert judged.judgement.status == "scored", judged.judgement
+    row: dict[str, Any] = {
+        "corpus": name,
+        "mode": mode,
+        "sent": sent // len(groups),
+        "returned": returned // len(groups),
+    }
+    if mode != "readout":
+        listed = load_litellm().model_cost[DECISION_MODEL]
+        suffix = "_decisions" if mode == "decisions" else ""
+        usd = sent * listed[f"input_cost_per_token{suffix}"] + returned * listed[f"output_cost_per_token{suffix}"]
+        row["usd_per_1000_groups"] = round(usd / len(groups) * 1000, 2)
+    return row
 
 
 async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds: int) -> dict[str, Any]:
@@ -264,10 +322,13 @@ async def report(groups: int, rounds: int, seed: int, encoding: str) -> tuple[li
 
     tokens = [await token_row(name, corpus(name, groups, seed), count) for name in CORPORA]
     dollars = [await dollar_row(name, corpus(name, groups, seed), encode) for name in CORPORA]
+    kinds = ("English tool use", "different, 14 short results")
+    ways = ("groupwise", "decisions", "readout")
+    modes = [await mode_row(name, corpus(name, groups, seed), mode, count) for name in kinds for mode in ways]
     with server(0) as url:
         kinds = ("English tool use", "code with large tool dumps")
         cpu = [await cpu_row(name, corpus(name, min(groups, 10), seed), url, rounds) for name in kinds]
-    return tokens, dollars, cpu
+    return tokens, dollars, modes, cpu
 
 
 def main() -> None:
@@ -279,16 +340,23 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    tokens, dollars, cpu = asyncio.run(report(given.groups, given.rounds, given.seed, given.encoding))
+    tokens, dollars, modes, cpu = asyncio.run(report(given.groups, given.rounds, given.seed, given.encoding))
     missed = missed_bars(tokens, dollars, cpu)
     if given.json:
-        rows = {"encoding": given.encoding, "tokens": tokens, "dollars": dollars, "cpu": cpu, "missed_bars": missed}
+        rows = {
+            "encoding": given.encoding,
+            "tokens": tokens,
+            "dollars": dollars,
+            "modes": modes,
+            "cpu": cpu,
+            "missed_bars": missed,
+        }
         print(json.dumps(rows, indent=1))
     else:
         for row in tokens:
             print(
                 f"{row['corpus']:28} {row['tokens_per_group']:7,} tokens, RULER {row['ruler_tokens_per_group']:7,}  "
-                f"ratio {row['ratio']:.3f}, worst {row['worst_group']:.3f}, "
+                f"ratio {row['ratio']:.3f}, worst {row['worst_group']:.3f}, texts alone {row['texts_alone']:.3f}, "
                 f"without system prompts {row['ratio_without_system_prompts']:.3f}"
             )
         for row in dollars:
@@ -296,6 +364,14 @@ def main() -> None:
                 f"{row['corpus']:28} {ORDERS} orders, {MODEL}: {row['usd_per_1000_groups']:.2f} USD per 1,000 groups, "
                 f"RULER {row['ruler_usd_per_1000_groups']:.2f}: ratio {row['ratio']:.3f}; "
                 f"without cache {row['usd_without_cache']:.2f}; {row['common_share']:.0%} of a prompt in all orders"
+            )
+        for row in modes:
+            usd = (
+                f"{row['usd_per_1000_groups']:.2f} USD per 1,000 groups" if "usd_per_1000_groups" in row else "no price"
+            )
+            print(
+                f"{row['corpus']:28} 2 orders, {row['mode']}: {row['sent']:,} tokens sent, {row['returned']:,} "
+                f"returned; {DECISION_MODEL}: {usd}"
             )
         for row in cpu:
             print(

@@ -42,6 +42,8 @@ PROMPT = "Vanilla_NoRules"
 """The prompt whose verdicts every set has."""
 JURIES = (("GPT-4", "ChatGPT", "PaLM2"), ("ChatGPT", "LLaMA2", "PaLM2"), ("GPT-4", "ChatGPT", "LLaMA2", "PaLM2"))
 LABELS = 50
+TRIED = 4000
+"""Least number of pairs that probabilities are tried on, with repetition."""
 REACH, GAP = 0.01, 0.05
 
 
@@ -155,8 +157,9 @@ def area(certainties: Sequence[float], right: Sequence[bool]) -> float | None:
 
 
 def draws(count: int, splits: int) -> list[tuple[list[int], list[int]]]:
-    """Pairs to learn from and pairs to try on; of a small set half and half."""
+    """Pairs to learn from and pairs to try on; of a small set half and half, in more draws, since few are tried."""
     labels = min(LABELS, count // 2)
+    splits = max(splits, TRIED // (count - labels))
     mixed = [Random(seed).sample(range(count), count) for seed in range(splits)]
     return [(order[:labels], order[labels:]) for order in mixed]
 
@@ -271,7 +274,7 @@ class SmallModelJudge:
         from gavel.trainer.loop.likelihood_judge import last_reply
 
         attempts = read_transcripts(messages[1]["content"])
-        means = self._judge.mean_logprobs([last_reply(attempt) for attempt in attempts.values()])
+        means = [mean for mean, _ in self._judge.logprobs([last_reply(attempt) for attempt in attempts.values()])]
         return as_reply({label: math.exp(mean) for label, mean in zip(attempts, means, strict=True)})
 
 

@@ -168,7 +168,6 @@ def _agreement(of: Agreement) -> list[Figure]:
     auc = "success above failure, across all groups" if of.auc.groups else "needs a reference of two values"
     return [
         Figure("Kendall's tau-b", of.tau, "rank order: 1 same, 0 chance, -1 reversed"),
-        Figure("Spearman's rho", of.spearman, "the same; large rank errors count more"),
         Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
         Figure("top-1", of.top_1, "the top-scored member is among the best"),
         Figure("AUC", of.auc, auc),

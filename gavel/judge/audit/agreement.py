@@ -51,8 +51,6 @@ class Agreement:
     """Members with both a score and a reference."""
     tau: IntervalEstimate
     """Kendall's tau-b (1945), -1 to 1; 0 for a group that the judge ties."""
-    spearman: IntervalEstimate
-    """Spearman's rho over mid-ranks, -1 to 1; 0 for a group that the judge ties."""
     pair_accuracy: IntervalEstimate
     """Of two members with different references, how often the better one has the higher score; a tie counts 0.5.
     For a binary reference this is the AUC within the group."""
@@ -110,7 +108,6 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         reference=reference,
         members=sum(map(len, groups)),
         tau=mean_over_groups([kendall_tau(pairs) for pairs in groups]),
-        spearman=mean_over_groups([spearman_rho(pairs) for pairs in groups]),
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
         auc=_pooled_auc(groups),
@@ -157,17 +154,6 @@ def mean_kendall_tau(groups: Iterable[Pairs]) -> float | None:
     """The mean of `kendall_tau` over the groups that have one; None if none has."""
     taus = [tau for tau in map(kendall_tau, groups) if tau is not None]
     return fmean(taus) if taus else None
-
-
-def spearman_rho(pairs: Pairs) -> float | None:
-    """Pearson's r of one group's mid-ranks; None where the reference is constant, 0 where the judge ties all."""
-    from scipy.stats import rankdata  # pyright: ignore[reportUnknownVariableType]
-
-    scores, references = (rankdata([pair[side] for pair in pairs]) for side in (0, 1))
-    xy, xx, yy = centred_sums(list(zip(scores, references, strict=True)))
-    if not yy:
-        return None
-    return xy / math.sqrt(xx * yy) if xx else 0.0
 
 
 def pair_accuracy(pairs: Pairs) -> float | None:

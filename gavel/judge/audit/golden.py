@@ -242,8 +242,9 @@ def _correlation(groups: Sequence[Pairs]) -> float:
 def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     """What the results tell of the judge's errors: the noise of its votes, and its skill; None without any result.
 
-    The skill is that of `NoisePrior.p_better` under which the known orders of all pairs are most likely; half a pair
-    more, at the usual difference, is right as often as wrong. A group's pairs count as much as its members less one.
+    The skill is that of `NoisePrior.p_better` under which the known orders of all pairs are most likely, drawn towards
+    that of other judges by its own standard error, so that a few pairs that are all right, or not, are not taken for
+    the whole truth. A group's pairs count as much as its members less one.
     """
     results = [result for result in results if result.scores and result.judged is not None]
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None) or NoisePrior()
@@ -259,11 +260,11 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     if not pairs:
         return prior if prior.df else None
     usual = math.sqrt(fmean(difference**2 for difference, _, _ in pairs))
-    pairs += [(usual, 0.0, 0.25), (-usual, 0.0, 0.25)]
 
     def unlikelihood(scaled: float) -> float:
         trial = NoisePrior(skill=scaled / usual)
-        return -math.fsum(w * math.log(max(trial.p_better(d, e), 1e-300)) for d, e, w in pairs)
+        seen = -math.fsum(w * math.log(max(trial.p_better(d, e), 1e-300)) for d, e, w in pairs)
+        return seen + (scaled - _USUAL_SKILL) ** 2 / 2
 
     from scipy.optimize import minimize_scalar
 
@@ -279,3 +280,5 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
 
 _MAX_SKILL = 5.0
 """Of the usual difference: with so much, one pair in three million is wrong."""
+_USUAL_SKILL = 0.9
+"""The mean of eight judges on LLMEval² and MT-Bench. As a prior it has the variance 1: a judge may also contradict."""

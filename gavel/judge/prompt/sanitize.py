@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+import string
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -113,7 +114,11 @@ def sanitize(text: str) -> str:
 
 
 def _sanitize(text: str) -> str:
-    text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_replaced, text)
+    return without_special_tokens(text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_replaced, text))
+
+
+def without_special_tokens(text: str) -> str:
+    """The text in its normal form, with look-alikes for the brackets of special tokens."""
     text = _BRACKETED.sub(_replace_special, normal_form(text))
     return _MINIMAX.sub(_replace_brackets, text) if "~" in text else text
 
@@ -184,12 +189,26 @@ _JOINED = 100_000
 """Characters of small texts that are searched at once, and of a long one that are translated at once."""
 
 
+@cache
+def _look_alikes() -> dict[str, str]:
+    """Letters of other scripts by the lower-case ASCII letters that they look like (Unicode's UTS 39)."""
+    from confusable_homoglyphs.confusables import confusables_data
+
+    return {
+        alike["c"]: letter.lower()
+        for letter in string.ascii_letters
+        for alike in confusables_data.get(letter, ())
+        if not alike["c"].isascii() and alike["c"].isalpha()
+    }
+
+
 class _NormalForms(dict[int, str]):
     """The normal form of each character, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         whole = unicodedata.normalize("NFKD", _INVISIBLE_RUN.sub("", chr(code)))
         plain = "".join(part for part in whole if not "\u0300" <= part <= "\u036f")
+        plain = plain if plain.isascii() else "".join(_look_alikes().get(part, part) for part in plain)
         self[code] = unicodedata.normalize("NFKC", plain).casefold()
         return self[code]
 
@@ -198,7 +217,8 @@ _NORMAL_FORMS = _NormalForms()
 
 
 def normalize_for_matching(text: str) -> str:
-    """The text for pattern matching: case-folded, in compatibility form, without invisible characters and accents.
+    """The text for pattern matching: case-folded, in compatibility form, without invisible characters and accents, and
+    with ASCII letters for those that look alike.
 
     It works character by character: normalizing whole texts takes quadratic time on long runs of accents.
     """

@@ -34,7 +34,6 @@ async def test_several_judges_and_a_reference_get_every_section() -> None:
         "Agreement between 2 judges",
         "Agreement between 4 calls on one group",
         "Kendall's tau-b",
-        "Spearman's rho",
         "ICC(2,4)",
         "Krippendorff's alpha",
         "position slope",

@@ -218,9 +218,16 @@ def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
 def test_the_learnt_probability_of_being_right_is_the_share_of_the_decided_that_are(right, wrong, tied):
     prior = learnt_prior(known_share(right, wrong, tied))
     assert prior is not None
-    assert prior.p_better(1.0) == pytest.approx((right + 0.25) / (right + wrong + 0.5), abs=0.005)
+    assert prior.p_better(1.0) == pytest.approx(right / (right + wrong), abs=0.05)
     assert prior.p_better(0.0) == 0.5
     assert prior.p_better(-1.0) == pytest.approx(1 - prior.p_better(1.0))
+
+
+def test_a_judge_of_few_decided_pairs_is_taken_for_a_usual_one():
+    few, more = learnt_prior(known_share(1, 1, 31)), learnt_prior(known_share(25, 25))
+    assert few
+    assert more
+    assert few.p_better(1.0) > 0.6 > more.p_better(1.0)
 
 
 def binary_jury(accuracy: dict[str, tuple[float, float]], count: int, seed: int):

@@ -110,17 +110,6 @@ def accuracy(pairs: list[tuple[float, float]]) -> float | None:
     return sum(wins) / len(wins) if wins else None
 
 
-def spearman(pairs: list[tuple[float, float]]) -> float | None:
-    """Pearson's r of the ranks, each the mean of the places that equal values share."""
-    ranks = [
-        [sum(other < value for other in side) + sum(other == value for other in side) / 2 for value in side]
-        for side in zip(*pairs, strict=True)
-    ]
-    if len({value for _, value in pairs}) < 2:
-        return None
-    return pearson(list(zip(*ranks, strict=True))) or 0.0
-
-
 def first(pairs: list[tuple[float, float]]) -> float | None:
     values = [value for _, value in pairs]
     if len(set(values)) < 2:
@@ -134,7 +123,6 @@ def first(pairs: list[tuple[float, float]]) -> float | None:
 def test_within_groups_every_statistic_is_the_mean_of_its_definition(groups: Groups) -> None:
     got = agreement_of_pairs(groups, "reference")
     assert same(got.pair_accuracy.value, mean_of([accuracy(pairs) for pairs in groups]))
-    assert same(got.spearman.value, mean_of([spearman(pairs) for pairs in groups]))
     assert same(got.top_1.value, mean_of([first(pairs) for pairs in groups]))
     assert got.members == sum(map(len, groups))
 
@@ -154,7 +142,6 @@ def test_a_judge_that_ties_what_differs_has_no_agreement_and_a_group_without_an_
     pairs, expected = RANKED[case]
     got = agreement_of_pairs([pairs], "reference")
     assert same(got.tau.value, expected)
-    assert same(got.spearman.value, expected)
     assert same(mean_kendall_tau([pairs, pairs]), expected)
 
 

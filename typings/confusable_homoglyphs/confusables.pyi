@@ -1,0 +1,1 @@
+confusables_data: dict[str, list[dict[str, str]]]
