@@ -7,17 +7,21 @@ the step is left out.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from gavel.judge.audit.agreement import kendall_tau, score_pairs
 from gavel.judge.audit.bias import flips, length_sums, slope_sums, ties
 from gavel.judge.audit.votes import judge_calls
-from gavel.judge.stats import characters_written
+from gavel.judge.stats import characters_written, expected_scores
 from gavel.scenarios.group import TrajectoryGroup
 
 PREFIX = "health/"
 _TRUTH = "success"
+_RESIDUE = 1e-12
+_NOTHING = 0.01
+"""An explained share of the variance, or a fall, that is none."""
 
 
 def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -27,7 +31,7 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     tie_rate, flip_rate, position_slope: as in `BiasReport`. order_agreement: mean of the groups' own.
     length_correlation: Pearson's r of score and log characters, each less its group's mean; characters: mean that an
     agent wrote. success_tau: mean within-group Kendall tau-b of score and success; success_gap: mean score less mean
-    success.
+    success. With states, also the figures of `states_health`.
     """
     judged = [group for group in groups if group.judgement is not None]
     members = [member for group in judged for member in group]
@@ -50,7 +54,45 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     if known:
         found["success_tau"] = _mean([kendall_tau(of_group) for of_group in pairs if of_group])
         found["success_gap"] = fmean(score - truth for score, truth in known)
-    return {f"{PREFIX}{name}": value for name, value in found.items() if value is not None}
+    return {f"{PREFIX}{name}": value for name, value in found.items() if value is not None} | states_health(judged)
+
+
+def states_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """How well states before the last turn predict the scores (`expected_scores`); empty without such states.
+
+    states_explained: 1 - Σ (score - state)² / Σ (score - group's mean)², below 0 where the states are further from the
+    scores than the group's mean is. states_correlation: Pearson's r of both, each less its group's mean. states_fall:
+    mean largest fall from one turn to the next, of members below their group's mean. states_lost: share of the votes
+    whose states cannot be used.
+    """
+    xx = yy = xy = wrong = 0.0
+    falls: list[float] = []
+    votes: list[bool] = []
+    for group in groups:
+        judged = [each.judgement for each in group if each.judgement and each.judgement.score is not None]
+        if not any(each.states for each in judged):
+            continue
+        votes += [not vote.states for each in judged for vote in each.votes]
+        scores = [each.score or 0.0 for each in judged]
+        mean = fmean(scores)
+        for score, own in zip(scores, expected_scores(scores, [each.states for each in judged]), strict=True):
+            xx += math.fsum((state - mean) ** 2 for state in own)
+            xy += math.fsum((state - mean) * (score - mean) for state in own)
+            yy += len(own) * (score - mean) ** 2
+            wrong += math.fsum((score - state) ** 2 for state in own)
+            if own and score < mean:
+                falls.append(max(before - after for before, after in pairwise([mean, *own])))
+    found = {f"{PREFIX}states_lost": fmean(votes)} if votes else {}
+    if yy > _RESIDUE:
+        found[f"{PREFIX}states_explained"] = 1 - wrong / yy
+        found[f"{PREFIX}states_correlation"] = xy / math.sqrt(xx * yy) if xx > _RESIDUE else 0.0
+    return found | ({f"{PREFIX}states_fall": fmean(falls)} if falls else {})
+
+
+def states_mislead(figures: Mapping[str, float]) -> bool:
+    """Whether the states of `states_health` say less of the scores than the group's mean does, or fall nowhere."""
+    explained, fall = figures.get(f"{PREFIX}states_explained", 1.0), figures.get(f"{PREFIX}states_fall", 1.0)
+    return explained <= _NOTHING or fall <= _NOTHING
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

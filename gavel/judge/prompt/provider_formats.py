@@ -74,7 +74,7 @@ Event = TextEvent | ToolCallEvent
 
 
 def turn_starts(events: Iterable[Event]) -> list[int]:
-    """Indices of the events with which the agent's turns begin. A turn is one message of it with the calls beside it."""
+    """Indices of the events with which the agent's turns begin; a turn is one message with the calls beside it."""
     found: list[int] = []
     has_said = False
     for at, event in enumerate(events):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, variance
 
+from gavel.judge.stats import expected_scores
 from gavel.trainer.config import AdvantageKind
 from gavel.trainer.data.left_out import LeftOut
 
@@ -120,23 +121,6 @@ def credit(gains: Sequence[float], later: float, earlier: float = 0.0) -> list[f
     return [a + b - gain for a, b, gain in zip(ahead, behind, gains, strict=True)]
 
 
-def values_before_the_end(scores: Sequence[float], states: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The states of a group's members after each turn but the last, on the scale of the scores: each turn's less their
-    mean, plus the mean score of the members that went on there. A turn of one member has the shift of the turn before.
-
-    So a judge that expects too much of everybody, or at the beginning, pays no turn for it. `states` may be empty.
-    """
-    values: list[list[float]] = [[] for _ in scores]
-    shift = 0.0
-    for turn in range(max(map(len, states), default=0)):
-        there = [number for number, own in enumerate(states) if turn < len(own) - 1]
-        if len(there) > 1:
-            shift = math.fsum(scores[number] - states[number][turn] for number in there) / len(there)
-        for number in there:
-            values[number].append(states[number][turn] + shift)
-    return values
-
-
 def critic_advantages(
     scores: Sequence[float], states: Sequence[Sequence[float]], gae_lambda: float
 ) -> list[list[float]]:
@@ -148,7 +132,7 @@ def critic_advantages(
     """
     mean = math.fsum(scores) / len(scores)
     found: list[list[float]] = []
-    for score, own, given in zip(scores, values_before_the_end(scores, states), states, strict=True):
+    for score, own, given in zip(scores, expected_scores(scores, states), states, strict=True):
         path = [mean, *own, score]
         gains = [after - before for before, after in pairwise(path)] if given else []
         found.append(credit(gains, gae_lambda, gae_lambda))
