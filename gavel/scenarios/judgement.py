@@ -4,7 +4,6 @@ A score is a number only when a judge gave it. Every failure is a status with a 
 as a low score.
 """
 
-from itertools import pairwise
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -59,21 +58,15 @@ class Judgement(BaseModel):
     much more or less than its own score each expected there. Empty without states."""
     states_standard_errors: list[float] = Field(default_factory=list[float])
     """Standard error of each state over the votes; empty with fewer than two votes."""
+    largest_fall: int | None = None
+    """Of a member below its group's mean: index of the turn after which the judge expected the most less than before.
+    Before the first turn that is the mean. None without states."""
     votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
     """Found in the trajectory by rules: "empty", "contentless", "addresses the judge", "a tool's output addresses the
     judge" or "unseen content". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
-
-    @property
-    def largest_fall(self) -> int | None:
-        """Index of the turn after which the judge expected the most less than before it; None where it never did.
-
-        What it expected before the first turn is not known: the first turn is none that it can fall at.
-        """
-        falls = [before - after for before, after in pairwise(self.states)]
-        return falls.index(max(falls)) + 1 if falls and max(falls) > 0 else None
 
 
 class GroupJudgement(BaseModel):

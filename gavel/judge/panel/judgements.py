@@ -7,7 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
+from statistics import fmean
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
@@ -155,6 +156,12 @@ def judge_members(
             _expect(judgement, group.turns(number), ballots)
         for copies, index in enumerate(member.indices):
             judgements[index] = judgement.model_copy(deep=True) if copies else judgement
+    scored = [judgement for judgement in judgements if judgement.score is not None]
+    mean = fmean(judgement.score or 0.0 for judgement in scored) if scored else 0.0
+    for judgement in scored:
+        if judgement.states and (judgement.score or 0.0) < mean:
+            falls = [before - after for before, after in pairwise([mean, *judgement.states])]
+            judgement.largest_fall = falls.index(max(falls))
     return judgements
 
 
