@@ -46,22 +46,21 @@ def test_a_turn_is_a_message_with_the_calls_beside_it(events, starts):
 
 
 def test_turns_are_numbered_through_what_members_share_and_read_back_the_same():
-    long = "look " * 40
+    long, turn = "look " * 40, re.compile(r"^.\w+ turn (\d+)$", re.MULTILINE)
     members = [GOOD, HASTY, WRONG, desk("refund", ending=long), desk("refund", "deny", ending=long)]
     for seed in range(5):
         whole = canonicalize(dict(enumerate(members)))
         markers = draw_markers(whole, Random(seed))
         order = Random(seed).sample(range(len(members)), len(members))
-        numbered, plain = (
-            Transcripts(whole, markers, turns=turns).parts(order).joined(order) for turns in (True, False)
-        )
+        parts = [Transcripts(whole, markers, turns=turns).parts(order) for turns in (True, False)]
+        numbered, plain = (each.joined(order) for each in parts)
         assert marks_turns(numbered)
         assert not marks_turns(plain)
         assert read_transcripts(numbered) == read_transcripts(plain)
-        assert plain == "\n".join(line for line in numbered.split("\n") if not re.search(r"^.\w+ turn \d+$", line))
+        assert plain == "\n".join(line for line in numbered.split("\n") if not turn.search(line))
         for number, member in enumerate(whole.members):
             assert whole.turns(number) == len(list(members[member.indices[0]].choices()))
-            own = [int(found) for found in re.findall(r"^.\w+ turn (\d+)$", parts[0].members[number], re.M)]
+            own = [int(found) for found in turn.findall(parts[0].members[number])]
             assert own == list(range(whole.turns(number) - len(own) + 1, whole.turns(number) + 1))
 
 
