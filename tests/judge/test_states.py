@@ -17,6 +17,7 @@ from gavel.judge.prompt.fenced_transcript import Transcripts, draw_markers, mark
 from gavel.judge.prompt.provider_formats import TextEvent, ToolCallEvent, turn_starts
 from gavel.judge.reply.verdict import read_scores, read_verdict
 from gavel.judge.rubric import Criterion, Rubric
+from gavel.reports.transcript import transcribe
 from gavel.scenarios.group import TrajectoryGroup
 from tests.judge.groups import OPENING, choice, desk, saying
 
@@ -225,3 +226,10 @@ def test_distorted_states_have_the_correlation_bias_and_leak_that_are_set(kept):
     assert fmean(own[0] for own in biased.values()) == pytest.approx(expected)
     with pytest.raises(JudgeError, match="state_correlation"):
         Bias(state_correlation=1.5)
+
+
+async def test_a_transcript_shows_the_states_and_where_it_fell():
+    judged = await Judge("stand-in", rubric=RULES, states=True).score(group(GOOD, WRONG))
+    shown = [[(first.state, first.fell) for first, *_ in transcribe(each)[0].rounds] for each in judged]
+    assert [[state for state, _ in each] for each in shown] == [each.judgement.states for each in judged]
+    assert [[fell for _, fell in each] for each in shown] == [[False] * 4, [False, False, True, False]]

@@ -33,38 +33,21 @@ def test_credit_is_the_sum_written_out(gains, later, earlier):
     assert credit(gains, later, earlier) == pytest.approx(expected, abs=1e-9)
 
 
-@st.composite
-def judged_groups(draw):
-    """Scores of a group, and states of its members: any numbers, of any lengths, or none."""
-    size = draw(st.integers(2, 5))
-    scores = draw(st.lists(SHARE, min_size=size, max_size=size))
-    states = draw(st.lists(st.lists(SHARE, max_size=5), min_size=size, max_size=size))
-    return scores, states
-
-
-@given(judged_groups())
-def test_gains_sum_to_the_group_relative_advantage(group):
-    scores, states = group
-    for score, own, gains in zip(scores, states, critic_advantages(scores, states, 0.0), strict=True):
-        assert len(gains) == len(own)
-        if own:
-            assert sum(gains) == pytest.approx(score - fmean(scores), abs=1e-9)
-
-
-@given(judged_groups())
-def test_at_lambda_1_all_turns_have_the_group_relative_advantage_whatever_the_states(group):
-    scores, states = group
-    for score, paid in zip(scores, critic_advantages(scores, states, 1.0), strict=True):
-        assert paid == pytest.approx([score - fmean(scores)] * len(paid), abs=1e-9)
+@given(st.lists(st.tuples(SHARE, st.lists(SHARE, max_size=5)), min_size=2, max_size=5))
+def test_whatever_the_states_gains_sum_to_the_group_relative_advantage_and_lambda_1_pays_it_to_each_turn(group):
+    scores, states = zip(*group, strict=True)
+    gains, alike = critic_advantages(scores, states, 0.0), critic_advantages(scores, states, 1.0)
+    for score, own, gained, paid in zip(scores, states, gains, alike, strict=True):
+        assert len(gained) == len(paid) == len(own)
+        assert [sum(gained)] * len(own) == pytest.approx([score - fmean(scores)] * len(own), abs=1e-9)
+        assert paid == pytest.approx([score - fmean(scores)] * len(own), abs=1e-9)
 
 
 def test_a_group_paid_by_hand():
     """The first member fails at its second turn, and the judge sees it; it expects .1 too much of both at first."""
-    paid = critic_advantages([0.0, 1.0], [[0.6, 0.0, 0.0], [0.6, 1.0, 1.0]], 0.0)
-    assert paid[0] == pytest.approx([0.0, -0.5, 0.0])
-    assert paid[1] == pytest.approx([0.0, 0.5, 0.0])
-    half = critic_advantages([0.0, 1.0], [[0.6, 0.0, 0.0], [0.6, 1.0, 1.0]], 0.5)
-    assert half[0] == pytest.approx([-0.25, -0.5, -0.25])
+    states = [[0.6, 0.0, 0.0], [0.6, 1.0, 1.0]]
+    assert critic_advantages([0.0, 1.0], states, 0.0)[0] == pytest.approx([0.0, -0.5, 0.0])
+    assert critic_advantages([0.0, 1.0], states, 0.5)[0] == pytest.approx([-0.25, -0.5, -0.25])
 
 
 # --- a decision process small enough to be enumerated -----------------------------------------------------------------
@@ -180,22 +163,16 @@ def test_states_that_mislead_are_not_used_in_that_step():
     assert [value for each in batch.sequences for value in each.advantages] == pytest.approx([-0.5] * 6 + [0.5] * 6)
 
 
-def test_a_member_without_states_has_one_advantage_and_is_counted():
+def test_members_without_states_and_further_conversations_have_one_advantage_and_examples_take_no_credit():
     without = [member([], 0.0), member([0.5, 0.5], 0.0)]  # none, and too few
-    batch = make_batch([TrajectoryGroup([*SEEN, *without])], TrainConfig(advantage="critic"), Letters())
-    assert batch.critic["critic/stateless"] == 0.5
-    assert [each.advantages for each in batch.sequences[2:]] == [[], []]
-
-
-def test_a_turn_that_was_not_sampled_and_a_further_conversation_take_no_credit():
-    own = member([0.5, 0.0, 0.0], 0.0)
+    own = member([0.9, 0.5, 0.0, 0.0], 0.0)
     own.messages_and_choices.insert(0, {"role": "assistant", "content": "an example"})
-    own.judgement.states = [0.9, 0.5, 0.0, 0.0]
     own.additional_histories = [History(messages_and_choices=[sampled_turn([7], [7])])]
+    batch = make_batch([TrajectoryGroup([own, SEEN[1], *without])], TrainConfig(advantage="critic"), Letters())
+    assert batch.critic["critic/stateless"] == 0.5
+    assert [each.advantages for each in batch.sequences[3:]] == [[], []]
+    assert batch.sequences[1].advantages == pytest.approx([-0.25])
     assert critic_credit([own, SEEN[1]], 0.0)[0] == pytest.approx({0: 0.0, 1: -0.5, 2: 0.0})
-    groups = [TrajectoryGroup([own, SEEN[1]])]
-    batch = make_batch(groups, TrainConfig(advantage="critic", gae_lambda=0.0), Letters())
-    assert batch.sequences[1].advantages == pytest.approx([-0.5])
 
 
 @pytest.mark.parametrize("settings", [{"normalize_over_batch": True}, {"kl_in_reward": 0.1}, {"step_advantages": True}])
