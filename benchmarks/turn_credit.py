@@ -1,7 +1,7 @@
 """Does credit for single turns help? Training with `advantage="critic"` beside training without, and where it stops.
 
     OMP_NUM_THREADS=1 python benchmarks/turn_credit.py desks --scenario returns_desk --seeds 0 1 2 3 4
-    python benchmarks/turn_credit.py chain                   episodes of 2 to 32 turns, exact, in a minute
+    python benchmarks/turn_credit.py chain                   episodes of 2 to 64 turns, in a minute
     python benchmarks/turn_credit.py tokens                  what states add to a judge's reply
 
 desks: the embedded policy learns from the judge `stand-in`, with as many calls in every leg. A leg is `mean`, or a
@@ -104,7 +104,7 @@ def steps_to(successes: Sequence[float], level: float = LEVEL) -> int | None:
     return next((end for end in ends if fmean(successes[end - WINDOW : end]) >= level), None)
 
 
-def chain(turns: int, leg: str, seed: int, *, group: int = 8, steps: int = 400, rate: float = 0.5) -> int:
+def chain(turns: int, leg: str, seed: int, *, group: int = 8, steps: int = 400, rate: float = 0.15) -> int:
     """Steps until the right action at the one turn that matters has probability .85; `steps` where it never has.
 
     The rate is that of a normalized gradient, as Adam's is: so no leg gains by larger advantages alone.
@@ -147,15 +147,58 @@ def advantages(kind: str, scores: list[float], states: list[list[float]]) -> lis
     return critic_advantages(scores, states, float(kind))
 
 
-def run_chain(seeds: int) -> None:
-    legs = ("mean", "0.9", "0.5", "0", "one-sided", "0.5,noisy", "0,noisy", "0.5,leak", "0,leak", "one-sided,leak")
-    print("turns  " + "  ".join(f"{leg:>15}" for leg in legs))
-    for turns in (2, 4, 8, 16, 32):
+LEGS = ("mean", "0.9", "0.5", "0", "one-sided", "0.5,noisy", "0,noisy", "0.5,leak", "0,leak", "one-sided,leak")
+LENGTHS = (2, 4, 8, 16, 32, 64)
+
+
+def run_chain(seeds: int, file: Path | None) -> None:
+    print("turns  " + "  ".join(f"{leg:>15}" for leg in LEGS))
+    means: dict[str, list[float]] = {leg: [] for leg in LEGS}
+    for turns in LENGTHS:
         cells: list[str] = []
-        for leg in legs:
+        for leg in LEGS:
             found = [float(chain(turns, leg, seed)) for seed in range(seeds)]
+            means[leg].append(fmean(found))
             cells.append(f"{fmean(found):8.1f} ± {stdev(found) / math.sqrt(seeds):4.1f}")
         print(f"{turns:>5}  " + "  ".join(cells), flush=True)
+    if file is not None:
+        file.write_text(chart(means), encoding="utf-8")
+
+
+DRAWN = {
+    "mean": ("#888", "without (mean)"),
+    "one-sided,leak": ("#c60", "score less the state before, leaking"),
+    "0.9": ("#6ab", "critic, λ = .9"),
+    "0.5,leak": ("#37b", "critic, λ = .5, leaking"),
+    "0.5": ("#025", "critic, λ = .5"),
+}
+
+
+def chart(means: Mapping[str, Sequence[float]]) -> str:
+    """Steps over turns, both on logarithmic scales, as SVG."""
+    top = max(max(means[leg]) for leg in DRAWN)
+    low = min(min(means[leg]) for leg in DRAWN)
+
+    def place(turns: int, steps: float) -> tuple[float, float]:
+        across = (math.log(turns) - math.log(LENGTHS[0])) / (math.log(LENGTHS[-1]) - math.log(LENGTHS[0]))
+        return 50 + 330 * across, 210 - 185 * (math.log(steps) - math.log(low)) / (math.log(top) - math.log(low))
+
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 260" font-family="sans-serif" font-size="12">',
+        '<rect width="660" height="260" fill="#fff"/>',
+        '<text x="50" y="252">turns of an episode, of which one decides</text>',
+        '<text x="8" y="14">steps until that turn is right with probability .85</text>',
+    ]
+    parts += [f'<text x="{place(turns, low)[0]:.0f}" y="232" text-anchor="middle">{turns}</text>' for turns in LENGTHS]
+    parts += [f'<text x="40" y="{place(2, s)[1] + 4:.0f}" text-anchor="end">{s:.0f}</text>' for s in (low, top)]
+    for leg, (colour, name) in DRAWN.items():
+        points = [place(turns, steps) for turns, steps in zip(LENGTHS, means[leg], strict=True)]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    for row, leg in enumerate(sorted(DRAWN, key=lambda leg: -means[leg][-1])):
+        colour, name = DRAWN[leg]
+        parts.append(f'<text x="395" y="{40 + 40 * row}" fill="{colour}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
 
 
 async def run_tokens() -> None:
@@ -176,9 +219,11 @@ async def run_tokens() -> None:
         for states in (False, True):
             await Judge(keep, rubric=scenario.rubric, orders=1, states=states).score(TrajectoryGroup(group))
         without, within = map(count_tokens, kept)
-        turns = fmean(len(list(each.messages())) for each in group)
-        print(f"{name}: {without} tokens for {len(group)} members, {within} with states ({within / without - 1:+.1%})")
-        assert turns
+        turns = sum(message["role"] == "assistant" for each in group for message in each.messages())
+        print(
+            f"{name}: {without} tokens for {len(group)} members of {turns} turns, {within} with states "
+            f"({within / without - 1:+.1%}, {(within - without) / turns:.1f} a turn)"
+        )
 
 
 def main() -> None:
@@ -188,9 +233,10 @@ def main() -> None:
     parser.add_argument("--legs", nargs="+", default=["mean", "0.5"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--chart", type=Path, help="SVG of the chain's curves")
     options = parser.parse_args()
     if options.part == "chain":
-        return run_chain(40)
+        return run_chain(40, options.chart)
     if options.part == "tokens":
         return asyncio.run(run_tokens())
     for seed in options.seeds:
