@@ -191,7 +191,7 @@ def chart(means: Mapping[str, Sequence[float]]) -> str:
     ]
     parts += [f'<text x="{place(turns, low)[0]:.0f}" y="232" text-anchor="middle">{turns}</text>' for turns in LENGTHS]
     parts += [f'<text x="40" y="{place(2, s)[1] + 4:.0f}" text-anchor="end">{s:.0f}</text>' for s in (low, top)]
-    for leg, (colour, name) in DRAWN.items():
+    for leg, (colour, _) in DRAWN.items():
         points = [place(turns, steps) for turns, steps in zip(LENGTHS, means[leg], strict=True)]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')

@@ -70,11 +70,12 @@ def states_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     votes: list[bool] = []
     for group in groups:
         judged = [each.judgement for each in group if each.judgement and each.judgement.score is not None]
-        if not any(each.states for each in judged):
+        asked = group.judgement is not None and (group.judgement.settings or {}).get("states")
+        if not asked and not any(each.states for each in judged):
             continue
         votes += [not vote.states for each in judged for vote in each.votes]
         scores = [each.score or 0.0 for each in judged]
-        mean = fmean(scores)
+        mean = fmean(scores or [0.0])
         for score, own in zip(scores, expected_scores(scores, [each.states for each in judged]), strict=True):
             xx += math.fsum((state - mean) ** 2 for state in own)
             xy += math.fsum((state - mean) * (score - mean) for state in own)

@@ -214,7 +214,9 @@ def _expect(judgement: Judgement, turns: int, ballots: Sequence[Ballot]) -> None
     what a position adds to both is in neither.
     """
     weight_of = {ballot.order: ballot.weight for ballot in ballots}
-    votes = [vote for vote in judgement.votes if len(vote.states) == turns]
+    for vote in judgement.votes:
+        vote.states = vote.states if len(vote.states) == turns else []  # some turns were left out of a long prompt
+    votes = [vote for vote in judgement.votes if vote.states]
     if judgement.score is None or not votes:
         return
     weights = [weight_of[vote.order] for vote in votes]
