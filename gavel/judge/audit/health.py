@@ -14,14 +14,14 @@ from statistics import fmean
 from gavel.judge.audit.agreement import kendall_tau, score_pairs
 from gavel.judge.audit.bias import flips, length_sums, slope_sums, ties
 from gavel.judge.audit.votes import judge_calls
-from gavel.judge.stats import characters_written, expected_scores
+from gavel.judge.stats import characters_written
 from gavel.scenarios.group import TrajectoryGroup
 
 PREFIX = "health/"
 _TRUTH = "success"
 _RESIDUE = 1e-12
-_NOTHING = 0.01
-"""An explained share of the variance, or a fall, that is none."""
+_NOTHING, _WEAK = 0.01, 0.35
+"""An explained share of the variance, or a fall, that is none; a correlation that is too low to pay turns by."""
 
 
 def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -58,14 +58,14 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
 
 
 def states_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """How well states before the last turn predict the scores (`expected_scores`); empty without such states.
+    """How well states before the last turn predict the scores; empty without such states.
 
-    states_explained: 1 - Σ (score - state)² / Σ (score - group's mean)², below 0 where the states are further from the
-    scores than the group's mean is. states_correlation: Pearson's r of both, each less its group's mean. states_fall:
-    mean largest fall from one turn to the next, of members below their group's mean. states_lost: share of the votes
-    whose states cannot be used.
+    Both are taken at each turn less their means over the members that went on there, so that how long attempts last
+    explains nothing. states_explained: 1 - Σ (score - state)² / Σ score², below 0 where a state is further from the
+    score than that mean is. states_correlation: Pearson's r. states_fall: mean largest fall from one turn to the next,
+    of members below their group's mean. states_lost: share of the votes whose states cannot be used.
     """
-    xx = yy = xy = wrong = 0.0
+    xx = yy = xy = 0.0
     falls: list[float] = []
     votes: list[bool] = []
     for group in groups:
@@ -75,25 +75,27 @@ def states_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
             continue
         votes += [not vote.states for each in judged for vote in each.votes]
         scores = [each.score or 0.0 for each in judged]
-        mean = fmean(scores or [0.0])
-        for score, own in zip(scores, expected_scores(scores, [each.states for each in judged]), strict=True):
-            xx += math.fsum((state - mean) ** 2 for state in own)
-            xy += math.fsum((state - mean) * (score - mean) for state in own)
-            yy += len(own) * (score - mean) ** 2
-            wrong += math.fsum((score - state) ** 2 for state in own)
-            if own and score < mean:
-                falls.append(max(before - after for before, after in pairwise([mean, *own])))
+        paths = [[0.0] for _ in judged]
+        for turn in range(max((len(each.states) for each in judged), default=0)):
+            there = [number for number, each in enumerate(judged) if turn < len(each.states) - 1]
+            states, ends = [judged[number].states[turn] for number in there], [scores[number] for number in there]
+            for number, state, end in zip(there, states, ends, strict=True):
+                x, y = state - fmean(states), end - fmean(ends)
+                xx, yy, xy = xx + x * x, yy + y * y, xy + x * y
+                paths[number].append(x)
+        below = [path for path, score in zip(paths, scores, strict=True) if len(path) > 1 and score < fmean(scores)]
+        falls += [max(before - after for before, after in pairwise(path)) for path in below]
     found = {f"{PREFIX}states_lost": fmean(votes)} if votes else {}
     if yy > _RESIDUE:
-        found[f"{PREFIX}states_explained"] = 1 - wrong / yy
+        found[f"{PREFIX}states_explained"] = (2 * xy - xx) / yy
         found[f"{PREFIX}states_correlation"] = xy / math.sqrt(xx * yy) if xx > _RESIDUE else 0.0
     return found | ({f"{PREFIX}states_fall": fmean(falls)} if falls else {})
 
 
 def states_mislead(figures: Mapping[str, float]) -> bool:
-    """Whether the states of `states_health` say less of the scores than the group's mean does, or fall nowhere."""
-    explained, fall = figures.get(f"{PREFIX}states_explained", 1.0), figures.get(f"{PREFIX}states_fall", 1.0)
-    return explained <= _NOTHING or fall <= _NOTHING
+    """Whether the states of `states_health` say next to nothing of the scores, or fall nowhere."""
+    least = {"states_explained": _NOTHING, "states_fall": _NOTHING, "states_correlation": _WEAK}
+    return any(figures.get(f"{PREFIX}{name}", 1.0) <= bound for name, bound in least.items())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

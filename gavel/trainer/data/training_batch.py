@@ -393,15 +393,15 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
                 batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1
+            steps = turns[number] if turns else []
+            own = credited[number] if credited else {}
             batch.sequences += [
                 TrainedSequence(
                     tokens,
                     advantage,
                     batch.groups,
                     token_rewards(trajectory, tokens) if has_value_head else (),
-                    _own_advantages(
-                        trajectory, tokens, advantage, turns and turns[number], credited and credited[number]
-                    ),
+                    _own_advantages(trajectory, tokens, advantage, steps, own),
                 )
                 for tokens in found
             ]
@@ -431,16 +431,16 @@ def _own_advantages(
     trajectory: Trajectory,
     tokens: TokenSequence,
     advantage: float,
-    turns: Sequence[float],
+    steps: Sequence[float],
     credited: Mapping[int, float],
 ) -> list[float]:
-    """Of each trained token, where they differ; empty where all have `advantage`. `turns`: those of its turns, of which
+    """Of each trained token, where they differ; empty where all have `advantage`. `steps`: those of its turns, of which
     a token gets its own's and later ones' too. `credited`: what its turns have in place of `advantage`."""
     if gives_advantages(trajectory):
         return given_advantages(trajectory, tokens)
     if credited:
         return _on_tokens({number: credited.get(number, advantage) for number in tokens.turn_ends}, tokens)
-    return token_advantages(advantage, turns, tokens) if turns else []
+    return token_advantages(advantage, steps, tokens) if steps else []
 
 
 _STEPS_UNUSED = "step_rewards of trajectories are not trained on: set step_advantages=True or loss=Ppo() in TrainConfig"
