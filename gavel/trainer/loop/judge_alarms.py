@@ -203,8 +203,10 @@ def _leans(history: Rows) -> bool:
 
 
 def _misled(rows: Rows) -> bool:
-    """Whether the states misled at every step of a window, as far as they are known at all."""
-    return len(rows) == WINDOW and all(f"{PREFIX}states_explained" in row and states_mislead(row) for row in rows)
+    """Whether the states misled over a window: a step's figures vary much by chance."""
+    names = [f"{PREFIX}states_{name}" for name in ("explained", "correlation", "fall")]
+    known = {name: values for name in names if (values := _series(rows, name))}
+    return len(rows) == WINDOW and names[0] in known and states_mislead({n: fmean(v) for n, v in known.items()})
 
 
 def _forgot(history: Rows) -> bool:

@@ -216,6 +216,13 @@ def test_states_that_do_not_predict_the_scores_raise_an_alarm(bias, misleads):
     assert (JudgeAlarm.STATES in alarms) is misleads
 
 
+def test_the_alarm_goes_by_the_mean_of_a_window_since_a_step_may_pass_by_chance():
+    measured = [(-0.049, 0.181), (0.145, 0.381), (-0.035, 0.123), (0.292, 0.569), (0.065, 0.276)]  # of correlation .3
+    rows = [{"judge_score": 0.45, "health/states_explained": e, "health/states_correlation": r} for e, r in measured]
+    assert not all(map(states_mislead, rows))
+    assert JudgeAlarm.STATES in judge_alarms(rows)
+
+
 def test_states_that_never_fall_before_the_end_mislead_and_no_states_do_not():
     constant = [TrajectoryGroup([member([0.5, 0.5, score], score) for score in (0.0, 0.4, 1.0)])]
     assert states_mislead(states_health(constant))
