@@ -34,6 +34,7 @@ from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.llm.types import Message, Reply, text_of
+from gavel.reports.transcript import shortened, transcribe
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -221,6 +222,11 @@ def _print_judgement(console: Console, judged: TrajectoryGroup) -> None:
         say(console, f"episode {number}: {episode.reward:.2f}{error}  {own_explanation(judged, episode)}")
         for flag in said.flags if said else ():
             say(console, f"  flag: {flag}", "yellow")
+        for turn, (first, *_) in enumerate(transcribe(episode)[0].rounds, 1):
+            if first.state is not None:
+                did = shortened(" ".join([*map(str, first.calls), first.text]))
+                fell = "  the largest fall" if first.fell else ""
+                say(console, f"  after turn {turn} {first.state:.2f}  {did}{fell}", "yellow" if fell else "")
     for warning in judged.judgement.warnings if judged.judgement else ():
         say(console, f"warning: {warning}", "yellow")
 

@@ -229,6 +229,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("models", "--judge"),
     Flag("rubric", "--rubric"),
     Flag("orders", "--orders"),
+    Flag("states", "--states"),
     Flag("mode", "--mode"),
     Flag("unseen", "--unseen"),
     Flag("alone", "--alone"),

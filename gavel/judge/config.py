@@ -70,6 +70,10 @@ class JudgeConfig(Constructed):
     orders: int = Field(default=2, ge=1)
     """Orders in which the judge sees a group (in pairwise mode: each pair). Above 10 members it sees blocks of at most
     8, and each member at least twice; pairwise compares a member with 8 others, or with all where they are fewer."""
+    states: bool = False
+    """Whether a reply also says, for each turn of each member, which score was to be expected then: a few tokens a
+    turn. Where attempts fail shows in `gavel check` and `gavel view`, and `TrainConfig(advantage="critic")` learns from
+    it."""
     quorum: float = Field(default=0.0, ge=0, le=1)
     """Share of the jury's weight that must have voted for a member; below it the member is unscored."""
     caps: dict[str, float] | None = None

@@ -77,6 +77,7 @@ class Judge:
         rubric: Rubric | str | None = None,
         mode: ModeName | None = None,
         orders: int | None = None,
+        states: bool | None = None,
         anchors: Iterable[Anchor] = (),
         alone: AlonePolicy | None = None,
         concurrency: int | None = None,
@@ -102,11 +103,11 @@ class Judge:
                 f"Give config=JudgeConfig(…), which has {', '.join(JudgeConfig.model_fields)}. What a model takes: "
                 'JudgeConfig(params={"temperature": 0.1}), or for one alone Juror(model, params=…).',
             )
-        given = {"mode": mode, "orders": orders, "alone": alone, "concurrency": concurrency, "seed": seed}
-        config = (config or JudgeConfig()).with_given(**given)
+        given = {"mode": mode, "orders": orders, "states": states, "alone": alone, "concurrency": concurrency}
+        config = (config or JudgeConfig()).with_given(**given, seed=seed)
         self.config = config
         self.anchors = check_anchors(anchors)
-        self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors))
+        self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors), states=config.states)
         self.mode = "anchored" if self.anchors and config.mode == "groupwise" else config.mode
         """Stored in the judgements: "groupwise", "anchored", "pairwise", "decisions" or "readout"."""
         self.rubric = Rubric.of(read_text_option(config.rubric or None, "rubric") if rubric is None else rubric)
@@ -187,6 +188,7 @@ class Judge:
             "content_retries": self.config.content_retries,
             "seed": self.config.seed,
             "noise_prior": self.config.noise_prior and self.config.noise_prior.model_dump(),
+            **({"states": True} if self.config.states else {}),
         }
 
     def check(self) -> None:

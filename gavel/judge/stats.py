@@ -42,6 +42,24 @@ def mean_and_error(scores: Sequence[float], weights: Sequence[float]) -> tuple[f
     return mean, math.sqrt(n / (n - 1) * squares) / total
 
 
+def expected_scores(scores: Sequence[float], states: Sequence[Sequence[float]]) -> list[list[float]]:
+    """What a group's members were to score after each turn but the last, from the judge's states of them.
+
+    At each turn the states less their mean, plus the mean score of the members that went on there; a turn of one member
+    has the shift of the turn before. So a judge that expects too much of everybody, or too much at first, is put right.
+    A member's states may be empty.
+    """
+    found: list[list[float]] = [[] for _ in scores]
+    shift = 0.0
+    for turn in range(max(map(len, states), default=0)):
+        there = [number for number, own in enumerate(states) if turn < len(own) - 1]
+        if len(there) > 1:
+            shift = math.fsum(scores[number] - states[number][turn] for number in there) / len(there)
+        for number in there:
+            found[number].append(states[number][turn] + shift)
+    return found
+
+
 def score_interval(judgement: Judgement, level: float = 0.9) -> tuple[float, float] | None:
     """The interval in which the score would lie over all orders, with probability `level`; None without an error.
 

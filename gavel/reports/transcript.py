@@ -9,7 +9,7 @@ The members of a group are shown side by side, round by round.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
@@ -63,6 +63,10 @@ class ShownTurn:
     sampled: bool = False
     cut: bool = False
     """Whether the reply ran out of tokens."""
+    state: float | None = field(default=None, compare=False)
+    """The score that the judge expected after it, where it tells states."""
+    fell: bool = field(default=False, compare=False)
+    """Whether it is the turn after which the judge expected the most less than before, of a member below the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,19 @@ class Transcript:
 def transcribe(trajectory: Trajectory) -> list[Transcript]:
     """Its histories, the main one first."""
     histories = trajectory.histories()
-    return [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
+    main, *further = [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
+    return [_with_states(main, trajectory), *further]
+
+
+def _with_states(main: Transcript, trajectory: Trajectory) -> Transcript:
+    judged = trajectory.judgement
+    if judged is None or len(judged.states) != len(main.rounds):
+        return main
+    rounds = [
+        (replace(first, state=state, fell=number == judged.largest_fall), *rest)
+        for number, ((first, *rest), state) in enumerate(zip(main.rounds, judged.states, strict=True))
+    ]
+    return replace(main, rounds=tuple(rounds))
 
 
 def title_of(trajectory: Trajectory) -> str:

@@ -30,6 +30,9 @@ class Vote(BaseModel):
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
     spread: float | None = None
     """Standard deviation of the distribution whose mean `score` is; None = the judge said the score in words."""
+    states: list[float] = Field(default_factory=list[float])
+    """The score that the judge would have expected after each turn of the main conversation, in [0, 1]; empty where
+    none were asked for, or none that can be used came."""
     reply_key: str = ""
     """Key of the reply on the cassette (its `replies.key`); empty without a cassette."""
 
@@ -50,6 +53,14 @@ class Judgement(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
+    states: list[float] = Field(default_factory=list[float])
+    """The score to be expected after each turn of the main conversation: `score`, and the mean over the votes of how
+    much more or less than its own score each expected there. Empty without states."""
+    states_standard_errors: list[float] = Field(default_factory=list[float])
+    """Standard error of each state over the votes; empty with fewer than two votes."""
+    largest_fall: int | None = None
+    """Of a member below its group's mean: index of the turn after which the judge expected the most less than before.
+    Before the first turn that is the mean. None without states."""
     votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
     """Found in the trajectory by rules: "empty", "contentless", "addresses the judge", "a tool's output addresses the

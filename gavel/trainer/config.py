@@ -76,7 +76,7 @@ class VllmSettings(Constructed):
         return self.urls if self.url is None else (self.url,)
 
 
-AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
+AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk", "critic"]
 OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -286,7 +286,11 @@ class TrainConfig(_Updates):
     advantage: AdvantageKind = "mean"
     """What of a group's scores the learner sees. mean: less the group's mean; std: that, over the standard deviation;
     rloo: less the mean of the others; rank: the order alone; shrunk: mean, the smaller the less reliable the judge's
-    votes are. See `gavel.trainer.data.advantages`."""
+    votes are; critic: mean, paid to the turns at which the judge's states rose or fell (JudgeConfig.states). See
+    `gavel.trainer.data.advantages`."""
+    gae_lambda: float = Field(default=0.5, ge=0, le=1)
+    """Of advantage='critic': how much of a gain at one turn is paid to the turn before and the turn after. 0 trusts the
+    judge's states, 1 pays all turns alike, whatever they are."""
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
     normalize_over_batch: bool = False
@@ -340,7 +344,7 @@ class TrainConfig(_Updates):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if isinstance(self.loss, Ppo):
-            for name in ("advantage", "minimal_spread", "normalize_over_batch", "step_advantages"):
+            for name in ("advantage", "gae_lambda", "minimal_spread", "normalize_over_batch", "step_advantages"):
                 if getattr(self, name) != (default := type(self).model_fields[name].default):
                     raise ValueError(
                         f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
@@ -359,8 +363,10 @@ class TrainConfig(_Updates):
                 "step_advantages needs advantage='mean' or 'std'",
             ),
             (
-                self.step_advantages and (self.normalize_over_batch or self.kl_in_reward),
-                "step_advantages goes with neither normalize_over_batch nor kl_in_reward: leave one out",
+                (self.step_advantages or self.advantage == "critic")
+                and (self.normalize_over_batch or self.kl_in_reward),
+                f"{'step_advantages' if self.step_advantages else 'critic'} goes with neither normalize_over_batch nor "
+                "kl_in_reward: leave one out",
             ),
             (
                 self.top_entropy < 1 and isinstance(self.loss, Gspo),

@@ -7,7 +7,8 @@ the step is left out.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from gavel.judge.audit.agreement import kendall_tau, score_pairs
@@ -18,6 +19,9 @@ from gavel.scenarios.group import TrajectoryGroup
 
 PREFIX = "health/"
 _TRUTH = "success"
+_RESIDUE = 1e-12
+_NOTHING, _WEAK = 0.01, 0.35
+"""An explained share of the variance, or a fall, that is none; a correlation that is too low to pay turns by."""
 
 
 def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -27,7 +31,7 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     tie_rate, flip_rate, position_slope: as in `BiasReport`. order_agreement: mean of the groups' own.
     length_correlation: Pearson's r of score and log characters, each less its group's mean; characters: mean that an
     agent wrote. success_tau: mean within-group Kendall tau-b of score and success; success_gap: mean score less mean
-    success.
+    success. With states, also the figures of `states_health`.
     """
     judged = [group for group in groups if group.judgement is not None]
     members = [member for group in judged for member in group]
@@ -50,7 +54,48 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     if known:
         found["success_tau"] = _mean([kendall_tau(of_group) for of_group in pairs if of_group])
         found["success_gap"] = fmean(score - truth for score, truth in known)
-    return {f"{PREFIX}{name}": value for name, value in found.items() if value is not None}
+    return {f"{PREFIX}{name}": value for name, value in found.items() if value is not None} | states_health(judged)
+
+
+def states_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """How well states before the last turn predict the scores; empty without such states.
+
+    Both are taken at each turn less their means over the members that went on there, so that how long attempts last
+    explains nothing. states_explained: 1 - Σ (score - state)² / Σ score², below 0 where a state is further from the
+    score than that mean is. states_correlation: Pearson's r. states_fall: mean largest fall from one turn to the next,
+    of members below their group's mean. states_lost: share of the votes whose states cannot be used.
+    """
+    xx = yy = xy = 0.0
+    falls: list[float] = []
+    votes: list[bool] = []
+    for group in groups:
+        judged = [each.judgement for each in group if each.judgement and each.judgement.score is not None]
+        asked = group.judgement is not None and (group.judgement.settings or {}).get("states")
+        if not asked and not any(each.states for each in judged):
+            continue
+        votes += [not vote.states for each in judged for vote in each.votes]
+        scores = [each.score or 0.0 for each in judged]
+        paths = [[0.0] for _ in judged]
+        for turn in range(max((len(each.states) for each in judged), default=0)):
+            there = [number for number, each in enumerate(judged) if turn < len(each.states) - 1]
+            states, ends = [judged[number].states[turn] for number in there], [scores[number] for number in there]
+            for number, state, end in zip(there, states, ends, strict=True):
+                x, y = state - fmean(states), end - fmean(ends)
+                xx, yy, xy = xx + x * x, yy + y * y, xy + x * y
+                paths[number].append(x)
+        below = [path for path, score in zip(paths, scores, strict=True) if len(path) > 1 and score < fmean(scores)]
+        falls += [max(before - after for before, after in pairwise(path)) for path in below]
+    found = {f"{PREFIX}states_lost": fmean(votes)} if votes else {}
+    if yy > _RESIDUE:
+        found[f"{PREFIX}states_explained"] = (2 * xy - xx) / yy
+        found[f"{PREFIX}states_correlation"] = xy / math.sqrt(xx * yy) if xx > _RESIDUE else 0.0
+    return found | ({f"{PREFIX}states_fall": fmean(falls)} if falls else {})
+
+
+def states_mislead(figures: Mapping[str, float]) -> bool:
+    """Whether the states of `states_health` say next to nothing of the scores, or fall nowhere."""
+    least = {"states_explained": _NOTHING, "states_fall": _NOTHING, "states_correlation": _WEAK}
+    return any(figures.get(f"{PREFIX}{name}", 1.0) <= bound for name, bound in least.items())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

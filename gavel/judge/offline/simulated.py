@@ -11,6 +11,8 @@ quality:
             + noise·max(1, shown / 8)^crowding·N(0, 1), drawn for each call
     score = 1/2 + (1 - compression)·(logistic(seen) - 1/2), rounded to a multiple of `step`
 
+Where states are asked for, those after all turns but the last are the member's true ones, distorted (`distorted`).
+
 The reply depends on the seed and the messages only, not on the order of calls. Asked for scores by criterion, it
 gives a member the same score on each, since a member has one quality.
 """
@@ -21,14 +23,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from random import Random
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 import openai
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import Conversation, TextEvent, ToolCallEvent
-from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.judge.prompt.fenced_transcript import marks_turns, read_transcripts
 from gavel.judge.reply.verdict import requested_ids
 from gavel.judge.stats import centred_positions
 from gavel.llm.failures import openai_httpx
@@ -49,6 +51,8 @@ class Latent:
     """Distributed as N(0, 1) over members."""
     family: str = ""
     """Family of the model that acted."""
+    states: Sequence[float] = ()
+    """The true scores to be expected after its turns but the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,12 @@ class Bias:
     """Share by which the distance of scores from 1/2 shrinks."""
     step: float = 0.0
     """Scores are rounded to multiples of it; 0 = no rounding."""
+    state_correlation: float = 1.0
+    """Correlation of states with the true ones of the members shown, about which they spread as much."""
+    state_bias: float = 0.0
+    """Added to every state but the last, in points of score."""
+    state_leak: float = 0.0
+    """Share of a state that is the final score, which the judge has read."""
 
     def __post_init__(self) -> None:
         for name, number in asdict(self).items():
@@ -88,6 +98,8 @@ class Bias:
                 raise JudgeError(f"a simulated judge's {name} is a number, not {number}.")
             if name in ("idiosyncrasy", "noise", "crowding") and number < 0:
                 raise JudgeError(f"a simulated judge's {name} is 0 or more, not {number:g}.")
+            if name in ("state_correlation", "state_leak") and not 0 <= number <= 1:
+                raise JudgeError(f"a simulated judge's {name} is from 0 to 1, not {number:g}.")
             if name in ("compression", "step") and not 0 <= number < 1:
                 raise JudgeError(f"a simulated judge's {name} is from 0 to below 1, not {number:g}.")
 
@@ -126,6 +138,22 @@ POSITION_BIASED = Bias(slope=0.6, u=0.3, halo=0.3, noise=0.5, step=0.05)
 """The judge of this project's benchmarks. One call on 8 members has a tau of .64 with their qualities."""
 
 
+def distorted(
+    states: Mapping[str, Sequence[float]], scores: Mapping[str, float], bias: Bias, random: Random
+) -> dict[str, list[float]]:
+    """States with the errors of a judge: `states` are the true ones after all turns but the last, `scores` the scores
+    that it gives, by label. The state after the last turn is the score."""
+    known = [state for own in states.values() for state in own]
+    mean, spread = (fmean(known), pstdev(known)) if known else (0.0, 0.0)
+    kept, drawn = bias.state_correlation, math.sqrt(1 - bias.state_correlation**2) * spread
+    found: dict[str, list[float]] = {}
+    for label, own in states.items():
+        seen = (mean + kept * (state - mean) + drawn * random.gauss() for state in own)
+        leaked = ((1 - bias.state_leak) * each + bias.state_leak * scores[label] + bias.state_bias for each in seen)
+        found[label] = [*(min(max(each, 0.0), 1.0) for each in leaked), scores[label]]
+    return found
+
+
 class SimulatedJudge:
     """An `async (messages, schema) -> str` over a table of members by id."""
 
@@ -159,9 +187,15 @@ class SimulatedJudge:
         random = Random(f"{asked}/{failed}" if failed else asked)
         fault = self._fault(random)
         scores = self._scores(texts, random)
-        entries = [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)]
+        names = {name: label for label in scores for name in requested_ids(prompt, label)}
+        entries = [(name, scores[label]) for name, label in names.items()]
+        states: dict[str, list[float]] = {}
+        if marks_turns(prompt):
+            true = {label: self.members[self._id(text)].states for label, text in texts.items()}
+            told = distorted(true, scores, self.bias, random)
+            states = {name: told[label] for name, label in names.items()}
         try:
-            return _reply(fault, entries, random)
+            return _reply(fault, entries, states, random)
         except openai.APIError:
             self._failed[hash(asked)] = failed + 1
             raise
@@ -246,7 +280,7 @@ class _Limited(openai.RateLimitError):
 _REQUEST = openai_httpx.Request("POST", "http://simulated.invalid/v1/chat/completions")
 
 
-def _reply(fault: str, entries: _Entries, random: Random) -> str:
+def _reply(fault: str, entries: _Entries, states: Mapping[str, Sequence[float]], random: Random) -> str:
     """The reply with this fault, or the error of the provider."""
     match fault:
         case "sorted_reply":
@@ -266,6 +300,11 @@ def _reply(fault: str, entries: _Entries, random: Random) -> str:
             raise _Limited("rate limit reached", response=openai_httpx.Response(429, request=_REQUEST), body=None)
         case _:
             pass
-    scores = [{"trajectory_id": label, "explanation": "As seen.", "score": score} for label, score in entries]
+    scores = [
+        {"trajectory_id": label, "explanation": "As seen."}
+        | ({"states": [round(100 * state) for state in states[label]]} if states else {})
+        | {"score": score}
+        for label, score in entries
+    ]
     text = json.dumps({"scores": scores})
     return text[: random.randrange(1, len(text) - 1)] if fault == "truncation" else text

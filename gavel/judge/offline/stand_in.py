@@ -2,23 +2,26 @@
 
 Its only input is the rendered prompt that a model would get, and its output a reply in the judge's schema. It scores
 by the rules that it reads in the rubric (`rules.py`) or in each criterion's text, says what it does not read, and gives
-no score where it reads nothing. It never reads whether an answer is true. `constant` is the control: the same score for
+no score where it reads nothing. It never reads whether an answer is true. A state is the mean score if the attempt went
+on from there as it did, and as each of the others did. `constant` is the control: the same score for
 all. `naive` stands for a model with a careless rubric, which reads closing messages and never the work: it rewards
 length, praise, claims of success and words to itself, and exists to be hacked in tests and benchmarks.
 """
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.facts import facts_of, tools_named
+from gavel.judge.offline.facts import Facts, facts_of, tools_named
 from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, canonicalize
-from gavel.judge.prompt.fenced_transcript import read_reference, read_transcripts
-from gavel.judge.prompt.provider_formats import TextEvent
+from gavel.judge.prompt.fenced_transcript import marks_turns, read_reference, read_transcripts
+from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent, turn_starts
 from gavel.judge.reply.verdict import requested_ids, sections
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
@@ -53,12 +56,16 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     criteria = sections(words)
     declared, called = tools_named(conversation for attempt in attempts.values() for conversation in attempt)
     scores: list[dict[str, Any]] = []
+    has_states = marks_turns(text["user"])
     for label, attempt in attempts.items():
         facts = facts_of(attempt, reference)
+        futures = _futures(attempts, label, reference) if has_states else []
         for name in requested_ids(text["user"], label):
             score, explanation = 0.5, "Every attempt gets the same score."
+            states: list[float] = [score for _ in futures]
             if model == "naive":
                 score, explanation = _naive(attempt)
+                states = [score for _ in futures]
             elif model == "stand-in":
                 rubric = words if name == label else criteria[name[-1]]
                 reading = read_rubric(rubric, reference=reference, declared=declared, called=called)
@@ -67,8 +74,39 @@ def reply(model: str, messages: Sequence[Message]) -> str:
                 share, told = score_rules(reading.rules, facts)
                 short = f"{reading.shortfall}. " if reading.shortfall else ""
                 score, explanation = round(share, 2), short + told
-            scores.append({"trajectory_id": name, "explanation": explanation, "score": score})
+                states = [fmean(score_rules(reading.rules, each)[0] for each in of_turn) for of_turn in futures]
+            entry: dict[str, Any] = {"trajectory_id": name, "explanation": explanation}
+            if has_states:
+                entry["states"] = [round(100 * state) for state in [*states[:-1], score][: len(states)]]
+            scores.append({**entry, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
+
+
+def _futures(attempts: Mapping[str, Sequence[Conversation]], label: str, reference: str) -> list[list[Facts]]:
+    """For each turn of an attempt, its facts as it ended, and if it went on from there as each of the others did.
+
+    What it has called already with the same arguments is not called again. So a mistake that cannot be undone stays,
+    and what is still to be done is done as well as the group did it. Attempts that begin alike have the same futures.
+    """
+    main, *more = attempts[label]
+    others = [other[0].events for name, other in attempts.items() if name != label]
+    found: list[list[Facts]] = []
+    for end in [*turn_starts(main.events)[1:], len(main.events)]:
+        events = main.events[:end]
+        made = {(event.name, event.arguments) for event in events if isinstance(event, ToolCallEvent)}
+        wholes = [main.events, *((*events, *_rest(other, made)) for other in others if end < len(main.events))]
+        facts = {whole: facts_of([replace(main, events=whole), *more], reference) for whole in dict.fromkeys(wholes)}
+        found.append([facts[whole] for whole in wholes])
+    return found
+
+
+def _rest(events: Sequence[Event], made: Collection[tuple[str, str]]) -> tuple[Event, ...]:
+    """The turns of an attempt, without the calls that were made already."""
+    own = events[next(iter(turn_starts(events)), len(events)) :]
+    kept = [each for each in own if not isinstance(each, ToolCallEvent) or (each.name, each.arguments) not in made]
+    if kept and isinstance(first := kept[0], ToolCallEvent):
+        kept[0] = replace(first, same_turn=False)
+    return tuple(kept)
 
 
 def _naive(attempt: Sequence[Conversation]) -> tuple[float, str]:

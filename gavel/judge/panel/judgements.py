@@ -7,7 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
+from statistics import fmean
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
@@ -44,6 +45,8 @@ class Ballot:
     """Members that were left out of `shown` because the juror refuses their text, with its words."""
     unread: dict[int, str] = field(default_factory=dict[int, str])
     """Members that were shown and have no score in the reply, with the reason."""
+    lost_states: dict[int, str] = field(default_factory=dict[int, str])
+    """Members that have a score in the reply and no states that can be used, with the reason."""
     no_room: ContextTooSmallError | None = None
     """Why the last model was not asked."""
     shortened: bool = False
@@ -85,6 +88,7 @@ class Ballot:
             explanation=scored.explanation,
             criteria=dict(scored.criteria),
             spread=scored.spread,
+            states=list(scored.states),
             reply_key=self.reply_key,
         )
 
@@ -149,8 +153,15 @@ def judge_members(
             judgement = _lone(group, scores.get(number))
         else:
             judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
+            _expect(judgement, group.turns(number), ballots)
         for copies, index in enumerate(member.indices):
             judgements[index] = judgement.model_copy(deep=True) if copies else judgement
+    scored = [judgement for judgement in judgements if judgement.score is not None]
+    mean = fmean(judgement.score or 0.0 for judgement in scored) if scored else 0.0
+    for judgement in scored:
+        if judgement.states and (judgement.score or 0.0) < mean:
+            falls = [before - after for before, after in pairwise([mean, *judgement.states])]
+            judgement.largest_fall = falls.index(max(falls))
     return judgements
 
 
@@ -194,6 +205,24 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
         criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
     )
+
+
+def _expect(judgement: Judgement, turns: int, ballots: Sequence[Ballot]) -> None:
+    """Gives a scored judgement the states of its votes, those that have as many as the member has turns.
+
+    A vote's states are read as differences from its own score: so they are on the scale of the aggregated score, and
+    what a position adds to both is in neither.
+    """
+    weight_of = {ballot.order: ballot.weight for ballot in ballots}
+    for vote in judgement.votes:
+        vote.states = vote.states if len(vote.states) == turns else []  # some turns were left out of a long prompt
+    votes = [vote for vote in judgement.votes if vote.states]
+    if judgement.score is None or not votes:
+        return
+    weights = [weight_of[vote.order] for vote in votes]
+    found = [mean_and_error([vote.states[turn] - vote.score for vote in votes], weights) for turn in range(turns)]
+    judgement.states = [min(max(judgement.score + mean, 0.0), 1.0) for mean, _ in found]
+    judgement.states_standard_errors = [error for _, error in found if error is not None]
 
 
 def p_right(members: Sequence[Judgement], prior: NoisePrior | None) -> float | None:
@@ -245,6 +274,9 @@ def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
             continue
         if ballot.refused:
             yield f"order {ballot.order}: the judge model refuses the text of {len(ballot.refused)} members"
+        if ballot.lost_states:
+            count, why = len(ballot.lost_states), next(iter(ballot.lost_states.values()))
+            yield f"order {ballot.order}: the states of {count} of {len(ballot.shown)} members cannot be used: {why}"
         if ballot.shortened:
             yield f"order {ballot.order}: long texts were shortened to fit the context of {ballot.model}"
 

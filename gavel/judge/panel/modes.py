@@ -159,6 +159,8 @@ class Groupwise:
     """Whether an invalid reply is sent back with its problem."""
     most_scores: ClassVar[int | None] = None
     """Max scores of one call; None = as many as fit."""
+    states = False
+    """Whether a reply also holds the score to be expected after each turn."""
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -180,11 +182,16 @@ class Groupwise:
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
         """The JSON schema of a reply."""
-        return reply_schema(ids_to_score(rubric, labels))
+        return reply_schema(ids_to_score(rubric, labels), states=self.states)
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
-        """The scores in a reply. Raises `VerdictError` for a reply without a score that can be used."""
-        return read_scores(reply, rubric, labels, cut_off=cut_off)
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, turns: Sequence[int] = ()
+    ) -> Verdict:
+        """The scores in a reply. Raises `VerdictError` for a reply without a score that can be used.
+
+        `turns`: how many states each label has to have; empty where none are asked for.
+        """
+        return read_scores(reply, rubric, labels, cut_off=cut_off, turns=turns)
 
     def aggregate(
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
@@ -238,7 +245,9 @@ class Decisions(Groupwise):
                 questions.append(score_question(label + letter, text, levels))
         return {"questions": questions}
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, turns: Sequence[int] = ()
+    ) -> Verdict:
         return read_decisions(reply, rubric, labels, MOST_LEVELS)
 
     def aggregate(
@@ -272,7 +281,9 @@ class Readout(Decisions):
         properties = dict.fromkeys(ids, digit)
         return {"type": "object", "properties": properties, "required": ids, "additionalProperties": False}
 
-    def read(self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool) -> Verdict:
+    def read(
+        self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, turns: Sequence[int] = ()
+    ) -> Verdict:
         return readout.read_readout(reply, rubric, labels)
 
 
@@ -284,14 +295,22 @@ _MODES: dict[ModeName, type[Groupwise]] = {
 }
 
 
-def choose_mode(name: ModeName, *, has_anchors: bool) -> Groupwise:
-    """The mode of this name. Raises `JudgeError` for anchors in the mode "pairwise"."""
+def choose_mode(name: ModeName, *, has_anchors: bool, states: bool = False) -> Groupwise:
+    """The mode of this name. Raises `JudgeError` for anchors in the mode "pairwise", and for states in any but
+    "groupwise"."""
+    if states and name != "groupwise":
+        raise JudgeError(
+            f'states are scores after each turn of an attempt, which mode="{name}" does not ask for.',
+            'Leave out states, or take mode="groupwise".',
+        )
     if name == "pairwise" and has_anchors:
         raise JudgeError(
             "pairs say who wins, not on what scale, so anchors cannot be used with them.",
             'Leave out anchors, or take mode="groupwise".',
         )
-    return _MODES[name]()
+    mode = _MODES[name]()
+    mode.states = states
+    return mode
 
 
 _FOR_DIGITS = {
@@ -311,10 +330,31 @@ def _ask_for_digits(messages: list[Message], highest: int, request: str) -> list
         before, found, after = rules.partition(words)  # the first: the rubric, which may say the same, comes last
         assert found, words
         rules = before + digits.format(highest=highest) + after
-    content = user["content"]
+    return [{**system, "content": rules}, _with_text(user, lambda text: with_request(text, request))]
+
+
+_SCORE, _WITH_STATES = '"score": <', '"states": [<whole numbers>], "score": <'
+"""The form of a reply, without states and with them."""
+
+
+def ask_for_states(messages: list[Message], labels: Sequence[str], turns: Sequence[int]) -> list[Message]:
+    """The messages of a call that also ask for the score to be expected after each turn. `turns`: of each label."""
+    request = render("judge/states.j2", counts=list(zip(labels, turns, strict=True)))
+    *before, user = messages
+    return [*before, _with_text(user, lambda text: f"{form_with_states(text)}\n\n{request.strip()}")]
+
+
+def form_with_states(text: str) -> str:
+    """A request whose form of a reply, which ends it, has states too."""
+    before, form, after = text.rpartition(_SCORE)
+    assert form
+    return before + _WITH_STATES + after
+
+
+def _with_text(message: Message, change: Callable[[str], str]) -> Message:
+    """The message with its text changed; the images behind it stay."""
+    content = message["content"]
     if isinstance(content, str):
-        shown: Any = with_request(content, request)
-    else:
-        first, *images = content
-        shown = [{**first, "text": with_request(first["text"], request)}, *images]
-    return [{**system, "content": rules}, {**user, "content": shown}]
+        return {**message, "content": change(content)}
+    first, *images = content
+    return {**message, "content": [{**first, "text": change(first["text"])}, *images]}

@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.judgements import Ballot
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.modes import LARGEST_WHOLE, Groupwise, Schedule
+from gavel.judge.panel.modes import LARGEST_WHOLE, Groupwise, Schedule, ask_for_states, form_with_states
 from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
     Prompt,
@@ -107,6 +107,8 @@ class _Request:
     """Tokens that the prompt was fitted to."""
     prefix: CachedPrefix
     schema: Schema
+    turns: Sequence[int] = ()
+    """States that each label has to have; empty where none are asked for."""
     repair: list[Message] = field(default_factory=list[Message])
     unusable: list[tuple[list[Message], Reply]] = field(default_factory=list[tuple[list[Message], Reply]])
     """Invalid replies so far, with their prompts: a cassette does not keep them."""
@@ -119,7 +121,8 @@ class _Request:
             return self.last_read[1]
         is_cut_off = reply.finish_reason == "length"
         try:
-            verdict = self.mode.read(reply.text, self.rubric, list(self.indices), cut_off=is_cut_off)
+            labels = list(self.indices)
+            verdict = self.mode.read(reply.text, self.rubric, labels, cut_off=is_cut_off, turns=self.turns)
         except VerdictError as error:
             if reply.repairs["reasoning"]:
                 raise VerdictError("it is reasoning without an answer") from error
@@ -143,9 +146,10 @@ class _Request:
         """Shows the invalid reply with its problem in the next request."""
         self.unusable.append((self.prompt + self.repair, reply))
         ids = ids_to_score(self.rubric, list(self.indices))
+        again = ballot.render("judge/repair.j2", problem=problem, labels=ids)
         self.repair = [
             {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
-            {"role": "user", "content": ballot.render("judge/repair.j2", problem=problem, labels=ids)},
+            {"role": "user", "content": form_with_states(again) if self.turns else again},
         ]
 
 
@@ -287,7 +291,8 @@ class Poll:
         return [call.result() for call in calls]
 
     def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
-        return GroupPrompts(group, draw_markers(group, Random(f"{seed}/markers")), self.rubric)
+        markers = draw_markers(group, Random(f"{seed}/markers"))
+        return GroupPrompts(group, markers, self.rubric, turns=self.mode.states)
 
     def max_shown(self, group: CanonicalGroup) -> int:
         """Number of members that fit one prompt of every model, at most `LARGEST_WHOLE`."""
@@ -417,10 +422,14 @@ class Poll:
         ballot.prompt_ids += map(template_id, self.mode.templates(self.rubric))
         labels, members = question.prompts.markers.labels, question.group.members
         indices = {labels[member]: members[member].indices for member in ballot.shown}
-        prompt = replace(prompt, messages=self.mode.prompt(prompt.messages, self.rubric, list(indices)))
+        messages = self.mode.prompt(prompt.messages, self.rubric, list(indices))
+        if self.mode.states:
+            messages = ask_for_states(messages, list(indices), prompt.turns)
+            ballot.prompt_ids.append(template_id("judge/states.j2"))
+        prompt = replace(prompt, messages=messages)
         prefix = await question.caching.prefix(ballot.order, prompt, client)
         schema = self.mode.schema(self.rubric, list(indices))
-        return _Request(self.mode, self.rubric, prompt.messages, indices, room, prefix, schema)
+        return _Request(self.mode, self.rubric, prompt.messages, indices, room, prefix, schema, prompt.turns)
 
     def _entries(self, ballot: Ballot) -> int:
         """Scores that a reply holds."""
@@ -435,6 +444,7 @@ class Poll:
             if (scored := verdict.scores.get(label))
         }
         ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
+        ballot.lost_states = {by_label[label]: problem for label, problem in verdict.lost_states.items()}
         ballot.reply_key = reply.key
         ballot.repairs = reply.repairs + verdict.repairs
         if not ballot.unread:

@@ -39,15 +39,19 @@ class Prompt:
     """Characters that every call on the group begins with."""
     same_in_orders: int
     """Characters that every call with these members begins with."""
+    turns: Sequence[int] = ()
+    """Turns of each member shown, in order; empty where they have no numbers."""
 
 
 class GroupPrompts:
     """The prompts of a group's calls; they are truncated once for all orders of the same members."""
 
-    def __init__(self, group: CanonicalGroup, markers: PromptMarkers, rubric: Rubric) -> None:
+    def __init__(self, group: CanonicalGroup, markers: PromptMarkers, rubric: Rubric, *, turns: bool = False) -> None:
+        """`turns`: the agent's turns are numbered."""
         self.markers = markers
         self.rubric = rubric
-        self._whole = Transcripts(group, markers)
+        self._turns = turns
+        self._whole = Transcripts(group, markers, turns=turns)
         self._truncated: tuple[tuple[tuple[int, ...], int], Transcripts] | None = None
         self._truncator = TextTruncator()
         self._lock = Lock()
@@ -79,10 +83,11 @@ class GroupPrompts:
 
     def _truncate(self, order: Sequence[int], max_tokens: int) -> Transcripts:
         def size(of: CanonicalGroup) -> int:
-            return count_message_tokens(self._prompt(Transcripts(of, self.markers), order).messages)
+            return count_message_tokens(self._prompt(Transcripts(of, self.markers, turns=self._turns), order).messages)
 
         shown = _shown(self._whole.group, order)
-        return Transcripts(truncate_group(shown, max_tokens, size, self._truncator), self.markers)
+        fitting = truncate_group(shown, max_tokens, size, self._truncator)
+        return Transcripts(fitting, self.markers, turns=self._turns)
 
     def _prompt(self, transcripts: Transcripts, order: Sequence[int], *, shortened: bool = False) -> Prompt:
         parts = transcripts.parts(order)
@@ -93,7 +98,8 @@ class GroupPrompts:
         before = text_of(messages[-1]).index(text)
         of_group = before + len(parts.of_group)
         of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
-        return Prompt(messages, shortened, of_group, of_orders)
+        turns = [transcripts.group.turns(member) for member in order] if self._turns else []
+        return Prompt(messages, shortened, of_group, of_orders, turns)
 
 
 def _shown(group: CanonicalGroup, order: Collection[int]) -> CanonicalGroup:

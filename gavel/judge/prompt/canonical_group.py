@@ -21,6 +21,7 @@ from gavel.judge.prompt.provider_formats import (
     images_of,
     plain_json,
     read_messages,
+    turn_starts,
     with_texts,
 )
 from gavel.judge.prompt.provider_formats import ToolCallEvent as ToolCallEvent
@@ -91,6 +92,10 @@ class CanonicalGroup:
     def images(self) -> dict[Image, int]:
         """The different images of the group, numbered from 1: the same numbers in every order of its members."""
         return {image: number for number, image in enumerate(dict.fromkeys(images_of(self._events)), start=1)}
+
+    def turns(self, member: int) -> int:
+        """The agent's turns in the member's main conversation."""
+        return len(turn_starts((*self.shared, *self.members[member].conversations[0].events)))
 
     @property
     def _events(self) -> Iterable[Event]:

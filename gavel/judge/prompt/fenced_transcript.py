@@ -29,7 +29,15 @@ from typing import TypeVar
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, has_reference
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
-from gavel.judge.prompt.provider_formats import Event, Image, TextEvent, ToolCallEvent, Unseen, event_texts
+from gavel.judge.prompt.provider_formats import (
+    Event,
+    Image,
+    TextEvent,
+    ToolCallEvent,
+    Unseen,
+    event_texts,
+    turn_starts,
+)
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
 
 MIN_SHARED_CHARACTERS = 100
@@ -226,9 +234,11 @@ class TranscriptParts:
 class Transcripts:
     """The text of a group's calls; each text of the group is made safe once, whatever the number of calls."""
 
-    def __init__(self, group: CanonicalGroup, markers: PromptMarkers) -> None:
+    def __init__(self, group: CanonicalGroup, markers: PromptMarkers, *, turns: bool = False) -> None:
+        """`turns`: a line with its number stands before each turn of the main conversations."""
         self.group = group
         self.markers = markers
+        self._turns = turns
         self._safe: dict[str, str] = {}
         self._last: tuple[tuple[int, ...], TranscriptParts] | None = None
         everywhere = {*event_texts(group.shared), *_texts_of_every_member(group)}
@@ -270,11 +280,15 @@ class Transcripts:
         of_group += block_lines[: len(self._common)]
         of_group += self._events(group.shared[: has_reference(group)], common)
         if shared := group.shared[has_reference(group) :]:
-            of_group += [f"start {_OF_ALL}", *self._events(shared, common)]
+            of_group += [f"start {_OF_ALL}", *self._events(shared, common, ())]
 
         of_members = block_lines[len(self._common) :]
+        until: list[_Events] = []
+        """All that stands before the end of each prefix."""
         for number, prefix in enumerate(prefixes, start=1):
-            of_members += [f"start {number}", *self._going_on(prefix.parent, prefix.events, blocks)]
+            before = group.shared if prefix.parent is None else until[prefix.parent]
+            of_members += [f"start {number}", *self._going_on(prefix.parent, prefix.events, blocks, before)]
+            until.append((*before, *prefix.events))
 
         members: dict[int, str] = {}
         for member in shown:
@@ -287,7 +301,9 @@ class Transcripts:
                     lines.append(f"agent: {self._sanitized(conversation.agent)}")
                 if (tools := conversation.tools) is not None:
                     lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
-                lines += self._going_on(*rest[member, number], blocks)
+                start, events = rest[member, number]
+                before = None if number else group.shared if start is None else until[start]
+                lines += self._going_on(start, events, blocks, before)
             members[member] = self._fenced(lines)
         return TranscriptParts(self._fenced(of_group), self._fenced(of_members), members, self._fenced(["end of all"]))
 
@@ -299,12 +315,16 @@ class Transcripts:
             self._safe[text] = sanitize(text)
         return self._safe[text]
 
-    def _going_on(self, start: int | None, events: Sequence[Event], blocks: _Blocks) -> list[str]:
-        return [*([] if start is None else [f"goes on from start {start + 1}"]), *self._events(events, blocks)]
+    def _going_on(self, start: int | None, events: _Events, blocks: _Blocks, before: _Events | None) -> list[str]:
+        return [*([] if start is None else [f"goes on from start {start + 1}"]), *self._events(events, blocks, before)]
 
-    def _events(self, events: Sequence[Event], blocks: _Blocks) -> list[str]:
+    def _events(self, events: _Events, blocks: _Blocks, before: _Events | None = None) -> list[str]:
+        """The lines of some events; `before` is what stands before them, None where turns have no numbers."""
         lines: list[str] = []
-        for event in events:
+        starts = turn_starts((*before, *events)) if self._turns and before is not None else []
+        turns = {at - len(before or ()): number for number, at in enumerate(starts, start=1)}
+        for at, event in enumerate(events):
+            lines += [f"turn {turns[at]}"] if at in turns else []
             match event:
                 case TextEvent(role, text):
                     lines += blocks.shown(role, text, ": ")
@@ -353,6 +373,11 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
     return _read(prompt)[0]
 
 
+def marks_turns(prompt: str) -> bool:
+    """Whether turns have numbers, as where their states are asked for."""
+    return re.search(rf"^{RESERVED}\w+ turn 1$", prompt, re.MULTILINE) is not None
+
+
 def read_reference(prompt: str) -> str:
     """The reference that a prompt shows beside the attempts; empty without one."""
     return _read(prompt)[1]
@@ -394,7 +419,7 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end" | "note:" | "was:" | "now:":
+            case "tools" | "end" | "note:" | "was:" | "now:" | "turn":
                 pass
             case "reference" | "reference:":
                 told = _text_after(head, rest, blocks, following)

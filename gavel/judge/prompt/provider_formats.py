@@ -73,6 +73,18 @@ class ToolCallEvent:
 Event = TextEvent | ToolCallEvent
 
 
+def turn_starts(events: Iterable[Event]) -> list[int]:
+    """Indices of the events with which the agent's turns begin; a turn is one message with the calls beside it."""
+    found: list[int] = []
+    has_said = False
+    for at, event in enumerate(events):
+        is_call = isinstance(event, ToolCallEvent)
+        if not event.same_turn and not has_said if is_call else event.role == "assistant":
+            found.append(at)
+        has_said = not is_call and event.role == "assistant"
+    return found
+
+
 def event_texts(events: Iterable[Event]) -> Iterable[str]:
     """All text of the events, in order. The tags of attachments are in it."""
     for event in events:

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from gavel.base.errors import GavelError
@@ -46,6 +46,8 @@ class Scored:
     """Scores by criterion; `score` is their weighted mean. Empty for a rubric without criteria."""
     spread: float | None = None
     """Standard deviation of the distribution whose mean `score` is; None = the score was said."""
+    states: Sequence[float] = ()
+    """The score to be expected after each turn; empty where none are asked for, or what came cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Verdict:
     """Number of repairs by kind; empty for a reply in the requested form."""
     unread: dict[str, str] = field(default_factory=dict[str, str])
     """By label, why there is no score: the judge declined it, or its digit could not be read."""
+    lost_states: dict[str, str] = field(default_factory=dict[str, str])
+    """By label, what is wrong with its states; its score counts all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +69,24 @@ class Entry:
     label: str
     value: Any
     explanation: str = ""
+    states: Any = None
 
 
-def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
+def reply_schema(labels: Sequence[str], *, states: bool = False) -> dict[str, Any]:
     """The JSON schema of a reply, the same for all orders of the labels, since it is part of a cached prompt.
 
-    A score may be null: the judge declines that member.
+    A score may be null: the judge declines that member. `states`: with a number for each turn, in percent.
     """
+    properties: dict[str, Any] = {
+        "trajectory_id": {"type": "string", "enum": sorted(labels)},
+        "explanation": {"type": "string"},
+        **({"states": {"type": "array", "items": {"type": "integer"}}} if states else {}),
+        "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+    }
     entry = {
         "type": "object",
-        "properties": {
-            "trajectory_id": {"type": "string", "enum": sorted(labels)},
-            "explanation": {"type": "string"},
-            "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
-        },
-        "required": ["trajectory_id", "explanation", "score"],
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
     }
     return {
@@ -90,15 +97,19 @@ def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def read_verdict(reply: str, labels: Sequence[str], *, cut_off: bool = False) -> Verdict:
+def read_verdict(
+    reply: str, labels: Sequence[str], *, cut_off: bool = False, turns: Mapping[str, int] | None = None
+) -> Verdict:
     """The score of every label; a label whose score is null is declined, and stands in `unread`.
 
-    `cut_off`: the reply ended at the token limit, so no bracket may be missing. Raises `VerdictError` unless each label
-    has exactly one score, a number from 0 to 1 or null, and one at least has a number.
+    `cut_off`: the reply ended at the token limit, so no bracket may be missing. `turns`: how many states each label has
+    to have; None = no states are asked for. Raises `VerdictError` unless each label has exactly one score, a number
+    from 0 to 1 or null, and one at least has a number.
     """
-    entries, _, repairs, problems = read_entries(reply, labels, cut_off=cut_off)
+    entries, _, repairs, problems = read_entries(reply, labels, cut_off=cut_off, states=turns is not None)
     scores: dict[str, Scored] = {}
     unread: dict[str, str] = {}
+    lost_states: dict[str, str] = {}
     for entry in entries:
         if entry.value is None:
             unread[entry.label] = ": ".join(filter(None, ("the judge declined to score it", entry.explanation)))
@@ -108,6 +119,11 @@ def read_verdict(reply: str, labels: Sequence[str], *, cut_off: bool = False) ->
         except VerdictError as error:
             problems.append(f"the score of {entry.label} is {error.message}")
             continue
+        if turns is not None:
+            try:
+                scored = replace(scored, states=_read_states(entry.states, turns[entry.label], scored.score))
+            except VerdictError as error:
+                lost_states[entry.label] = error.message
         repairs["duplicate"] += entry.label in scores
         if scores.setdefault(entry.label, scored).score != scored.score:
             problems.append(f"{entry.label} has two different scores")
@@ -116,14 +132,31 @@ def read_verdict(reply: str, labels: Sequence[str], *, cut_off: bool = False) ->
         problems.append("it scores no trajectory")
     if problems:
         raise VerdictError("; ".join(dict.fromkeys(problems)))
-    return Verdict({label: scores[label] for label in labels if label in scores}, +repairs, unread)
+    return Verdict({label: scores[label] for label in labels if label in scores}, +repairs, unread, lost_states)
+
+
+_MOST_APART = 0.5
+"""Between a score and the state after the last turn, which is the same thing: more is a misunderstanding."""
+
+
+def _read_states(value: Any, turns: int, score: float) -> tuple[float, ...]:
+    """Raises `VerdictError` unless the states are whole numbers of percent, one for each turn, and end at the score."""
+    states = [each for each in value if type(each) is int and 0 <= each <= 100] if _is_list(value) else []
+    if not _is_list(value) or len(states) < len(value):
+        raise VerdictError(f"{json.dumps(value, default=str)[:40]}, not whole numbers from 0 to 100")
+    if len(states) != turns:
+        raise VerdictError(f"{len(states)} numbers for {turns} turns")
+    if states and abs(states[-1] / 100 - score) > _MOST_APART:
+        raise VerdictError(f"{states[-1]} percent after the last turn beside the score {score:g}")
+    return tuple(state / 100 for state in states)
 
 
 def read_entries(
-    reply: str, labels: Sequence[str], *, cut_off: bool = False
+    reply: str, labels: Sequence[str], *, cut_off: bool = False, states: bool = False
 ) -> tuple[list[Entry], Found, Counter[str], list[str]]:
     """What a reply says of each label, where it stands, its repairs by kind, and what is wrong with it.
 
+    `states`: an entry may have them.
     Raises `VerdictError` for a reply that is no JSON value alone.
     """
     known = {label.casefold(): label for label in labels}
@@ -131,7 +164,7 @@ def read_entries(
         raise VerdictError("it is empty")
     try:
         found = find_value(reply, {*_ENTRY, "scores", *known})
-        reader = _FormReader(known, Counter(found.repairs))
+        reader = _FormReader(known, Counter(found.repairs), {*_ENTRY, *(["states"] if states else [])})
         reader.read(found.value)
     except Broken as broken:
         raise VerdictError(broken.problem) from broken
@@ -149,9 +182,11 @@ def read_entries(
 class _FormReader:
     """Finds the entries in a JSON value: a list of them, or a map from label to score, alone or under `scores`."""
 
-    def __init__(self, known: Mapping[str, str], repairs: Counter[str]) -> None:
+    def __init__(self, known: Mapping[str, str], repairs: Counter[str], fields: Collection[str]) -> None:
+        """`fields`: those that an entry may have."""
         self.known = known
         self.repairs = repairs
+        self.fields = fields
         self.entries: list[Entry] = []
         self.unknown: list[str] = []
         """Ids that the prompt did not give out."""
@@ -208,8 +243,8 @@ class _FormReader:
         if label:
             explanation = fields.get("explanation")
             text = explanation if isinstance(explanation, str) else ""
-            self.entries.append(Entry(label, fields.get("score", "nothing"), text))
-            self.refuse_fields(fields.keys() - set(_ENTRY), label)
+            self.entries.append(Entry(label, fields.get("score", "nothing"), text, fields.get("states")))
+            self.refuse_fields(fields.keys() - self.fields, label)
         elif self.looks_like_a_label(name):
             self.unknown.append(name)
         else:
@@ -223,7 +258,7 @@ class _FormReader:
         found: dict[str, Any] = {}
         for name, item in value.items():
             key = name.strip().casefold()
-            self.repairs["key"] += key != name and key in (*_ENTRY, "scores")
+            self.repairs["key"] += key != name and key in (*self.fields, "scores")
             if key in found and found[key] != item:
                 raise VerdictError(f"{key[:40]!r} stands there twice, with two values")
             found[key] = item
@@ -304,25 +339,36 @@ def sections(words: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def read_scores(reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool = False) -> Verdict:
+def read_scores(
+    reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool = False, turns: Sequence[int] = ()
+) -> Verdict:
     """The score of every label, combined from the rubric's criteria if it has any. Raises `VerdictError`.
 
-    `cut_off`: the reply ended at the token limit.
+    `cut_off`: the reply ended at the token limit. `turns`: how many states each label has to have; empty where none are
+    asked for.
     """
-    verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off)
+    names = {label + letter: label for label in labels for letter, _ in rubric.lettered} or {
+        each: each for each in labels
+    }
+    counts = dict(zip(labels, turns, strict=True)) if turns else {}
+    due = {name: counts[label] for name, label in names.items()} if turns else None
+    verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off, turns=due)
     if not rubric.criteria:
         return verdict
-    names = {label + letter: label for label in labels for letter, _ in rubric.lettered}
     declined = {names[name]: why for name, why in verdict.unread.items()}
     scores = {label: _vote(verdict.scores, rubric, label) for label in labels if label not in declined}
     if not scores:
         raise VerdictError("it scores no trajectory by all criteria")
-    return Verdict(scores, verdict.repairs, declined)
+    lost = {names[name]: why for name, why in verdict.lost_states.items()}
+    return Verdict(scores, verdict.repairs, declined, lost)
 
 
 def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:
     by_name = {criterion.name: scores[label + letter] for letter, criterion in rubric.lettered}
     values = {name: scored.score for name, scored in by_name.items()}
-    score, _ = mean_and_error(list(values.values()), [criterion.weight for criterion in rubric.criteria])
+    weights = [criterion.weight for criterion in rubric.criteria]
+    score, _ = mean_and_error(list(values.values()), weights)
+    by_turn = zip(*(scored.states for scored in by_name.values()), strict=all(s.states for s in by_name.values()))
+    states = tuple(mean_and_error(each, weights)[0] for each in by_turn)
     parts = [f"{name} {scored.score:g}: {scored.explanation}".removesuffix(": ") for name, scored in by_name.items()]
-    return Scored(score, " · ".join(parts), values)
+    return Scored(score, " · ".join(parts), values, states=states)

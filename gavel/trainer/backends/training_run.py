@@ -262,7 +262,8 @@ class TrainingRun:
         with self._lock:
             self._refer(config)
             batch = make_batch(groups, config, self.policy)
-            learnt = judge_totals(groups) | {"groups_trained": batch.groups} | self._learn(batch, config)
+            learnt = judge_totals(groups) | {"groups_trained": batch.groups} | batch.critic
+            learnt |= self._learn(batch, config)
             if batch.sequences:
                 learnt |= self._outlying.of_step(learnt["logprob_outliers"], batch.trained_tokens, config)
             return self._complete("train", groups, batch, learnt | dict(extra))

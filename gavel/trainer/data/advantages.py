@@ -11,8 +11,10 @@ when all scores are shifted by a constant.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean, variance
 
+from gavel.judge.stats import expected_scores
 from gavel.trainer.config import AdvantageKind
 from gavel.trainer.data.left_out import LeftOut
 
@@ -60,6 +62,7 @@ def advantages(
     ranks of arXiv 1703.03864).
     shrunk: mean, times 2·`p_right` - 1, the margin by which the judge is right rather than wrong about two members, by
     labels; without labels times the `score_reliability`.
+    critic: mean; `critic_advantages` says what of it each turn is paid.
 
     Raises `ValueError` for fewer than two scores, which have no group to compare with.
     """
@@ -69,7 +72,7 @@ def advantages(
     mean = math.fsum(scores) / size
     centred = [score - mean for score in scores]
     match kind:
-        case "mean":
+        case "mean" | "critic":
             return centred
         case "std":
             return [value / (math.sqrt(_variance(scores)) + _STD_FLOOR) for value in centred]
@@ -100,6 +103,40 @@ def score_reliability(scores: Sequence[float], standard_errors: Sequence[float |
         return 1.0
     between = variance(scores)
     return max(0.0, 1 - fmean(error**2 for error in known) / between) if between > _TIE**2 else 0.0
+
+
+def credit(gains: Sequence[float], later: float, earlier: float = 0.0) -> list[float]:
+    """What each turn is paid of the gains of all: its own, of a later one `later` for each turn between, and of an
+    earlier one `earlier`.
+
+        credit(rewards, 1)                     rewards to go
+        credit(temporal differences, γλ)       generalized advantage estimation
+        credit(gains of the critic, λ, λ)      see `critic_advantages`
+    """
+    ahead, behind = list(gains), list(gains)
+    for at in range(len(gains) - 2, -1, -1):
+        ahead[at] += later * ahead[at + 1]
+    for at in range(1, len(gains)):
+        behind[at] += earlier * behind[at - 1]
+    return [a + b - gain for a, b, gain in zip(ahead, behind, gains, strict=True)]
+
+
+def critic_advantages(
+    scores: Sequence[float], states: Sequence[Sequence[float]], gae_lambda: float
+) -> list[list[float]]:
+    """The advantage of each turn of each member: empty for one without states, whose turns are all paid alike.
+
+    A turn's gain is what it changed the expected score by: g_t = V_t - V_{t-1}, where V_0 is the group's mean and the
+    last V the score itself. So a member's gains sum to its score less the group's mean. A_t = Σ_k λ^|t - k| g_k: with
+    λ = 1 all turns have that sum, whatever the states are; with λ = 0 each has its own gain. docs/turn-credit.md.
+    """
+    mean = math.fsum(scores) / len(scores)
+    found: list[list[float]] = []
+    for score, own, given in zip(scores, expected_scores(scores, states), states, strict=True):
+        path = [mean, *own, score]
+        gains = [after - before for before, after in pairwise(path)] if given else []
+        found.append(credit(gains, gae_lambda, gae_lambda))
+    return found
 
 
 def _variance(values: Sequence[float]) -> float:

@@ -19,17 +19,19 @@ import logging
 import math
 import random
 import warnings
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from openai.types.chat.chat_completion import Choice
 
+from gavel.judge.audit.health import states_health, states_mislead
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
-from gavel.trainer.data.advantages import group_advantages
+from gavel.trainer.data.advantages import credit, critic_advantages, group_advantages
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, Turn, sequences, turns_of
@@ -68,12 +70,34 @@ def token_advantages(outcome: float, turns: Sequence[float], tokens: TokenSequen
 
     `turns`: the turns' advantages. `[T]`
     """
-    ends = [(position, turns[turn]) for turn, position in tokens.turn_ends.items()] if turns else []
-    return [
-        outcome + math.fsum(advantage for end, advantage in ends if end >= position)
-        for position, trained in enumerate(tokens.sampled)
-        if trained
-    ]
+    numbers = sorted(tokens.turn_ends, key=tokens.turn_ends.__getitem__)
+    paid = credit([turns[number] for number in numbers], 1.0) if turns else [0.0] * len(numbers)
+    return _on_tokens({number: outcome + value for number, value in zip(numbers, paid, strict=True)}, tokens)
+
+
+def _on_tokens(paid: Mapping[int, float], tokens: TokenSequence) -> list[float]:
+    """Of each trained token what its turn is paid. `[T]`"""
+    ends = sorted((end, number) for number, end in tokens.turn_ends.items())
+    positions = (position for position, trained in enumerate(tokens.sampled) if trained)
+    return [paid[ends[bisect_left(ends, (position,))][1]] for position in positions]
+
+
+def critic_credit(members: Sequence[Trajectory], gae_lambda: float) -> list[dict[int, float]]:
+    """What the turns of each member of a group are paid by the judge's states (`critic_advantages`), by their number in
+    `choices()`; empty for a member without states of them. Turns of further histories are not in it: the states are
+    those of the main conversation."""
+    states: list[list[float]] = []
+    for member in members:
+        sampled = [isinstance(item, Choice) for item in member.messages_and_choices if _is_assistants(item)]
+        given = member.judgement.states if member.judgement else []
+        fits = len(given) == len(sampled)
+        states.append([state for state, own in zip(given, sampled, strict=True) if own] if fits else [])
+    paid = critic_advantages([member.reward or 0.0 for member in members], states, gae_lambda)
+    return [dict(enumerate(own)) for own in paid]
+
+
+def _is_assistants(item: MessageOrChoice) -> bool:
+    return isinstance(item, Choice) or item.get("role") == "assistant"
 
 
 def gives_advantages(trajectory: Trajectory) -> bool:
@@ -250,6 +274,8 @@ class Batch:
     """Whole groups that are not trained, by reason."""
     token_mismatches: Counter[MismatchKind] = field(default_factory=Counter[MismatchKind])
     """Turns whose prompt does not continue the tokens of the turn before them."""
+    critic: dict[str, float] = field(default_factory=dict[str, float])
+    """Metrics of `advantage="critic"`: the lambda of this step, and the share of members without states."""
 
     @property
     def trained_tokens(self) -> int:
@@ -322,6 +348,11 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
     """
     batch = Batch()
     has_value_head = isinstance(config.loss, Ppo)
+    gae_lambda = config.gae_lambda
+    if config.advantage == "critic":
+        groups = list(groups)
+        gae_lambda = 1.0 if states_mislead(states_health(groups)) else gae_lambda
+    stateless: list[bool] = []
     compared: dict[str, list[float]] = {}
     """The advantages of all members of groups with a signal, by scenario."""
     origins: list[str] = []
@@ -349,6 +380,8 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             warnings.warn(_STEPS_UNUSED, stacklevel=2)
         before = batch.trajectories
         turns = step_advantages(members, divide=config.advantage == "std") if config.step_advantages else []
+        credited = critic_credit(members, gae_lambda) if config.advantage == "critic" else []
+        stateless += [not own for own in credited]
         for number, (trajectory, advantage) in enumerate(zip(members, outcome, strict=True)):
             found = sequences(trajectory)
             unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
@@ -360,13 +393,15 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
                 batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1
+            steps = turns[number] if turns else []
+            own = credited[number] if credited else {}
             batch.sequences += [
                 TrainedSequence(
                     tokens,
                     advantage,
                     batch.groups,
                     token_rewards(trajectory, tokens) if has_value_head else (),
-                    _own_advantages(trajectory, tokens, advantage, turns[number] if turns else None),
+                    _own_advantages(trajectory, tokens, advantage, steps, own),
                 )
                 for tokens in found
             ]
@@ -375,6 +410,8 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             origins.append(origin)
         else:
             batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
+    if stateless:
+        batch.critic = {"critic/lambda": gae_lambda, "critic/stateless": sum(stateless) / len(stateless)}
     if config.normalize_over_batch and compared and not config.kl_in_reward:  # otherwise it follows the divergence
         scales = {
             origin: math.sqrt(math.fsum(value**2 for value in values) / len(values)) if values else 1.0
@@ -391,12 +428,19 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
 
 
 def _own_advantages(
-    trajectory: Trajectory, tokens: TokenSequence, advantage: float, turns: Sequence[float] | None
+    trajectory: Trajectory,
+    tokens: TokenSequence,
+    advantage: float,
+    steps: Sequence[float],
+    credited: Mapping[int, float],
 ) -> list[float]:
-    """Of each trained token, where they differ; empty where all have `advantage`. `turns`: those of its turns."""
+    """Of each trained token, where they differ; empty where all have `advantage`. `steps`: those of its turns, of which
+    a token gets its own's and later ones' too. `credited`: what its turns have in place of `advantage`."""
     if gives_advantages(trajectory):
         return given_advantages(trajectory, tokens)
-    return [] if turns is None else token_advantages(advantage, turns, tokens)
+    if credited:
+        return _on_tokens({number: credited.get(number, advantage) for number in tokens.turn_ends}, tokens)
+    return token_advantages(advantage, steps, tokens) if steps else []
 
 
 _STEPS_UNUSED = "step_rewards of trajectories are not trained on: set step_advantages=True or loss=Ppo() in TrainConfig"

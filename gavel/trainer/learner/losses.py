@@ -33,6 +33,7 @@ from gavel.trainer.config import (
     SamplerCorrection,
     TrainConfig,
 )
+from gavel.trainer.data.advantages import credit
 
 _MAX_LOG_RATIO = 20.0
 _ROUNDING = 1e-9
@@ -259,13 +260,9 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, gae_lam
 
     A_t = d_t + gamma * gae_lambda * A_{t+1} with d_t = r_t + gamma * V_{t+1} - V_t.
     """
-    found: list[float] = []
-    advantage, next_value = 0.0, 0.0
-    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
-        advantage = reward + gamma * next_value - value + gamma * gae_lambda * advantage
-        found.append(advantage)
-        next_value = value
-    return found[::-1]
+    following = [*values[1:], 0.0]
+    differences = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
+    return credit(differences, gamma * gae_lambda)
 
 
 _VARIANCE_FLOOR = 1e-8

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from gavel.judge.audit.health import PREFIX
+from gavel.judge.audit.health import PREFIX, states_mislead
 
 WINDOW = 5
 """Steps of the baseline, and of what is compared with it."""
@@ -87,6 +87,11 @@ class JudgeAlarm(StrEnum):
         "the judge's scores depend on where in the prompt a member stands",
         "Raise the number of orders (--orders), or take another judge.",
     )
+    STATES = (
+        "states",
+        "the judge's states after single turns do not predict its scores: all turns of an attempt are paid alike",
+        "Look at the states beside the turns (gavel view); take another judge, or leave out advantage='critic'.",
+    )
     CONTRADICTED = (
         "contradicted",
         "the judge's scores rise and those of the second judge do not",
@@ -107,9 +112,11 @@ class JudgeAlarm(StrEnum):
 def judge_alarms(history: Rows) -> list[JudgeAlarm]:
     """The alarms at the last of these rows of training steps.
 
-    Those of checks need two checks in a row; all others `2 * WINDOW` rows, that of the second judge ones which it saw.
+    Those of checks need two checks in a row, that of states `WINDOW` rows; all others `2 * WINDOW` rows, that of the
+    second judge ones which it saw.
     """
     raised = {JudgeAlarm.GOLDEN: _forgot(history), JudgeAlarm.DRIFT: _drifts(history)}
+    raised[JudgeAlarm.STATES] = _misled(history[-WINDOW:]) and not _is_perfect(history)
     seen_twice = [row for row in history if row.get(f"{PREFIX}second_score") is not None]
     if len(seen_twice) >= 2 * WINDOW:
         raised[JudgeAlarm.CONTRADICTED] = _outruns(seen_twice, "judge_score", f"{PREFIX}second_score")
@@ -193,6 +200,13 @@ def _leans(history: Rows) -> bool:
     if slopes is None or abs(fmean(slopes[-WINDOW:])) < _SLOPE:
         return False
     return abs(fmean(slopes[-WINDOW:])) > _CERTAIN * _noise(slopes) / math.sqrt(WINDOW)
+
+
+def _misled(rows: Rows) -> bool:
+    """Whether the states misled over a window: a step's figures vary much by chance."""
+    names = [f"{PREFIX}states_{name}" for name in ("explained", "correlation", "fall")]
+    known = {name: values for name in names if (values := _series(rows, name))}
+    return len(rows) == WINDOW and names[0] in known and states_mislead({n: fmean(v) for n, v in known.items()})
 
 
 def _forgot(history: Rows) -> bool:

@@ -251,10 +251,15 @@ async def train_scenario(
         check_rewards(each, config.reward)
         check_turn_limits(each, config.turn_limits)
     judge = needed_judge(config.reward, judge)
-    if train_config.advantage == "shrunk" and config.reward.get("judge", 1.0) != 1.0:
+    if (kind := train_config.advantage) in ("shrunk", "critic") and config.reward.get("judge", 1.0) != 1.0:
         raise LoopError(
-            "the advantage 'shrunk' needs rewards on the scale of the judge's standard errors: its weight must be 1",
+            f"the advantage {kind!r} needs rewards on the scale of the judge's scores: its weight must be 1",
             "Give the judge the weight 1 and scale the other rewards, or choose another advantage.",
+        )
+    if kind == "critic" and (judge is None or not judge.config.states):
+        raise LoopError(
+            "the advantage 'critic' needs the judge's states after single turns, and it is not asked for them",
+            "Make the judge with states (Judge(states=True), --states), or choose another advantage.",
         )
     if config.refill and isinstance(train_config.loss, Ppo):
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)

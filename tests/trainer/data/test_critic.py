@@ -1,0 +1,232 @@
+"""Credit for turns by the judge's states: what each turn is paid, and that no states can mislead at lambda 1."""
+
+from itertools import product
+from random import Random
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.base.fields import FieldError
+from gavel.judge.audit.health import states_health, states_mislead
+from gavel.judge.offline.simulated import Bias, distorted
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement, Vote
+from gavel.scenarios.trajectory import History, Trajectory
+from gavel.trainer.config import Ppo, TrainConfig
+from gavel.trainer.data.advantages import credit, critic_advantages
+from gavel.trainer.data.training_batch import critic_credit, make_batch
+from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
+from tests.trainer.conftest import Letters, attempt, sampled_turn
+
+NUMBER = st.floats(-1, 1)
+SHARE = st.floats(0, 1)
+
+
+@given(st.lists(NUMBER, max_size=6), SHARE, SHARE)
+def test_credit_is_the_sum_written_out(gains, later, earlier):
+    expected = [
+        sum(gain * (later ** (k - t) if k >= t else earlier ** (t - k)) for k, gain in enumerate(gains))
+        for t in range(len(gains))
+    ]
+    assert credit(gains, later, earlier) == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(st.tuples(SHARE, st.lists(SHARE, max_size=5)), min_size=2, max_size=5))
+def test_whatever_the_states_gains_sum_to_the_group_relative_advantage_and_lambda_1_pays_it_to_each_turn(group):
+    scores, states = zip(*group, strict=True)
+    gains, alike = critic_advantages(scores, states, 0.0), critic_advantages(scores, states, 1.0)
+    for score, own, gained, paid in zip(scores, states, gains, alike, strict=True):
+        assert len(gained) == len(paid) == len(own)
+        assert [sum(gained)] * len(own) == pytest.approx([score - fmean(scores)] * len(own), abs=1e-9)
+        assert paid == pytest.approx([score - fmean(scores)] * len(own), abs=1e-9)
+
+
+def test_a_group_paid_by_hand():
+    """The first member fails at its second turn, and the judge sees it; it expects .1 too much of both at first."""
+    states = [[0.6, 0.0, 0.0], [0.6, 1.0, 1.0]]
+    assert critic_advantages([0.0, 1.0], states, 0.0)[0] == pytest.approx([0.0, -0.5, 0.0])
+    assert critic_advantages([0.0, 1.0], states, 0.5)[0] == pytest.approx([-0.25, -0.5, -0.25])
+
+
+# --- a decision process small enough to be enumerated -----------------------------------------------------------------
+
+RIGHT = [{(): 0.3}, {(False,): 0.6, (True,): 0.8}]
+"""Of each of two turns, the probability of the action 1 after what was done before."""
+REWARD = {(False, False): 0.1, (False, True): 0.4, (True, False): 0.0, (True, True): 1.0}
+
+
+def probability(actions: tuple[bool, ...]) -> float:
+    found = 1.0
+    for turn, action in enumerate(actions):
+        right = RIGHT[turn][actions[:turn]]
+        found *= right if action else 1 - right
+    return found
+
+
+def value(before: tuple[bool, ...]) -> float:
+    ways = [actions for actions in REWARD if actions[: len(before)] == before]
+    return sum(probability(each) * REWARD[each] for each in ways) / sum(map(probability, ways))
+
+
+def expected_gradient(paid) -> dict[tuple[int, tuple[bool, ...]], float]:
+    """Of the logit of every decision, exactly, over all groups of two; `paid(pair)` gives each member's advantages."""
+    found = {(turn, before): 0.0 for turn, table in enumerate(RIGHT) for before in table}
+    for pair in product(REWARD, repeat=2):
+        for actions, advantages in zip(pair, paid(pair), strict=True):
+            for turn, advantage in enumerate(advantages):
+                score = float(actions[turn]) - RIGHT[turn][actions[:turn]]
+                found[turn, actions[:turn]] += probability(pair[0]) * probability(pair[1]) * score * advantage / 2
+    return found
+
+
+def by_states(state, gae_lambda: float):
+    def paid(pair):
+        states = [[state(own, 1, other), REWARD[own]] for own, other in (pair, pair[::-1])]
+        return critic_advantages([REWARD[each] for each in pair], states, gae_lambda)
+
+    return paid
+
+
+def group_relative(pair):
+    mean = fmean(REWARD[each] for each in pair)
+    return [[REWARD[each] - mean] * 2 for each in pair]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        lambda own, turn, other: value(own[:turn]),
+        lambda own, turn, other: Random(f"{own[:turn]}").random(),
+        lambda own, turn, other: REWARD[own],
+        lambda own, turn, other: Random(f"{own}{other}").random(),
+    ],
+    ids=["true", "random", "leaking the end", "random, of all that was done"],
+)
+def test_at_lambda_1_no_states_change_the_expected_gradient(state):
+    found = expected_gradient(by_states(state, 1.0))
+    assert found == pytest.approx(expected_gradient(group_relative), abs=1e-12)
+    exact = {
+        (turn, before): probability(before)
+        * RIGHT[turn][before]
+        * (1 - RIGHT[turn][before])
+        * (value((*before, True)) - value((*before, False)))
+        for turn, before in found
+    }
+    assert found == pytest.approx({at: each / 2 for at, each in exact.items()}, abs=1e-12)  # (G - 1)/G of it
+
+
+def test_states_that_leak_the_end_scale_the_gradient_of_later_turns_and_do_not_turn_it():
+    whole = expected_gradient(group_relative)
+    leaked = expected_gradient(by_states(lambda own, turn, other: REWARD[own], 0.5))
+    assert leaked == pytest.approx({(turn, before): each * 0.5**turn for (turn, before), each in whole.items()})
+
+    def one_sided(pair):  # generalized advantage estimation at lambda 1: the score less the state before the turn
+        mean = fmean(REWARD[each] for each in pair)
+        return [[REWARD[each] - mean, REWARD[each] - REWARD[each]] for each in pair]
+
+    lost = expected_gradient(one_sided)
+    assert all(lost[at] == pytest.approx(0.0) for at in lost if at[0] == 1)  # a later turn learns nothing at all
+
+
+# --- trajectories ----------------------------------------------------------------------------------------------------
+
+
+def member(states: list[float], reward: float, turns: int = 3) -> Trajectory:
+    """Turns of two tokens each."""
+    ids = [1]
+    sampled = []
+    for turn in range(turns):
+        sampled.append(sampled_turn(list(ids), [2 + turn, 9]))
+        ids += [2 + turn, 9, 8]
+    found = attempt(*sampled, reward=reward)
+    votes = [Vote(score=reward, position=0, order=0, model="m", states=states)]
+    found.judgement = Judgement(score=reward, states=states, votes=votes)
+    return found
+
+
+SEEN = [member([0.5, 0.0, 0.0], 0.0), member([0.5, 1.0, 1.0], 1.0)]
+
+
+def test_all_tokens_of_a_turn_share_its_advantage():
+    batch = make_batch([TrajectoryGroup(SEEN)], TrainConfig(advantage="critic", gae_lambda=0.0), Letters())
+    found = [value for each in batch.sequences for value in each.advantages]
+    assert found == pytest.approx([0, 0, -0.5, -0.5, 0, 0, 0, 0, 0.5, 0.5, 0, 0])
+    assert batch.critic == {"critic/lambda": 0.0, "critic/stateless": 0.0}
+
+
+def test_states_that_mislead_are_not_used_in_that_step():
+    groups = [TrajectoryGroup([member([0.5, 1.0, 0.0], 0.0), member([0.5, 0.0, 1.0], 1.0)])]
+    batch = make_batch(groups, TrainConfig(advantage="critic", gae_lambda=0.0), Letters())
+    assert batch.critic["critic/lambda"] == 1.0
+    assert [value for each in batch.sequences for value in each.advantages] == pytest.approx([-0.5] * 6 + [0.5] * 6)
+
+
+def test_members_without_states_and_further_conversations_have_one_advantage_and_examples_take_no_credit():
+    without = [member([], 0.0), member([0.5, 0.5], 0.0)]  # none, and too few
+    own = member([0.9, 0.5, 0.0, 0.0], 0.0)
+    own.messages_and_choices.insert(0, {"role": "assistant", "content": "an example"})
+    own.additional_histories = [History(messages_and_choices=[sampled_turn([7], [7])])]
+    batch = make_batch([TrajectoryGroup([own, SEEN[1], *without])], TrainConfig(advantage="critic"), Letters())
+    assert batch.critic["critic/stateless"] == 0.5
+    assert [each.advantages for each in batch.sequences[3:]] == [[], []]
+    assert batch.sequences[1].advantages == pytest.approx([-0.25])
+    assert critic_credit([own, SEEN[1]], 0.0)[0] == pytest.approx({0: 0.0, 1: -0.5, 2: 0.0})
+
+
+@pytest.mark.parametrize("settings", [{"normalize_over_batch": True}, {"kl_in_reward": 0.1}, {"step_advantages": True}])
+def test_settings_that_contradict_the_critic_are_refused(settings):
+    with pytest.raises(FieldError):
+        TrainConfig(advantage="critic", **settings)
+    with pytest.raises(FieldError, match="gae_lambda"):
+        TrainConfig(loss=Ppo(), gae_lambda=0.9)
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+def simulated(bias: Bias, groups: int = 40) -> list[TrajectoryGroup]:
+    """One of two turns decides each attempt."""
+    random = Random("health")
+    found: list[TrajectoryGroup] = []
+    for _ in range(groups):
+        scores = {str(n): float(random.random() < 0.5) for n in range(8)}
+        true = {name: [score if random.random() < 0.5 else 0.5] * 1 for name, score in scores.items()}
+        states = distorted(true, scores, bias, random)
+        found.append(TrajectoryGroup([member(states[name], score, turns=2) for name, score in scores.items()]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("bias", "misleads"),
+    [
+        (Bias(), False),
+        (Bias(state_bias=0.2), False),
+        (Bias(state_leak=0.5), False),
+        (Bias(state_correlation=0.9), False),
+        (Bias(state_correlation=0.3), True),
+        (Bias(state_correlation=0.0), True),
+    ],
+)
+def test_states_that_do_not_predict_the_scores_raise_an_alarm(bias, misleads):
+    figures = states_health(simulated(bias))
+    assert states_mislead(figures) is misleads
+    alarms = judge_alarms([{"judge_score": 0.5, **figures}] * WINDOW)
+    assert (JudgeAlarm.STATES in alarms) is misleads
+
+
+def test_the_alarm_goes_by_the_mean_of_a_window_since_a_step_may_pass_by_chance():
+    measured = [(-0.049, 0.181), (0.145, 0.381), (-0.035, 0.123), (0.292, 0.569), (0.065, 0.276)]  # of correlation .3
+    rows = [{"judge_score": 0.45, "health/states_explained": e, "health/states_correlation": r} for e, r in measured]
+    assert not all(map(states_mislead, rows))
+    assert JudgeAlarm.STATES in judge_alarms(rows)
+
+
+def test_states_that_never_fall_before_the_end_mislead_and_no_states_do_not():
+    constant = [TrajectoryGroup([member([0.5, 0.5, score], score) for score in (0.0, 0.4, 1.0)])]
+    assert states_mislead(states_health(constant))
+    none = [TrajectoryGroup([member([], score) for score in (0.0, 1.0)])]
+    assert states_health(none) == {}
+    assert not states_mislead({})
+    assert JudgeAlarm.STATES not in judge_alarms([{"judge_score": 0.5}] * WINDOW)
