@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, StateSlots, shared_context, slots_that_fit
-from gavel.trainer.engines.passes import SinglePasses
 from tests.trainer.families import FAMILIES
 
 pytestmark = pytest.mark.slow
@@ -39,15 +38,6 @@ def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
 
 def take(slots: Slots, ids: np.ndarray, adapter: int = 0) -> int | None:
     return slots.take(ids, slots.shared_prefixes(ids, adapter), adapter)
-
-
-def fill(slots: Slots, ids: list[int]) -> int | None:
-    array = np.array(ids)
-    slots.reserve(len(ids))
-    slot = take(slots, array)
-    if slot is not None:
-        compute(slots, slot, array)
-    return slot
 
 
 def assert_consistent(slots: Slots) -> None:
@@ -107,17 +97,6 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
         assert_consistent(slots)
 
 
-def test_rows_that_are_not_neighbours_see_their_own_keys():
-    slots = Slots(4, MAX_CONTEXT)
-    for token in range(4):
-        fill(slots, [token, token])
-    positions = torch.full((2, 1), 2)
-    keys, _ = SlotView(slots, np.array([3, 1]), positions, 3).update(
-        torch.tensor([7.0, 8.0])[:, None, None, None], torch.zeros(2, 1, 1, 1), layer=0
-    )
-    assert keys[:, 0, :, 0].tolist() == [[*prefix_marks([3, 3]), 7.0], [*prefix_marks([1, 1]), 8.0]]
-
-
 @given(
     share=st.integers(0, 10**11),
     most=st.integers(16, 200_000),
@@ -131,35 +110,6 @@ def test_a_context_that_nobody_asked_for_is_the_models_as_far_as_memory_goes(sha
         assert min(slots, 16) * context * per_token <= share
     if context < most and context % 512 == 0 and context > COMMON_CONTEXT:
         assert min(slots, 16) * (context + 513) * per_token > share
-
-
-IDS = np.random.default_rng(0).integers(3, 800, 20)
-
-
-@pytest.fixture(scope="module")
-def hybrid():
-    """Half of its layers keep a state."""
-    return next(family for family in FAMILIES if family.name == "Qwen3.5").model()
-
-
-def assert_plain(model, found: torch.Tensor, *sequences: np.ndarray) -> None:
-    for logits, ids in zip(found, sequences, strict=True):
-        expected = model(input_ids=torch.from_numpy(ids)[None], use_cache=False).logits[0, -1]
-        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
-
-
-@torch.no_grad()
-def test_slots_are_continued_and_begun_anew(hybrid):
-    passes = SinglePasses(hybrid, 3)
-    tokens = np.zeros((2, 9), dtype=np.int64)
-    tokens[0, :5], tokens[1] = IDS[:5], IDS[3:12]
-    found = passes.logits(np.array([2, 0]), tokens, np.array([0, 0]), np.array([5, 9]))
-    assert_plain(hybrid, found, IDS[:5], IDS[3:12])
-    # The first goes on, another is idle, the second begins another sequence.
-    tokens = np.zeros((3, 4), dtype=np.int64)
-    tokens[0], tokens[2, :2] = IDS[5:9], IDS[:2]
-    found = passes.logits(np.array([2, 1, 0]), tokens, np.array([5, 0, 0]), np.array([4, 0, 2]))
-    assert_plain(hybrid, found[[0, 2]], IDS[:9], IDS[:2])
 
 
 def test_a_state_is_continued_whole_or_not_at_all():
@@ -179,7 +129,8 @@ def test_a_state_is_continued_whole_or_not_at_all():
     assert slots.lengths[slot] == 3
 
 
-def test_the_slots_that_fit_are_measured_on_the_models_own_caches(monkeypatch, hybrid):
+def test_the_slots_that_fit_are_measured_on_the_models_own_caches(monkeypatch):
+    hybrid = next(family for family in FAMILIES if family.name == "Qwen3.5").model()
     keys = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 float32 numbers, in one of two layers
     state = 4 * (4 * 8 * 8) + 4 * (32 + 2 * 16) * 4  # recurrent, and convolution over 4 tokens
     monkeypatch.setattr(DeviceMemory, "free", lambda self: 4 * 10 * (state + 100 * keys))

@@ -9,8 +9,7 @@ from gavel.trainer.engines.passes import set_factors
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy, load_base
-from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import request_for, sequence
+from tests.trainer.conftest import sequence
 
 IDS = [(7 * n) % 800 for n in range(120)]
 TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
@@ -55,33 +54,6 @@ def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine
     moved, served_moved = learned(coarse) - before, torch.tensor(engine.score(IDS)) - served_before
     assert moved.mean() > 0.1
     assert served_moved.mean().item() == pytest.approx(moved.mean().item(), rel=0.1)
-
-
-@pytest.mark.slow
-def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
-    engine = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256, versions=2)
-    engine.publish(coarse, 0)
-    earlier = learned(coarse)
-    early = engine.submit(request_for(IDS[:20], max_tokens=60))
-    update(coarse, 0.05)
-    engine.publish(coarse, 1)
-    ids = IDS[:20] + early.result(timeout=HANG_SECONDS).token_ids
-    futures = [engine.submit(request_for(ids, max_tokens=20, adapter_version=version)) for version in (0, 1)]
-    found = [future.result(timeout=HANG_SECONDS) for future in futures]
-    said = [sequence(ids, each.token_ids, [0.0] * len(each.token_ids)) for each in found]
-    with torch.no_grad():
-        live = trained_logprobs(coarse, [said[1]])
-        moved = trained_logprobs(coarse, [said[0]])
-        for parameter in coarse.parameters():
-            parameter.zero_()  # B = 0, as it was
-    assert learned(coarse).tolist() == earlier.tolist()
-    with torch.no_grad():
-        first = trained_logprobs(coarse, [said[0]])
-    assert [each.adapter_version for each in found] == [0, 1]
-    assert found[0].logprobs == pytest.approx(first.tolist(), abs=0.3)  # nats, as bf16 rounds
-    assert found[1].logprobs == pytest.approx(live.tolist(), abs=0.3)
-    assert (moved - first).abs().max() > 1
-    engine.close()
 
 
 def test_in_coarse_precision_a_layer_of_the_sampler_rounds_as_the_learners_does(coarse):

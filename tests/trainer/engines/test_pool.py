@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.engines import engine_pool
-from gavel.trainer.engines.engine_pool import FEWEST_MORE, EnginePool, PoolSchedule, much_busier
+from gavel.trainer.engines.engine_pool import EnginePool, PoolSchedule, much_busier
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from tests.limits import HANG_SECONDS
@@ -195,18 +195,6 @@ def test_one_that_hangs_is_left_out_and_its_requests_begin_again(servers, connec
     assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
 
 
-def test_a_request_can_be_cancelled_and_its_place_is_free(servers, connect, policy):
-    pool = connect()
-    pool.publish(policy, 1)
-    servers[0].go_on.clear()
-    waiting = pool.submit(request_for(IDS))
-    until(lambda: servers[0].asked[-1] == "/v1/completions")
-    assert waiting.cancel()
-    until(lambda: pool._schedule.loads == [0, 0])
-    servers[0].go_on.set()
-    assert ask(pool).token_ids
-
-
 def test_all_sleep_while_the_learner_computes_and_a_lost_one_is_no_error(servers, connect, policy):
     pool = connect(sleep=True)
     pool.publish(policy, 1)
@@ -267,22 +255,6 @@ def test_a_request_goes_where_it_may_and_never_to_one_that_is_much_busier(happen
         assert schedule.loads == [sum(at == each for at, _ in running) for each in range(SAMPLERS)]
 
 
-@given(tokens, tokens, tokens, st.integers(0, SAMPLERS - 1), st.integers(0, 3))
-def test_a_conversation_returns_to_its_sampler_until_that_is_much_busier(
-    prompt: list[int], reply: list[int], news: list[int], holder: int, others: int
-) -> None:
-    schedule = PoolSchedule(SAMPLERS)
-    schedule.hold(holder, prompt, reply, 1)
-    for _ in range(others):
-        schedule.place([9], 1, range(SAMPLERS))
-    placed = 0
-    while not much_busier(schedule.loads[holder], min(schedule.loads)):
-        assert schedule.place([*prompt, *reply, *news], 1, range(SAMPLERS)) == holder
-        placed += 1
-    assert placed >= FEWEST_MORE - others
-    assert schedule.place([*prompt, *reply, *news], 1, range(SAMPLERS)) != holder
-
-
 @given(tokens, tokens, tokens)
 def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], more: list[int]) -> None:
     schedule = PoolSchedule(3)
@@ -291,17 +263,3 @@ def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], m
     assert schedule.place([*prompt, *reply, *more], 1, range(3)) == 2
     schedule.forget(2)
     assert schedule.place(prompt, 1, range(3)) == 1, "an earlier turn that was rewritten goes on from its prompt"
-
-
-def test_what_was_computed_with_another_adapter_is_worth_nothing() -> None:
-    schedule = PoolSchedule(2)
-    schedule.hold(1, [1, 2], [3], version=1)
-    assert schedule.place([1, 2, 3], 2, range(2)) == 0
-
-
-def test_conversations_that_went_on_longest_ago_are_forgotten() -> None:
-    schedule = PoolSchedule(2, kept=4)
-    for first in range(3):
-        schedule.hold(1, [first], [7], 1)
-    assert schedule.place([0, 7], 1, range(2)) == 0
-    assert schedule.place([2, 7], 1, range(2)) == 1

@@ -1,7 +1,7 @@
 """The engine against transformers' own `generate` and against plain forward passes."""
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gavel.trainer.device_memory import TensorBytes
 from gavel.trainer.engines.kv_cache import Slots
 from gavel.trainer.engines.passes import BatchedPasses
-from gavel.trainer.engines.protocol import BASE, EngineError, Sampled, Shaping
+from gavel.trainer.engines.protocol import BASE, Sampled, Shaping
 from gavel.trainer.engines.transformers import TransformersEngine, sample_tokens, uniform_numbers
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
@@ -36,12 +36,12 @@ def other_weights() -> WholeModel:
 
 
 class Gate:
-    """Stops the engine's thread before its next forward pass until opened; lets a pass fail when told to."""
+    """Stops the engine's thread before its next forward pass until opened."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.reached = threading.Event()
         self.open = threading.Event()
-        self.failing_pass: int | None = None
+
         self.passes: list[int] = []
         """Tokens computed by each forward pass, padding included."""
         model.get_decoder().register_forward_pre_hook(self._before, with_kwargs=True)  # type: ignore[operator]
@@ -50,8 +50,6 @@ class Gate:
         self.passes.append(named["input_ids"].numel())
         self.reached.set()
         assert self.open.wait(HANG_SECONDS)
-        if len(self.passes) == self.failing_pass:
-            raise RuntimeError("out of memory")
 
 
 def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
@@ -69,9 +67,6 @@ def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
     ("threads", "shape"),
     [
         (1, {}),
-        (2, {}),
-        (3, {}),
-        (1, {"num_key_value_heads": 4}),
         (2, {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 56, "intermediate_size": 75}),
         (3, {"intermediate_size": 5001}),
     ],
@@ -124,40 +119,6 @@ def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engi
     assert ask(engine, prompt(0, 5)).adapter_version == 0
 
 
-def assert_failed(futures: "list[Future[Sampled]]", match: str) -> None:
-    for future in futures:
-        with pytest.raises(EngineError, match=match):
-            future.result(timeout=HANG_SECONDS)
-
-
-@pytest.mark.parametrize("failing_pass", [1, 2, 3, 5])
-def test_an_error_inside_the_model_fails_every_request_and_hangs_nobody(make_engine, failing_pass):
-    model = tiny_model()
-    gate = Gate(model)
-    gate.failing_pass = failing_pass  # 1: the first prompt, 2: sampling, 3: the prompts that arrived meanwhile
-    engine = make_engine(model, slots=2)
-    first = engine.submit(request_for(prompt(0, 30), max_tokens=50))
-    assert gate.reached.wait(HANG_SECONDS)
-    futures = [engine.submit(request_for(prompt(n, 5), max_tokens=50)) for n in range(5)]
-    outcomes: list[EngineError | None] = []
-
-    def publish() -> None:
-        try:
-            engine.publish(other_weights(), 1)
-            outcomes.append(None)  # it came between two passes, before the one that failed
-        except EngineError as error:
-            outcomes.append(error)
-
-    publishing = threading.Thread(target=publish)
-    publishing.start()
-    gate.open.set()
-    assert_failed([first, *futures], "out of memory|has been closed")
-    publishing.join(HANG_SECONDS)
-    assert not publishing.is_alive()
-    assert len(outcomes) == 1
-    assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
-
-
 def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
     for numbers in (
         uniform_numbers(np.arange(20000), np.zeros(20000, dtype=np.int64)),
@@ -198,7 +159,7 @@ def prefilled(make_engine, prompts: list[list[int]], **settings) -> tuple[list[S
     return [future.result(timeout=HANG_SECONDS) for future in futures], gate.passes
 
 
-@pytest.mark.parametrize("pass_tokens", [1, 7, 64, 100])
+@pytest.mark.parametrize("pass_tokens", [1, 64])
 def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pass_tokens):
     prompts = [prompt(seed, 3 + 23 * seed) for seed in range(8)]
     whole, passes = prefilled(make_engine, prompts)

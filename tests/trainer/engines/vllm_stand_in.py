@@ -51,8 +51,6 @@ class StandIn:
         """Log-probs are those of temperature 1, as a vLLM without --logprobs-mode gives them."""
         self.breaks_off = False
         """Every completion is one that somebody else aborted."""
-        self.old = False
-        """Knows no return_token_ids."""
         self.ails: Literal["fails", "dying", "cuts off", "aborts"] | None = None
         """Completions are answered 500; so is the health check; or the answer ends in its middle; or completions are
         aborted, and all but the first health check fail."""
@@ -195,7 +193,7 @@ class StandIn:
         if self.unscaled:
             logprobs = self._engine.score([*ids, *found.token_ids])[len(ids) - 1 :]
         choice = {
-            **({} if self.old else {"token_ids": found.token_ids}),
+            "token_ids": found.token_ids,
             "logprobs": {"token_logprobs": logprobs},
             "finish_reason": "abort" if self.breaks_off or self.ails == "aborts" else found.finish_reason,
         }
