@@ -161,26 +161,6 @@ def test_values_and_advantages_stay_those_of_the_batchs_start_through_all_update
     assert metrics["tokens_forwarded"] == 2 * once["tokens_forwarded"]
 
 
-def test_an_update_with_a_value_head_can_be_taken_up_again_exactly(fresh_policy, batch, tmp_path):
-    config = TrainConfig(loss=Ppo(), learning_rate=1e-3, epochs=2, mini_batches=2)
-    learner = Learner(fresh_policy)
-    learner.step(batch, config)
-    fresh_policy.save_adapter(tmp_path)
-    torch.save(learner.state(), tmp_path / "state.pt")
-    learner.step(batch, config)
-    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=9))
-    other.load_adapter(tmp_path)
-    resumed = Learner(other)
-    resumed.restore(torch.load(tmp_path / "state.pt", weights_only=True))
-    resumed.step(batch, config)
-    assert all(torch.equal(*pair) for pair in zip(fresh_policy.parameters(), other.parameters(), strict=True))
-    assert learner.value_head is not None
-    assert resumed.value_head is not None
-    assert learner.value_head.weight.abs().max() > 0
-    assert torch.equal(learner.value_head.weight, resumed.value_head.weight)
-    assert str(learner.state()["optimizer"]) == str(resumed.state()["optimizer"])
-
-
 def test_a_loss_without_values_leaves_the_value_head_alone(fresh_policy, batch):
     learner = Learner(fresh_policy)
     learner.step(batch, PPO)
