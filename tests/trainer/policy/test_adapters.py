@@ -1,14 +1,13 @@
 """Adapters that a policy begins with, is compared with, or is merged with."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
@@ -20,7 +19,6 @@ from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.adapters import (
     ReferencePolicyError,
     check_adapter,
-    check_base,
     reference_weights,
     start_from,
 )
@@ -28,6 +26,7 @@ from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_clas
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
 from tests.trainer.backends.test_local import a_group
+from tests.trainer.conftest import tiny_model
 from tests.trainer.families import FAMILIES, Family
 
 pytestmark = pytest.mark.slow
@@ -118,39 +117,6 @@ async def test_a_reference_that_is_not_there_stops_a_run_before_its_first_rollou
     assert "'start'" in error.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("asked", "trained", "warned"),
-    [
-        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", False),
-        ("Qwen/Qwen3-8B", "", False),
-        ("Qwen/Qwen3-8B", "/data/qwen3-8b", True),
-        (str(EMBEDDED_PATH), f"{EMBEDDED_PATH}/", False),
-        (str(EMBEDDED_PATH), "Qwen/Qwen3-8B", True),
-    ],
-)
-def test_a_directory_may_hold_the_same_model(
-    asked: str, trained: str, warned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        check_base(asked, trained, Path("adapter"))
-    assert bool(caplog.records) == warned
-
-
-def test_experts_are_named_in_the_remedy(tmp_path: Path, policy: Policy) -> None:
-    family = next(each for each in FAMILIES if each.name == "Qwen3-MoE")
-    family.read_config().save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    with_experts, without = (
-        Policy(str(tmp_path), LoraSettings(experts=experts), "qwen3", load=lambda *_: family.model())
-        for experts in (True, False)
-    )
-    with_experts.save_adapter(tmp_path / "with")
-    start_from(with_experts, tmp_path / "with")
-    with pytest.raises(BaseModelError, match="only it has") as error:
-        start_from(without, tmp_path / "with")
-    assert "--lora-target v_proj --lora-experts" in error.value.remedy
-
-
 def test_an_adapter_whose_weights_are_not_finite_is_refused(tmp_path: Path) -> None:
     policy = Policy(EMBEDDED_POLICY, LoraSettings())
     with torch.no_grad():
@@ -217,7 +183,7 @@ def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["SmolLM2", "Qwen3", "Gemma 2", "Granite 3", "Cohere 2", "GPT-OSS", "DeepSeek V3"])
+@pytest.mark.parametrize("name", ["SmolLM2", "Gemma 2", "GPT-OSS"])
 def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
     family = next(each for each in FAMILIES if each.name == name)
     expected = logprobs(trained(family))
@@ -228,9 +194,7 @@ def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
     torch.testing.assert_close(logprobs(again), expected, atol=NATS[dtype], rtol=0)
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"rslora": True}, {"targets": ["q_proj", "down_proj"]}, {"dropout": 0.1}], ids=str
-)
+@pytest.mark.parametrize("more", [{"rslora": True, "dropout": 0.1}, {"targets": ["q_proj", "down_proj"]}], ids=str)
 def test_the_learners_own_log_probs_are_those_of_the_merged_model(more: dict[str, Any], tmp_path):
     own = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, **more))
     shaken(own.model)
@@ -265,18 +229,8 @@ def test_a_merge_that_comes_out_wrong_is_no_export(monkeypatch, fresh_policy, tm
 
 def test_the_export_of_a_4bit_base_has_the_weights_that_the_policy_computed_with(tmp_path, policy):
     pytest.importorskip("bitsandbytes")
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=832,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=16,
-        tie_word_embeddings=False,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "base")
+    wide = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.02}
+    tiny_model(vocab_size=832, **wide).save_pretrained(tmp_path / "base")
     policy.tokenizer.save_pretrained(tmp_path / "base")
     settings = PolicySettings(quantization="4bit")
     own = Policy(str(tmp_path / "base"), LoraSettings(rank=2), "qwen3", settings)

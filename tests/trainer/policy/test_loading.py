@@ -22,7 +22,6 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy import loading as loaders
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
@@ -67,12 +66,8 @@ def test_bfloat16_on_a_cpu_gives_the_policy_and_the_gradient_of_float32_within_i
     assert torch.cosine_similarity(step(half, 1e-5), step(fresh_policy, 1e-5), dim=0) > 0.99
 
 
-@pytest.mark.parametrize("settings", [PolicySettings(), HALF])
-def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away(settings):
-    check_small_updates(Policy(EMBEDDED_POLICY, LORA, settings=settings))
-
-
-def check_small_updates(policy: Policy) -> None:
+def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away():
+    policy = Policy(EMBEDDED_POLICY, LORA, settings=HALF)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     step(policy, 1e-6)
     after = policy.parameters()
@@ -199,18 +194,15 @@ def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
     return FastLanguageModel.asked
 
 
-def test_unsloth_is_asked_for_the_same_base_and_the_same_adapter(fake_unsloth):
-    Policy(EMBEDDED_POLICY, LoraSettings(rank=4, alpha=16), settings=UNSLOTH)
+def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as_pefts(
+    policy, fresh_policy, fake_unsloth
+):
+    theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
     loaded, adapted = fake_unsloth
     assert (loaded["model_name"], loaded["dtype"]) == (str(EMBEDDED_PATH), torch.float32)
     assert (loaded["load_in_4bit"], loaded["use_exact_model_name"]) == (False, True)
-    assert loaded["max_seq_length"] == Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH).max_context
-    assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"], adapted["bias"]) == (4, 16, 0.0, "none")
-    assert set(adapted["target_modules"]) == set(loaders._LAYERS)
-
-
-def test_what_unsloth_loads_scores_and_learns_as_what_peft_loads(policy, fresh_policy, fake_unsloth):
-    theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
+    assert loaded["max_seq_length"] == theirs.max_context
+    assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"]) == (4, LORA.alpha, 0.0)
     assert theirs.spans is None
     assert torch.allclose(learned(theirs), learned(policy), atol=1e-4)
     ours = step(fresh_policy, 1e-3)
