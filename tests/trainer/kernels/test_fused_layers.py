@@ -26,17 +26,6 @@ def qwen(dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
     return model
 
 
-def test_fused_norms_compute_and_learn_the_same():
-    plain, fused, ids = qwen(), qwen(), torch.arange(20)[None]
-    assert fuse_norms(fused) == 2 * 4 + 1
-    losses = [model(ids, labels=ids).loss for model in (plain, fused)]
-    assert losses[0].item() == pytest.approx(losses[1].item(), abs=1e-6)
-    for loss in losses:
-        loss.backward()
-    for (name, one), other in zip(plain.named_parameters(), fused.parameters(), strict=True):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5 * max(1, one.grad.abs().max().item())), name
-
-
 @pytest.mark.parametrize("exact", [True, False])
 def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact):
     plain, fused = qwen(torch.bfloat16), qwen(torch.bfloat16)
@@ -50,17 +39,6 @@ def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact
                 assert other(hidden).dtype == torch.bfloat16
             assert errors[1].mean() <= errors[0].mean()
             assert errors[1].max() <= errors[0].max()
-
-
-def test_norms_in_few_passes_are_as_exact_as_rounding():
-    plain, fused = qwen().model.norm, qwen().model.norm
-    fuse_norms(torch.nn.ModuleList([fused]), exact=False)
-    sizes = torch.tensor([1e-4, 1.0, 1e3])  # where epsilon matters, and where not
-    hidden = torch.randn(3, 5, 16) * sizes[:, None, None]
-    hidden[0, 0] = 0
-    with torch.no_grad():
-        assert torch.allclose(plain(hidden), fused(hidden), rtol=1e-5, atol=1e-6)
-    assert torch.equal(plain(hidden), fused(hidden))  # with gradients
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -79,14 +57,14 @@ def test_the_gradient_over_a_frozen_weight_is_that_of_pytorchs_norm(dtype):
         assert torch.allclose(one * size, other * size, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_family_with_norms_of_its_own_keeps_them(dtype):
+def test_a_family_with_norms_and_an_activation_of_its_own_keeps_them():
     torch.manual_seed(0)
-    model = Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS)).to(dtype).eval()
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS)).bfloat16().eval()
     ids = torch.arange(20)[None]
     with torch.no_grad():
         before = model(ids).logits
         fuse_norms(model)
+        assert fuse_mlps(model) == 0
         assert torch.equal(before, model(ids).logits)
 
 
@@ -134,11 +112,6 @@ def test_two_wide_activations_of_four_are_kept():
     plain, fused = (kept_bytes(mlp_adapted(fused=each)) for each in (False, True))
     layers, floats = SHAPE["num_hidden_layers"], 2 * IDS.numel() * SHAPE["intermediate_size"]
     assert plain - fused == layers * floats * 4
-
-
-def test_a_family_with_another_activation_keeps_its_own():
-    torch.manual_seed(0)
-    assert fuse_mlps(Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS))) == 0
 
 
 @pytest.fixture(scope="module")

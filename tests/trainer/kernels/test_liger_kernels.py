@@ -147,17 +147,6 @@ def test_a_second_backward_pass_fails_instead_of_being_wrong(device):
         result.backward()
 
 
-def test_the_rotation_leaves_its_arguments_and_their_gradients(device):
-    heads = [torch.randn(1, 3, count, 8, device=device).transpose(1, 2).requires_grad_() for count in (4, 2)]
-    kept = [each.detach().clone() for each in heads]
-    angles = torch.randn(1, 3, 8, device=device)
-    rotated = liger._rotate(None, *heads, angles.cos(), angles.sin())
-    incoming = [torch.ones_like(each) for each in rotated]
-    torch.autograd.grad(rotated, heads, incoming)
-    assert all(torch.equal(*pair) for pair in zip(heads, kept, strict=True))
-    assert all(bool((each == 1).all()) for each in incoming)
-
-
 def test_a_model_of_which_nothing_is_taken_is_refused(device):
     with pytest.raises(LigerError, match="nothing of gpt2") as error:
         use_liger(Family("GPT-2", "gpt2").model().to(device))
