@@ -109,7 +109,6 @@ def test_what_would_not_be_read_back_is_refused(policy, turn):
     "bad",
     [
         {"role": "narrator", "content": "once upon a time"},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"role": "user", "content": 7},
         {"role": "assistant", "content": "", "tool_calls": [{"name": "refund"}]},
     ],

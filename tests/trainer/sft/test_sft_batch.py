@@ -17,9 +17,7 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.packing import assign_to_ranks
 from gavel.trainer.data.token_sequences import TokenError
-from gavel.trainer.data.training_batch import mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
@@ -114,16 +112,6 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
     assert torch.cosine_similarity(gradient_of(policy), gradient, dim=0) > 0.99999
     assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
-
-
-async def test_several_processes_share_an_update(policy):
-    batch = make_sft_batch(await demonstrations(9), policy)
-    groups = [s.group for s in batch.sequences]
-    updates = mini_batches(groups, as_training(SftConfig(batch_size=3), batch).mini_batches, "a seed")
-    assert sorted(at for update in updates for at in update) == list(range(9))
-    for update in updates:
-        parts = assign_to_ranks([batch.sequences[at].tokens for at in update], [groups[at] for at in update], 3)
-        assert [len(part) for part in parts] == [1, 1, 1]
 
 
 def test_what_cannot_be_learnt_from_is_counted(policy):
