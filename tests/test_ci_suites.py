@@ -148,14 +148,6 @@ def test_a_suite_that_cannot_be_installed_is_skipped_aloud(
 
 
 @pytest.mark.usefixtures("root")
-def test_an_environment_is_made_once_and_anew_when_its_packages_change(suites: ModuleType) -> None:
-    (made,) = suites._environment_commands("e")
-    assert suites.execute(made, 60) == 0
-    assert suites._environment_commands("e") == []
-    assert suites._environment_commands("e", packages=["another"]) != []
-
-
-@pytest.mark.usefixtures("root")
 def test_a_suite_that_hangs_is_killed_with_its_processes(suites: ModuleType) -> None:
     assert suites.test(suites.Suite("s", 1, runs=[{"tests": "test_endless.py"}]), seconds=2) is None
 
@@ -169,15 +161,6 @@ def test_what_every_suite_needs_is_installed_before_the_first_one_starts(
     assert suites.main([]) == 0
     made = capfd.readouterr().out.split()
     assert (made[:2], set(made[2:])) == (["installed", "lint"], {"a", "b", "c"})
-
-
-def test_no_slow_suite_runs_over_what_the_linters_refuse(
-    suites: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (root / "Makefile").write_text(f"{suites.INSTALL}:\nlint:\n\t@exit 1\n")
-    monkeypatch.setattr(suites, "table", lambda: ({}, three(suites, 1)))
-    monkeypatch.setattr(suites, "run", lambda suite, _: pytest.fail(f"suite {suite.name} ran"))
-    assert suites.main([]) == 1
 
 
 def test_the_table_names_tests_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:

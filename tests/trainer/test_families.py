@@ -11,9 +11,6 @@ import torch
 from peft import PeftModel
 from renderers import config_from_name
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
@@ -31,8 +28,9 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
+from tests.trainer.backends.test_local import a_group
 from tests.trainer.conftest import request_for
-from tests.trainer.families import ALL, FAMILIES, Family
+from tests.trainer.families import ALL, BY_NAME, FAMILIES, Family
 from tests.trainer.families_page import PAGE, page
 
 pytestmark = pytest.mark.slow
@@ -175,7 +173,7 @@ def test_a_context_ends_where_rope_begins_to_depend_on_its_length():
 
 
 def test_windows_of_an_unknown_family_are_not_guessed():
-    config = next(each for each in FAMILIES if each.name == "Mistral").read_config()
+    config = BY_NAME["Mistral"].read_config()
     config.model_type = "mistral_of_tomorrow"
     assert why_alone(config) == why_unbatched(config, 64) == "its windows are not known here"
     assert why_unbatched(config, 8) is None
@@ -197,17 +195,12 @@ def written(family: Family, like: Policy, directory: Path, *, weights: bool, **s
     ],
 )
 async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name, experts, dtype):
-    family = next(each for each in FAMILIES if each.name == name)
+    family = BY_NAME[name]
     settings = {"lora": LoraSettings(experts=experts), "policy": PolicySettings(dtype=dtype)}
     model = written(family, policy, tmp_path / "base", weights=True, **settings)
-    scenario = find_scenario("returns_desk")
     async with LocalBackend(tmp_path / "runs") as backend:
         await model.register(backend)
-        task = scenario.tasks("train")[0]
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=16, seed=n) for n in range(3))
-        for trajectory, reward in zip(group, (0.0, 0.5, 1.0), strict=True):
-            trajectory.reward = reward
-        result = await model.train([group])
+        result = await model.train([await a_group(model, [0.0, 0.5, 1.0])])
     assert result.trained
     if dtype == "float32":
         assert result.metrics["publish_gap"] < NATS
@@ -217,14 +210,14 @@ async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy,
 
 
 def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):
-    family = next(each for each in FAMILIES if each.name == "Qwen3.5")
+    family = BY_NAME["Qwen3.5"]
     model = written(family, policy, tmp_path, weights=False)
     with pytest.raises(BaseModelError, match="cannot be sharded"):
         Policy(model.base_model, LoraSettings(rank=2), "qwen3", sharded=True)
 
 
 def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
-    family = next(each for each in FAMILIES if each.name == "Mistral")
+    family = BY_NAME["Mistral"]
     model = written(family, policy, tmp_path, weights=False)
     with pytest.raises(BaseModelError, match="no exact renderer is known"):
         Policy(model.base_model, LoraSettings(rank=2))
@@ -232,7 +225,7 @@ def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, poli
 
 @pytest.mark.parametrize("name", ["Qwen3", "Granite 3"])
 def test_experts_that_cannot_be_adapted_are_refused(name, policy, tmp_path):
-    family = next(each for each in FAMILIES if each.name == name)
+    family = BY_NAME[name]
     model = written(family, policy, tmp_path, weights=False)
     with pytest.raises(BaseModelError, match="experts"):
         Policy(model.base_model, LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())

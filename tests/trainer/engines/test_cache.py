@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, StateSlots, shared_context, slots_that_fit
-from tests.trainer.families import FAMILIES
+from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +130,7 @@ def test_a_state_is_continued_whole_or_not_at_all():
 
 
 def test_the_slots_that_fit_are_measured_on_the_models_own_caches(monkeypatch):
-    hybrid = next(family for family in FAMILIES if family.name == "Qwen3.5").model()
+    hybrid = BY_NAME["Qwen3.5"].model()
     keys = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 float32 numbers, in one of two layers
     state = 4 * (4 * 8 * 8) + 4 * (32 + 2 * 16) * 4  # recurrent, and convolution over 4 tokens
     monkeypatch.setattr(DeviceMemory, "free", lambda self: 4 * 10 * (state + 100 * keys))

@@ -19,7 +19,7 @@ from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import full_logprobs, request_for, tiny_model
+from tests.trainer.conftest import full_logprobs, request_for, stirred, tiny_model
 
 VOCABULARY = 832
 MAX_CONTEXT = 8192
@@ -66,12 +66,7 @@ def base(base_directory) -> torch.nn.Module:
 
 
 def adapted(base_directory: Path, seed: int) -> Policy:
-    policy = Policy(str(base_directory), LORA)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.copy_(0.2 * torch.randn_like(parameter))
-    return policy
+    return stirred(Policy(str(base_directory), LORA), 0.2, seed)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
@@ -22,9 +19,10 @@ from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
+from tests.trainer.backends.test_local import a_group
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
-from tests.trainer.families import FAMILIES
+from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +89,7 @@ def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect, pol
 
 
 def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, tmp_path):
-    family = next(each for each in FAMILIES if each.name == "Qwen3-MoE")
+    family = BY_NAME["Qwen3-MoE"]
     family.read_config().save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     mixture = Policy(str(tmp_path), LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())
@@ -213,20 +211,11 @@ def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
 @pytest.mark.vllm
 async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_path):
     model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
-    scenario = find_scenario("returns_desk")
-    (task,) = scenario.sample("train", 1, seed=0)
-
-    async def a_group() -> TrajectoryGroup:
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=48, seed=n) for n in range(4))
-        for number, trajectory in enumerate(group):
-            trajectory.reward = number / 3
-        return group
-
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], sleep=True)
     async with LocalBackend(tmp_path, engine=settings, max_context=512) as backend:
         await model.register(backend)
         for step in (1, 2):
-            group = await a_group()
+            group = await a_group(model, [0.0, 0.3, 0.6, 1.0])
             assert {trajectory.policy_version for trajectory in group} == {step - 1}
             result = await model.train([group], TrainConfig(learning_rate=1e-3))
             assert result.trained

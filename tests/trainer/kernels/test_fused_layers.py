@@ -134,22 +134,6 @@ def pair(request, layer):
     return own, other
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 7), (2, 3)])
-def test_values_and_gradients_are_pefts(pair, shape):
-    own, other = pair
-    x = torch.randn(*shape, own.in_features, dtype=torch.float64, requires_grad=True)
-    found, expected = own(x), other(x)
-    torch.testing.assert_close(found, expected)
-    incoming = torch.randn_like(expected)
-    gradients = [
-        torch.autograd.grad(y, [x, *(p for p in each.parameters() if p.requires_grad)], incoming)
-        for each, y in ((own, found), (other, expected))
-    ]
-    assert len(gradients[0]) == 3
-    for mine, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
 def test_an_adapter_that_is_off_or_merged_is_pefts_business(pair):
     own, other = pair
     x = torch.randn(3, own.in_features, dtype=torch.float64)

@@ -21,7 +21,7 @@ from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.policy import Policy, adapted
 from tests.trainer.conftest import sequence
-from tests.trainer.families import FAMILIES, Family
+from tests.trainer.families import BY_NAME, Family
 from tests.trainer.kernels.triton_interpreter import compile_like
 
 pytestmark = [pytest.mark.slow, pytest.mark.liger]
@@ -50,13 +50,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
     return "cpu" if INTERPRETED else "cuda"
 
 
-def family(name: str) -> Family:
-    return next(each for each in FAMILIES if each.name == name)
-
-
 def learner_model(name: str, dtype: torch.dtype, device: str, *, with_liger: bool) -> tuple[PeftModel, dict[str, int]]:
     """A model as the learner makes it of its base."""
-    base = family(name).model().to(device=device, dtype=dtype)
+    base = BY_NAME[name].model().to(device=device, dtype=dtype)
     fuse_norms(base)
     fuse_mlps(base)
     found = use_liger(base) if with_liger else {}
@@ -126,7 +122,7 @@ def test_layers_in_four_bits_have_the_activation_too(device):
     class Linear(torch.nn.Linear):
         pass
 
-    base: Any = family("Llama 3").model().to(device)
+    base: Any = BY_NAME["Llama 3"].model().to(device)
     for layer in base.model.layers:
         for name in ("gate_proj", "up_proj", "down_proj"):
             getattr(layer.mlp, name).__class__ = Linear

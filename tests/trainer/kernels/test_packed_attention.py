@@ -80,18 +80,6 @@ def compare(found, expected, query, key, value, tolerance):
         torch.testing.assert_close(own, other, atol=10 * tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("kernel", [CpuFlash, Plain])
-@pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (9, 30, 1000)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_a_packed_row_attends_as_the_mask_of_its_trie_says(monkeypatch, kernel, shape, dtype, tolerance):
-    monkeypatch.setattr(attention, "kernel_for", lambda query, value, form: kernel)
-    packed = row(*shape)
-    query, key, value = factors(len(packed.token_ids), dtype)
-    found = attended(packed, query, key, value)
-    expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
-    compare(found, expected, query, key, value, tolerance)
-
-
 def obvious(query, key, value, mask, form: ScoreForm, sinks) -> torch.Tensor:
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
     scores = query @ key.transpose(2, 3) * form.scale

@@ -41,7 +41,8 @@ from gavel.trainer.learner.learner import (
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.sft_batch import as_training
-from tests.trainer.conftest import sequence
+from tests.trainer.conftest import gradient_of, sequence, stirred
+from tests.trainer.test_families import forked
 
 pytestmark = pytest.mark.slow
 
@@ -180,11 +181,8 @@ def test_loss_and_gradient_are_those_written_out(fresh_policy, batch, settings, 
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
 def test_the_divergence_in_the_reward_is_that_from_the_given_reference(fresh_policy, batch, per):
-    other = exact_policy()
-    torch.manual_seed(5)
+    other = stirred(exact_policy(), 0.02)
     with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
         k1 = [torch.tensor(s.tokens.logprobs[4:]) - trained_logprobs(other, [s.tokens]) for s in batch.sequences]
     config = TrainConfig(kl_in_reward=0.1, kl_in_reward_per=per, micro_batch_tokens=60, max_gradient_norm=1e9)
     learner = Learner(fresh_policy)
@@ -233,10 +231,6 @@ LOSSES: list[Loss] = [
     Reinforce(),
 ]
 UNLIKE = SamplerCorrection(mode="sequence_truncate", cap=1.5, floor=0.5)
-
-
-def gradient_of(policy: Policy) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
 
 def off_policy(batch: Batch) -> Batch:
@@ -444,3 +438,15 @@ def test_without_bitsandbytes_the_remedy_says_what_to_install(monkeypatch):
     assert "pip install bitsandbytes" in error.value.remedy
     with pytest.raises(OptimizerError, match="needs bitsandbytes"):
         check_optimizer("adamw_8bit", "adamw", begun=False)
+
+
+def test_each_shared_token_goes_through_the_model_once_and_with_checkpoints_twice(fresh_policy):
+    batch, seen = forked(), []
+    prefixes = {tuple(t.token_ids[: end + 1]) for t in batch for end in range(len(t.token_ids))}
+    layer = fresh_policy.decoder().layers[0].mlp
+    layer.register_forward_pre_hook(lambda _, given: seen.append((given[0].shape[1], layer.training)))
+    for checkpointing, passes in ((False, 1), (True, 2)):
+        seen.clear()
+        fresh_policy.checkpoint_gradients(checkpointing)
+        trained_logprobs(fresh_policy, batch).sum().backward()
+        assert seen == [(len(prefixes), False)] * passes

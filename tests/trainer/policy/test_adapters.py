@@ -26,8 +26,8 @@ from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_clas
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
 from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import tiny_model
-from tests.trainer.families import FAMILIES, Family
+from tests.trainer.conftest import stirred, tiny_model
+from tests.trainer.families import BY_NAME, FAMILIES, Family
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +37,7 @@ def a_model(name: str, **lora: int) -> TrainableModel:
 
 
 def moved(**lora: object) -> Policy:
-    policy = Policy(EMBEDDED_POLICY, LoraSettings.model_validate(lora))
-    torch.manual_seed(2)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return policy
+    return stirred(Policy(EMBEDDED_POLICY, LoraSettings.model_validate(lora)), seed=2)
 
 
 @pytest.mark.parametrize("reference", ["start", "1", "path"])
@@ -139,15 +134,6 @@ def logprobs(model: Any) -> torch.Tensor:
     return found.gather(-1, ids[0, 1:, None])[:, 0]
 
 
-def shaken(model: Any) -> Any:
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
 @pytest.fixture
 def trained(tmp_path, policy):
     """Writes a family's base and a checkpoint over it; returns the adapted model."""
@@ -159,7 +145,7 @@ def trained(tmp_path, policy):
         own = auto_class(family.read_config()).from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
         lora = LoraConfig(r=2, lora_alpha=4, target_modules=lora_targets(own), task_type="CAUSAL_LM")
         lora.target_parameters = expert_targets(own) if experts else None
-        adapted = shaken(get_peft_model(own, lora)).eval()
+        adapted = stirred(get_peft_model(own, lora)).eval()
         adapted.save_pretrained(tmp_path / "checkpoint")
         return adapted
 
@@ -185,7 +171,7 @@ def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["SmolLM2", "Gemma 2", "GPT-OSS"])
 def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
-    family = next(each for each in FAMILIES if each.name == name)
+    family = BY_NAME[name]
     expected = logprobs(trained(family))
     gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", dtype)
     again: Any = auto_class(family.read_config()).from_pretrained(tmp_path / "out", dtype="auto").eval()
@@ -197,7 +183,7 @@ def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
 @pytest.mark.parametrize("more", [{"rslora": True, "dropout": 0.1}, {"targets": ["q_proj", "down_proj"]}], ids=str)
 def test_the_learners_own_log_probs_are_those_of_the_merged_model(more: dict[str, Any], tmp_path):
     own = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, **more))
-    shaken(own.model)
+    stirred(own)
     own.save_adapter(tmp_path / "checkpoint")
     write_merged(EMBEDDED_POLICY, PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", torch.float32)
     merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
@@ -219,7 +205,7 @@ def test_the_directory_has_all_that_serving_needs(tmp_path):
 
 
 def test_a_merge_that_comes_out_wrong_is_no_export(monkeypatch, fresh_policy, tmp_path):
-    shaken(fresh_policy.model)
+    stirred(fresh_policy)
     fresh_policy.save_adapter(tmp_path / "checkpoint")
     monkeypatch.setattr(merged_model, "_merge", lambda *_: None)
     with pytest.raises(ExportError, match="nats"):
@@ -234,7 +220,7 @@ def test_the_export_of_a_4bit_base_has_the_weights_that_the_policy_computed_with
     policy.tokenizer.save_pretrained(tmp_path / "base")
     settings = PolicySettings(quantization="4bit")
     own = Policy(str(tmp_path / "base"), LoraSettings(rank=2), "qwen3", settings)
-    shaken(own.model)
+    stirred(own)
     own.save_adapter(tmp_path / "checkpoint")
     expected = logprobs(own.model)
     write_merged(str(tmp_path / "base"), settings, tmp_path / "checkpoint", tmp_path / "out", torch.float32)

@@ -22,7 +22,7 @@ from gavel.trainer.policy.policy import (
     load_config,
     lora_targets,
 )
-from tests.trainer.conftest import tiny_model
+from tests.trainer.conftest import stirred, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +38,7 @@ def _offline(monkeypatch):
 
 @pytest.fixture
 def adapted(fresh_policy):
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in fresh_policy.parameters():
-            parameter.copy_(0.1 * torch.randn_like(parameter))
-    return fresh_policy
+    return stirred(fresh_policy)
 
 
 @pytest.fixture

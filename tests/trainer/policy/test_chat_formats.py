@@ -1,6 +1,5 @@
 """Which renderer a model gets, and what its own template shows: turns, tools and calls."""
 
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from gavel.trainer.policy.chat_format import (
     RememberedEncodings,
     TemplateRenderer,
     chat_renderer,
-    in_words,
     template_arguments,
 )
 from gavel.trainer.policy.loading import BaseModelError
@@ -253,13 +251,6 @@ values = st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab\n"
 arguments = st.dictionaries(st.text("xyz", min_size=1), values, max_size=3)
 
 
-@given(st.text("ab c"), st.lists(st.tuples(st.text("fg", min_size=1), arguments), max_size=3))
-def test_text_and_calls_are_what_was_written(before: str, calls: list[tuple[str, dict[str, object]]]) -> None:
-    written = [json.dumps({"name": name, "arguments": given}) for name, given in calls]
-    text = before + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written)
-    assert extracted(text) == (before, [(name, given, ToolCallParseStatus.OK) for name, given in calls])
-
-
 @pytest.mark.parametrize(
     ("text", "status"),
     [
@@ -275,23 +266,6 @@ def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus)
 
 
 turns = st.lists(st.sampled_from(["user", "assistant", "tool", "call"]), max_size=6)
-
-
-@given(turns, st.booleans(), st.booleans())
-def test_no_turn_is_lost_and_none_has_calls(kinds: list[str], first: bool, system: bool) -> None:
-    made: dict[str, dict[str, Any]] = {"tool": RESULT, "call": CALLED[-1]}
-    said = [made.get(kind) or {"role": kind, "content": f"{n}."} for n, kind in enumerate(kinds)]
-    given = [*([{"role": "system", "content": "Be brief."}] if first else []), *said]
-    before = json.dumps(given)
-    found = in_words(given, TOOLS, system=system)
-    assert json.dumps(given) == before
-    assert {each["role"] for each in found} <= {"system", "user", "assistant"}
-    assert all(set(each) <= {"role", "content"} for each in found)
-    text = "".join(each["content"] for each in found)
-    assert all(f"{n}." in text for n, kind in enumerate(kinds) if kind not in made)
-    assert text.count("<tool_response>\n17") == kinds.count("tool")
-    assert text.count('"arguments": {"word"') == kinds.count("call")
-    assert ("Be brief." in text) == first
 
 
 PLAIN = {"add_special_tokens": False}

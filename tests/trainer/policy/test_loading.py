@@ -12,9 +12,6 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from gavel.base.extras import install_line
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
@@ -26,7 +23,8 @@ from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.trainer.conftest import sequence, tiny_model
+from tests.trainer.backends.test_local import a_group
+from tests.trainer.conftest import gradient_of, sequence, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +52,7 @@ def step(policy: Policy, rate: float) -> torch.Tensor:
     """Learns to prefer the second text; the gradient that did it."""
     batch = Batch([TrainedSequence(TEXTS[0], -1.0, 0), TrainedSequence(TEXTS[1], 1.0, 0)])
     Learner(policy).step(batch, TrainConfig(learning_rate=rate, max_gradient_norm=1e9))
-    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    return gradient_of(policy)
 
 
 def test_bfloat16_on_a_cpu_gives_the_policy_and_the_gradient_of_float32_within_its_rounding(policy, fresh_policy):
@@ -114,13 +112,9 @@ def test_a_base_in_four_bits_keeps_its_products_and_its_gradient_after_a_pass_wi
 
 async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBEDDED_POLICY) -> dict[str, float]:
     model = TrainableModel(name="held", project="tests", base_model=base, policy=settings)
-    scenario = find_scenario("returns_desk")
-    task = scenario.tasks("train")[0]
     async with LocalBackend(tmp_path) as backend:
         await model.register(backend)
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=24, seed=n) for n in range(2))
-        for trajectory, reward in zip(group, (0.0, 1.0), strict=True):
-            trajectory.reward = reward
+        group = await a_group(model, [0.0, 1.0])
         return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
 
 

@@ -23,7 +23,7 @@ from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
-from tests.trainer.conftest import OPENING, attempt, registered, sampled_turn
+from tests.trainer.conftest import OPENING, attempt, gradient_of, registered, sampled_turn, stirred
 
 pytestmark = pytest.mark.slow
 
@@ -85,22 +85,9 @@ def slow_loss_and_gradient(policy: Policy, batch) -> tuple[float, torch.Tensor]:
     return total.item(), gradient
 
 
-def gradient_of(policy: Policy) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
-
-
-def disturbed(policy: Policy) -> Policy:
-    """With an adapter that is not zero, so that both of its halves have a gradient."""
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return policy
-
-
 @pytest.mark.parametrize("micro_batch_tokens", [300, 10**6])
 async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh_policy, micro_batch_tokens):
-    policy = disturbed(fresh_policy)
+    policy = stirred(fresh_policy, 0.02)
     reasoned = [*OPENING, {**CLOSING, "reasoning_content": "Short."}, *OPENING[1:], CLOSING]
     given = [*await demonstrations(6), Trajectory(messages_and_choices=reasoned)]
     config = SftConfig(micro_batch_tokens=micro_batch_tokens, max_gradient_norm=1e9)
