@@ -196,15 +196,6 @@ def test_the_divergence_in_the_reward_is_that_from_the_given_reference(fresh_pol
     assert torch.cosine_similarity(found, expected, dim=0) > 0.99999
 
 
-def test_advantages_of_single_tokens_replace_the_sequences(fresh_policy, batch):
-    state, outcomes = copy.deepcopy(fresh_policy.model.state_dict()), []
-    single = [replace(s, advantage=9.0, advantages=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences]
-    for sequences in (batch.sequences, single):
-        fresh_policy.model.load_state_dict(state)
-        outcomes.append(Learner(fresh_policy).step(Batch(sequences), CONFIG))
-    assert outcomes[0] == outcomes[1]
-
-
 def test_dropout_is_drawn_by_the_step_alone_and_active_in_the_updates_pass_alone(batch):
     outcomes = []
     for dropout in (0.0, 0.5, 0.5):

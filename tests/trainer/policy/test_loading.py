@@ -1,4 +1,4 @@
-"""Precision, quantisation and Unsloth: other ways to hold the base model, the same policy."""
+"""Precision, quantisation, Unsloth and Liger: other ways to hold the base model, the same policy."""
 
 import importlib.util
 import sys
@@ -16,6 +16,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.kernels.liger import LigerError, liger_is_used
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
@@ -202,3 +203,37 @@ def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as
     ours = step(fresh_policy, 1e-3)
     assert torch.cosine_similarity(step(theirs, 1e-3), ours, dim=0) > 0.9999
     assert torch.allclose(learned(theirs), learned(fresh_policy), atol=1e-2)
+
+
+LIGER = PolicySettings(use_liger_kernel=True)
+
+
+def refused(*_):
+    raise AssertionError("the base is loaded")
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "sharded", "installed", "used"),
+    [
+        ({}, "cuda", False, True, True),
+        ({}, "cuda", False, False, False),
+        ({}, "cpu", False, True, False),
+        ({}, "cuda", True, True, False),
+        ({"loader": "unsloth"}, "cuda", False, True, False),
+        ({"quantization": "4bit"}, "cuda", False, True, False),
+        ({"quantization": "4bit", "use_liger_kernel": True}, "cuda", False, True, True),
+        ({"use_liger_kernel": False}, "cuda", False, True, False),
+    ],
+)
+def test_they_are_used_where_they_can_run_unless_it_is_said(monkeypatch, settings, device, sharded, installed, used):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    assert liger_is_used(PolicySettings(**settings), device, sharded) is used
+
+
+@pytest.mark.parametrize(("device", "remedy"), [("cpu", "use_liger_kernel"), ("cuda", "pip install liger-kernel")])
+def test_without_a_gpu_or_the_package_they_are_refused(monkeypatch, device, remedy):
+    monkeypatch.setattr("gavel.trainer.policy.policy._device", lambda: device)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LigerError) as error:
+        Policy(EMBEDDED_POLICY, LoraSettings(), settings=LIGER, load=refused)
+    assert remedy in error.value.remedy
