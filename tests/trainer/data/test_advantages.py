@@ -1,6 +1,5 @@
 """Advantages against their definitions, and against what the two earlier steps (shaping, then advantage) gave."""
 
-import math
 import statistics
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from gavel.trainer.data.advantages import advantages, group_advantages, score_re
 from tests.limits import HANG_SECONDS
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
-kinds = st.sampled_from(["mean", "std", "rloo", "rank", "shrunk"])
 errors = st.lists(st.none() | st.floats(0, 3), max_size=16)
 
 
@@ -43,17 +41,6 @@ def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(v
     assert score_reliability(values, known) == pytest.approx(factor, rel=1e-6, abs=1e-9)
     expected = [value * score_reliability(values, known) for value in advantages(values)]
     assert advantages(values, "shrunk", known) == pytest.approx(expected, abs=1e-12)
-
-
-@given(rewards, kinds, errors)
-def test_advantages_sum_to_zero(values, kind, known):
-    assert math.fsum(advantages(values, kind, known)) == pytest.approx(0, abs=1e-9)
-
-
-@given(rewards.map(lambda values: [round(value, 3) for value in values]), st.integers(-100, 100), kinds, errors)
-def test_a_shift_of_all_rewards_changes_nothing(values, shift, kind, known):
-    shifted = advantages([value + shift for value in values], kind, known)
-    assert shifted == pytest.approx(advantages(values, kind, known), abs=1e-7)
 
 
 @pytest.mark.parametrize("values", [[], [1.0]])

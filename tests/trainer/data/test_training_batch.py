@@ -125,13 +125,6 @@ async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
     assert batch.left_out_members == {LeftOut.UNSCORED: 4}
 
 
-@given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4))
-def test_however_the_groups_look_all_of_them_are_accounted_for(groups):
-    batch = make_batch([TrajectoryGroup(member(*pair) for pair in pairs) for pairs in groups], CONFIG)
-    assert batch.groups + batch.left_out_groups.total() == len(groups)
-    assert {sequence.group for sequence in batch.sequences} == set(range(batch.groups))
-
-
 def test_scores_of_an_unsure_judge_are_shrunk_when_asked_for():
     group = judged((0.0, 0.1), (0.5, None), (1.0, 0.1))
     assert [s.advantage for s in make_batch([group], CONFIG).sequences] == pytest.approx([-0.5, 0, 0.5])

@@ -196,12 +196,6 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
     assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
 
 
-def test_a_seeded_request_may_have_a_long_prompt_beside_others(engine, base):
-    futures = [engine.submit(request_for(prompt(n, 3000), seed=n, max_tokens=2)) for n in range(3)]
-    for n, future in enumerate(futures):
-        assert_sampled_by(base, prompt(n, 3000), future.result(timeout=HANG_SECONDS))
-
-
 def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
     ids = prompt(0, 8)
     whole = ask(engine, ids, max_tokens=10)

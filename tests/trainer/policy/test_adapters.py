@@ -11,9 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
-from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
-from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.adapters import (
@@ -178,21 +176,6 @@ def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
     assert again.dtype == dtype
     assert gap < merged_model._TOLERANCE[dtype]
     torch.testing.assert_close(logprobs(again), expected, atol=NATS[dtype], rtol=0)
-
-
-@pytest.mark.parametrize("more", [{"rslora": True, "dropout": 0.1}, {"targets": ["q_proj", "down_proj"]}], ids=str)
-def test_the_learners_own_log_probs_are_those_of_the_merged_model(more: dict[str, Any], tmp_path):
-    own = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, **more))
-    stirred(own)
-    own.save_adapter(tmp_path / "checkpoint")
-    write_merged(EMBEDDED_POLICY, PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", torch.float32)
-    merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
-    tokens = TokenSequence()
-    tokens.extend(IDS[0][:1])
-    tokens.extend(IDS[0][1:], logprobs=[-1.0] * (len(IDS[0]) - 1), temperature=1.0)
-    with torch.no_grad():
-        found = trained_logprobs(own, [tokens])
-    torch.testing.assert_close(logprobs(merged), found, atol=1e-4, rtol=0)
 
 
 def test_the_directory_has_all_that_serving_needs(tmp_path):
