@@ -191,6 +191,15 @@ def test_one_that_hangs_is_left_out_and_its_requests_begin_again(servers, connec
     assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
 
 
+def test_a_request_can_be_cancelled_and_its_place_is_free(servers, connect, policy):
+    pool = connect()
+    pool.publish(policy, 1)
+    assert held_up(pool, servers[0]).cancel()
+    until(lambda: pool._schedule.loads == [0, 0])
+    servers[0].go_on.set()
+    assert ask(pool).token_ids
+
+
 def test_all_sleep_while_the_learner_computes_and_a_lost_one_is_no_error(servers, connect, policy):
     pool = connect(sleep=True)
     pool.publish(policy, 1)

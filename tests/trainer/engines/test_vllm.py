@@ -13,7 +13,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
-from gavel.trainer.engines.protocol import AdapterGone, EngineError
+from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
@@ -99,13 +99,16 @@ def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, t
     assert len(server.adapters) == 2
 
 
-def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy, monkeypatch):
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(
+    server, connect, policy, monkeypatch, streamed
+):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
     engine.publish(policy, 0)
     server.breaks_off = True
-    with pytest.raises(EngineError, match="ended a request early"):
-        ask(engine)
+    with pytest.raises(EngineError, match=r"ended a (request|stream) early"):
+        ask(engine, on_tokens=list[Sampled]().append if streamed else None)
     server.breaks_off = False
     assert ask(engine).finish_reason == "length"
 
