@@ -34,18 +34,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path, source: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-    ]
-    subprocess.run([*command, str(source)], check=True, timeout=HANG_SECONDS)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, timeout=HANG_SECONDS)
     (wheel,) = tmp_path.glob("gavel_rl-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     shipped = (".css", ".j2", ".js", ".json", ".pyi", ".safetensors", ".svg", ".toml")

@@ -102,6 +102,20 @@ def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float],
     )
 
 
+def stirred(policy: Any, scale: float = 0.1, seed: int = 1) -> Any:
+    """With an adapter that does something, and of which both halves have a gradient."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.add_(scale * torch.randn_like(parameter))
+    return policy
+
+
+def gradient_of(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+
 def tiny_model(seed: int = 0, **config: object) -> Qwen3ForCausalLM:
     """A random transformer whose distributions are far from uniform."""
     torch.manual_seed(seed)
@@ -210,10 +224,7 @@ def opened(tmp_path, monkeypatch, policy):
         family.read_config().save_pretrained(tmp_path)
         policy.tokenizer.save_pretrained(tmp_path)
         own = Policy(str(tmp_path), LoraSettings(rank=2, experts=experts), load=lambda *_: family.model())
-        torch.manual_seed(1)
-        with torch.no_grad():
-            for parameter in own.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
+        stirred(own)
         own.save_adapter(tmp_path)
         return own
 

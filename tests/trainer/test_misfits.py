@@ -24,7 +24,7 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy.loading import NOT_SAMPLED, BaseModelError, auto_class, check_sampled_here, usable_context
+from gavel.trainer.policy.loading import NOT_SAMPLED, BaseModelError, auto_class, check_sampled_here
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import request_for
@@ -145,7 +145,7 @@ def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(
         assert sampling_gap(engine, plain) > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["recurrent_gemma", "jamba", "rwkv", "minimax"])
+@pytest.mark.parametrize("kind", ["recurrent_gemma", "rwkv"])
 def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: str, opened: OpenPolicy) -> None:
     family = small(kind)
     own = opened(family)
@@ -154,7 +154,7 @@ def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: st
     assert "--engine vllm" in error.value.remedy
 
 
-@pytest.mark.parametrize("kind", ["jamba", "bert", "bart", "whisper", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["jamba", "bert", "whisper"])
 async def test_a_known_misfit_is_refused_before_weights_are_loaded(kind: str, tmp_path: Path, policy: Policy) -> None:
     AutoConfig.for_model(kind).save_pretrained(tmp_path / "base")  # there are no weights
     policy.tokenizer.save_pretrained(tmp_path / "base")
@@ -162,12 +162,6 @@ async def test_a_known_misfit_is_refused_before_weights_are_loaded(kind: str, tm
     async with LocalBackend(tmp_path / "runs") as backend:
         with pytest.raises(BaseModelError, match=r"embedded engine cannot sample|not a causal language model"):
             await model.register(backend)
-
-
-def test_no_family_of_the_table_is_refused() -> None:
-    for family in FAMILIES:
-        assert usable_context(family.read_config())
-        check_sampled_here(family.read_config())
 
 
 @pytest.mark.parametrize("kind", ["opt", "ctrl", "recurrent_gemma", "laguna"])

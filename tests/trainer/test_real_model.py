@@ -20,7 +20,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
@@ -108,34 +108,6 @@ async def test_it_samples_learns_publishes_resumes_and_is_exported(tmp_path: Pat
             assert gaps.max() < bound
             assert gaps.mean() < MEAN_NATS[dtype]
         assert (await again.train([await a_group(again)], TrainConfig(learning_rate=1e-3))).step == 3
-
-
-async def test_demonstrations_are_learnt(tmp_path: Path) -> None:
-    messages = [
-        {"role": "user", "content": "Write one short sentence about the sea."},
-        {"role": "assistant", "content": "The sea is deep and blue."},
-    ]
-    model = a_model()
-    async with a_backend(tmp_path) as backend:
-        await model.register(backend)
-        losses = []
-        for _ in range(4):
-            result = await model.train_sft([Trajectory(messages_and_choices=messages)], SftConfig(learning_rate=1e-3))
-            losses.append(result.metrics["loss"])
-    assert losses[-1] < losses[0] / 2
-
-
-@pytest.mark.vllm
-async def test_it_samples_and_learns_with_vllm(tmp_path: Path) -> None:
-    model = a_model()
-    engine = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"])
-    async with a_backend(tmp_path, engine=engine) as backend:
-        await model.register(backend)
-        for _ in range(2):
-            result = await model.train([await a_group(model)], TrainConfig(learning_rate=1e-3))
-            assert result.trained
-        last = list(await a_group(model))
-        assert difference(await model.export("merged", dtype="float32"), last).max() < 0.05
 
 
 def test_the_demo_leaves_texts_and_figures_and_goes_on_where_it_was(tmp_path: Path) -> None:

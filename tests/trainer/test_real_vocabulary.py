@@ -7,14 +7,11 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.kernels.lm_head import tiled_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.chat_format import chat_renderer
+from tests.trainer.backends.test_local import a_group
 from tests.trainer.conftest import OPENING, TOOLS
 from tests.trainer.real_parts import QWEN_HEAD, qwen_tokenizer
 
@@ -50,33 +47,13 @@ def base(tokenizer: Any, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
-        ("Hello, world!", [9707, 11, 1879, 0]),
-        ("<|im_end|>", [END]),
-        ("<|im_start|>assistant\n", [START, ASSISTANT, NEWLINE]),
-        ("<tool_call>", [CALL]),
-        ("</think>", [151_668]),
-    ],
-)
-def test_ids_are_those_of_the_published_tokenizer(tokenizer: Any, text: str, ids: list[int]) -> None:
-    assert tokenizer.encode(text) == ids
+def test_ids_are_those_of_the_published_tokenizer(tokenizer: Any) -> None:
+    assert tokenizer.encode("Hello, world!") == [9707, 11, 1879, 0]
+    assert tokenizer.encode("<|im_start|>assistant\n") == [START, ASSISTANT, NEWLINE]
+    assert tokenizer.encode("<|im_end|><tool_call></think>") == [END, CALL, 151_668]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It's 12,345 euros.",
-        "  two  spaces\n\n\tand a tab",
-        "日本語のテキスト",
-        "Привет, мир",
-        "🙂👩‍👩‍👧",
-        "naïve é",
-        "a\r\nb",
-        "0x7fé؟",
-    ],
-)
+@pytest.mark.parametrize("text", ["  two  spaces\n\n\tand a tab", "日本語のテキスト", "🙂👩‍👩‍👧", "naïve é", "a\r\nb"])
 def test_every_text_comes_back(tokenizer: Any, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -104,36 +81,13 @@ def test_a_conversation_with_tools_is_rendered_read_and_continued_on_these_ids(t
     assert 151_665 in following  # <tool_response>
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_tiled_head_is_the_full_softmax_at_the_published_size(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(24, 64, generator=generator).to(dtype).requires_grad_()
-    weight = (0.2 * torch.randn(QWEN_HEAD, 64, generator=generator)).to(dtype)
-    targets = torch.randint(0, QWEN_HEAD, (24,), generator=generator)
-    targets[:4] = torch.tensor([0, END, QWEN_HEAD - 1, 151_668])
-    temperatures = torch.linspace(0.5, 1.5, 24)
-    found, entropies = tiled_logprobs(hidden, weight, targets, temperatures)
-    everything = (hidden.float() @ weight.float().T / temperatures[:, None]).log_softmax(-1)
-    expected = everything.gather(-1, targets[:, None])[:, 0]
-    torch.testing.assert_close(found.float(), expected, atol=2e-4, rtol=0)
-    plogp = (everything.exp() * everything).sum(-1)
-    torch.testing.assert_close(entropies.float(), -plogp.detach(), atol=2e-3, rtol=0)
-    incoming = torch.linspace(-1, 1, 24)
-    gradient, wanted = (torch.autograd.grad(values.float(), hidden, incoming)[0] for values in (found, expected))
-    torch.testing.assert_close(gradient.float(), wanted.float(), atol=1e-4 if dtype == torch.float32 else 2e-2, rtol=0)
-
-
 async def test_the_endpoint_samples_and_trains_over_the_whole_vocabulary(base: Path, tmp_path: Path) -> None:
-    scenario = find_scenario("returns_desk")
     model = TrainableModel(
         name="qwen", project="real", base_model=str(base), renderer="qwen3", lora=LoraSettings(rank=4)
     )
     async with LocalBackend(tmp_path / "runs", slots=8, max_context=1024) as backend:
         await model.register(backend)
-        task = scenario.tasks("train")[0]
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=12, seed=n) for n in range(4))
-        for number, trajectory in enumerate(group):
-            trajectory.reward = float(number)
+        group = await a_group(model, [0.0, 1.0, 2.0, 3.0])
         result = await model.train([group], TrainConfig(learning_rate=1e-3))
     choice = group.trajectories[0].messages_and_choices[2]
     ids = choice.token_ids  # type: ignore[union-attr]

@@ -5,9 +5,7 @@ One command gives one adapter, too, in whichever order its rollouts arrive.
 
 import asyncio
 import json
-import random
 import signal
-import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,6 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.checkpoints import Checkpoints
@@ -126,31 +123,6 @@ def runs(recorded: Path) -> Runs:
     return Runs(recorded, recorded.parent / "runs")
 
 
-@pytest.fixture(scope="module")
-def whole_seconds(runs: Runs) -> float:
-    """How long `whole` lives, a run of `STEPS` that nobody disturbs."""
-    assert runs.live("first", "whole", 1) == 0  # the process that lives are forked from has started then
-    started = time.monotonic()
-    assert runs.live("whole", "whole") == 0
-    return time.monotonic() - started
-
-
-@pytest.mark.parametrize("wanted", [4, pytest.param(20, marks=pytest.mark.thorough)])
-def test_runs_that_are_killed_at_random_moments_end_as_if_they_had_not_been(
-    runs: Runs, whole_seconds: float, wanted: int
-) -> None:
-    draw = random.Random(wanted)
-    kills = number = 0
-    while kills < wanted:
-        number += 1
-        while status := runs.live(
-            f"{wanted}-{number}", f"seconds {draw.uniform(0, 0.6 * whole_seconds)}" if kills < wanted else "whole"
-        ):
-            assert status == KILLED
-            kills += 1
-        runs.assert_same(f"{wanted}-{number}", "whole")
-
-
 def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_same(runs: Runs) -> None:
     steps, place, reached = 3, 0, 0
     assert runs.live("three", "whole", steps) == 0
@@ -165,9 +137,8 @@ def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_sam
     runs.assert_same("swept", "three", steps)
 
 
-def test_a_run_whose_newest_checkpoint_was_altered_does_that_step_again_and_ends_the_same(
-    runs: Runs, whole_seconds: float
-) -> None:
+def test_a_run_whose_newest_checkpoint_was_altered_does_that_step_again_and_ends_the_same(runs: Runs) -> None:
+    assert runs.live("whole", "whole") == 0
     assert runs.live("altered", "whole", 5) == 0
     weights = runs.checkpoints("altered").path(5) / "adapter_model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -175,17 +146,6 @@ def test_a_run_whose_newest_checkpoint_was_altered_does_that_step_again_and_ends
     weights.write_bytes(content)
     assert runs.live("altered", "whole") == 0
     runs.assert_same("altered", "whole")
-
-
-async def test_a_step_draws_nothing_that_a_restart_could_not_repeat(recorded: Path, tmp_path: Path) -> None:
-    groups = list(TrajectoryStore(recorded))
-    model = TrainableModel(name="drawing", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path, max_context=512) as backend:
-        await model.register(backend)
-        before = torch.get_rng_state(), random.getstate()
-        assert (await model.train(groups[:3], TrainConfig(epochs=2, mini_batches=3))).trained
-        assert torch.equal(torch.get_rng_state(), before[0])
-        assert random.getstate() == before[1]
 
 
 def test_one_command_gives_one_adapter_killed_or_not(tmp_path: Path) -> None:

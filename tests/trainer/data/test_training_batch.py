@@ -75,33 +75,38 @@ def test_a_member_that_ran_out_counts_in_the_mean_and_is_not_trained_when_asked_
     assert batch.left_out_members == {LeftOut.RAN_OUT: 2}
 
 
-def test_a_member_without_a_score_is_left_out_and_is_not_a_zero():
-    batch = make_batch([group(0.2, None, 0.4)], CONFIG)
-    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
-    assert batch.left_out_members == {LeftOut.UNSCORED: 1}
-
-
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_not_finite_is_left_out(reward):
+@pytest.mark.parametrize(
+    ("reward", "reason"),
+    [(None, LeftOut.UNSCORED), (math.nan, LeftOut.REWARD_NOT_FINITE), (-math.inf, LeftOut.REWARD_NOT_FINITE)],
+)
+def test_a_member_without_a_finite_score_is_left_out_and_is_not_a_zero(reward, reason):
     batch = make_batch([group(0.2, reward, 0.4)], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
-    assert batch.left_out_members == {LeftOut.REWARD_NOT_FINITE: 1}
+    assert batch.left_out_members == {reason: 1}
+
+
+def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
+    """Members by score and its standard error."""
+    made = [member(score) for score, _ in scores]
+    for each, (score, error) in zip(made, scores, strict=True):
+        each.judgement = Judgement(score=score, standard_error=error)
+    return TrajectoryGroup(made)
 
 
 @pytest.mark.parametrize(
-    ("left_out", "reason"),
+    ("left_out", "settings", "reason"),
     [
-        (group(0.7), LeftOut.ONE_MEMBER),
-        (group(), LeftOut.ONE_MEMBER),
-        (group(0.7, None), LeftOut.ONE_MEMBER),
-        (group(0.3, 0.3, 0.3), LeftOut.NO_SIGNAL),
-        (group(0.1 + 0.2, 0.3), LeftOut.NO_SIGNAL),
-        (group(0.0, 0.0, math.nan), LeftOut.NO_SIGNAL),
-        (group(0.1, 0.9, judgement=GroupJudgement(status="degenerate")), LeftOut.IDENTICAL_MEMBERS),
+        (group(), {}, LeftOut.ONE_MEMBER),
+        (group(0.7, None), {}, LeftOut.ONE_MEMBER),
+        (group(0.1 + 0.2, 0.3), {}, LeftOut.NO_SIGNAL),
+        (group(0.0, 0.0, math.nan), {}, LeftOut.NO_SIGNAL),
+        (group(0.5, 0.52, 0.51), {"minimal_spread": 0.05, "advantage": "rank"}, LeftOut.NEAR_TIE),
+        (judged((0.4, 0.3), (0.6, 0.3)), {"advantage": "shrunk"}, LeftOut.UNRELIABLE_SCORES),
+        (group(0.1, 0.9, judgement=GroupJudgement(status="degenerate")), {}, LeftOut.IDENTICAL_MEMBERS),
     ],
 )
-def test_a_group_without_a_signal_is_left_out_and_counted(left_out, reason):
-    batch = make_batch([left_out, group(0.0, 1.0)], CONFIG)
+def test_a_group_without_a_signal_is_left_out_and_counted(left_out, settings, reason):
+    batch = make_batch([left_out, judged((0.0, 0.0), (1.0, 0.0))], TrainConfig(**settings))
     assert batch.left_out_groups == {reason: 1}
     assert (batch.groups, batch.trajectories) == (1, 2)
 
@@ -120,32 +125,11 @@ async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
     assert batch.left_out_members == {LeftOut.UNSCORED: 4}
 
 
-@given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4))
-def test_however_the_groups_look_all_of_them_are_accounted_for(groups):
-    batch = make_batch([TrajectoryGroup(member(*pair) for pair in pairs) for pairs in groups], CONFIG)
-    assert batch.groups + batch.left_out_groups.total() == len(groups)
-    assert {sequence.group for sequence in batch.sequences} == set(range(batch.groups))
-
-
-def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
-    """Members by score and its standard error."""
-    made = [member(score) for score, _ in scores]
-    for each, (score, error) in zip(made, scores, strict=True):
-        each.judgement = Judgement(score=score, standard_error=error)
-    return TrajectoryGroup(made)
-
-
 def test_scores_of_an_unsure_judge_are_shrunk_when_asked_for():
     group = judged((0.0, 0.1), (0.5, None), (1.0, 0.1))
     assert [s.advantage for s in make_batch([group], CONFIG).sequences] == pytest.approx([-0.5, 0, 0.5])
     shrunk = make_batch([group], TrainConfig(advantage="shrunk"))
     assert [s.advantage for s in shrunk.sequences] == pytest.approx([-0.48, 0, 0.48])
-
-
-def test_a_group_in_which_the_judge_was_only_guessing_is_left_out():
-    batch = make_batch([judged((0.4, 0.3), (0.6, 0.3))], TrainConfig(advantage="shrunk"))
-    assert batch.left_out_groups == {LeftOut.UNRELIABLE_SCORES: 1}
-    assert not batch.sequences
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20), st.integers(1, 9), st.text(max_size=3))
@@ -159,34 +143,21 @@ def test_mini_batches_are_whole_groups_and_hold_every_sequence_once(groups, coun
     assert parts == mini_batches(groups, count, seed)
 
 
-def two_turns(first: str, said: str, second: str, **extra: object) -> Trajectory:
-    return attempt(
-        sampled_turn(spelled(first), spelled(said)), sampled_turn(spelled(second), spelled("z"), **extra), reward=1.0
-    )
+def two_turns(first: str, said: str, second: str, finish_reason: str = "stop", **extra: object) -> Trajectory:
+    sampled = sampled_turn(spelled(first), spelled(said), finish_reason=finish_reason)
+    return attempt(sampled, sampled_turn(spelled(second), spelled("z"), **extra), reward=1.0)
 
 
-EDITED = two_turns("user", "reply", "userrejoinder")
-
-
-@pytest.mark.parametrize(
-    ("changed", "kind"),
-    [
-        (attempt(sampled_turn([0, 1], [2]), sampled_turn([26, 2, 3], [4]), reward=1.0), "retokenisation"),
-        (two_turns("longtask", "reply", "taskreplynext"), "truncation"),
-        (EDITED, "client_edit"),
-    ],
-)
-def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_it_is_asked_for(changed, kind, caplog):
-    groups = [TrajectoryGroup([changed, member(0.0), member(0.5)])]
+def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_it_is_asked_for(caplog):
+    edited = two_turns("user", "reply", "userrejoinder")
+    groups = [TrajectoryGroup([edited, member(0.0), member(0.5)])]
     refused = make_batch(groups, CONFIG)
     assert [s.advantage for s in refused.sequences] == pytest.approx([-0.5, 0.0])
-    assert refused.left_out_members == {LeftOut(kind): 1}
-    assert refused.token_mismatches == {kind: 1}
-    assert "1 members are left out for their tokens" in caplog.text
+    assert refused.left_out_members == {LeftOut("client_edit"): 1}
     assert "on_token_mismatch" in caplog.text
     branched = make_batch(groups, TrainConfig(on_token_mismatch="branch"))
     assert [s.advantage for s in branched.sequences] == pytest.approx([0.5, 0.5, -0.5, 0.0])
-    assert branched.token_mismatches == {kind: 1}
+    assert refused.token_mismatches == branched.token_mismatches == {"client_edit": 1}
     assert not branched.left_out_members
 
 
@@ -228,29 +199,17 @@ def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(t
 decode = Letters().decode
 
 
-def mismatch_turns(first: str, said: str, second: str, finish_reason: str = "stop", **extra: object) -> Trajectory:
-    return attempt(
-        sampled_turn(spelled(first), spelled(said), finish_reason=finish_reason),
-        sampled_turn(spelled(second), spelled("done"), **extra),
-    )
-
-
 @pytest.mark.parametrize(
     ("trajectory", "kind"),
     [
-        (mismatch_turns("systemuser", "thoughtreply", "systemuserreplynext", continues_sampled=True), "template"),
+        (two_turns("systemuser", "thoughtreply", "systemuserreplynext", continues_sampled=True), "template"),
         (attempt(sampled_turn([0, 1], [2]), sampled_turn([26, 2, 3], [4])), "retokenisation"),
         (attempt(sampled_turn([2], [0, 1]), sampled_turn([2, 26, 3], [4], continues_sampled=True)), "retokenisation"),
-        (mismatch_turns("systemuser", "reply", "userreplynext"), "truncation"),  # the beginning is gone
-        (mismatch_turns("systemoneuser", "reply", "systemuserreplynext"), "truncation"),  # a stretch in the middle is
-        (mismatch_turns("systemuser", "reply", "system"), "truncation"),  # the turn itself is
-        (mismatch_turns("systemuser", "repl", "systemuserrefused", finish_reason="length"), "truncation"),
-        (mismatch_turns("systemuser", "reply", "systemuserrefusednext"), "client_edit"),
-        (
-            mismatch_turns("systemuser", "reply", "systemquestionreplynext"),
-            "client_edit",
-        ),  # the user's message is another
-        (mismatch_turns("systemuser", "reply", "systemusernext"), "client_edit"),
+        (two_turns("systemuser", "reply", "userreplynext"), "truncation"),  # the beginning is gone
+        (two_turns("systemoneuser", "reply", "systemuserreplynext"), "truncation"),  # a stretch in the middle is
+        (two_turns("systemuser", "repl", "systemuserrefused", "length"), "truncation"),
+        (two_turns("systemuser", "reply", "systemquestionreplynext"), "client_edit"),  # the user's message is another
+        (two_turns("systemuser", "reply", "systemusernext"), "client_edit"),
     ],
 )
 def test_a_turn_that_does_not_go_on_is_told_by_its_cause(trajectory, kind):

@@ -19,7 +19,7 @@ from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import full_logprobs, request_for, tiny_model
+from tests.trainer.conftest import full_logprobs, request_for, stirred, tiny_model
 
 VOCABULARY = 832
 MAX_CONTEXT = 8192
@@ -66,12 +66,7 @@ def base(base_directory) -> torch.nn.Module:
 
 
 def adapted(base_directory: Path, seed: int) -> Policy:
-    policy = Policy(str(base_directory), LORA)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.copy_(0.2 * torch.randn_like(parameter))
-    return policy
+    return stirred(Policy(str(base_directory), LORA), 0.2, seed)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +151,7 @@ def assert_sampled_by(model: torch.nn.Module, prompt_ids: list[int], found: Samp
 
 
 def test_greedy_tokens_are_those_of_plain_forward_passes(engine, base):
-    for seed, length in enumerate([1, 7, 40]):
+    for seed, length in enumerate([1, 40]):
         ids = prompt(seed, length)
         found = ask(engine, ids, temperature=0.0, max_tokens=16)
         with torch.no_grad():
@@ -165,7 +160,7 @@ def test_greedy_tokens_are_those_of_plain_forward_passes(engine, base):
         assert_sampled_by(base, ids, found)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
 def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperature):
     futures = [
         engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(3 * SLOTS)
@@ -199,12 +194,6 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
     assert within.logprobs == pytest.approx(alone.logprobs, abs=TOLERANCE)
     assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in crowd] == [2 * n for n in range(1, 8)]
     assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
-
-
-def test_a_seeded_request_may_have_a_long_prompt_beside_others(engine, base):
-    futures = [engine.submit(request_for(prompt(n, 3000), seed=n, max_tokens=2)) for n in range(3)]
-    for n, future in enumerate(futures):
-        assert_sampled_by(base, prompt(n, 3000), future.result(timeout=HANG_SECONDS))
 
 
 def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
@@ -250,17 +239,14 @@ def test_a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not(engin
     assert (len(last.token_ids), last.finish_reason) == (1, "length")
 
 
-def test_scoring_is_one_forward_pass_at_temperature_one(engine, base):
-    ids = prompt(4, 50)
-    assert engine.score(ids) == pytest.approx(full_logprobs(base, ids).tolist(), abs=TOLERANCE)
-
-
 def test_a_publication_changes_version_tokens_and_logprobs(engine, base, one, other):
     ids = prompt(0, 40)
     before = ask(engine, ids)
     assert (before.adapter_version, engine.adapter_version) == (0, 0)
     assert_sampled_by(base, ids, before)
     for version, policy in ((3, one), (7, other), (8, one)):
+        with engine.release_memory():
+            pass
         engine.publish(policy, version)
         assert engine.adapter_version == version
         assert engine.score(ids) == pytest.approx(full_logprobs(policy.model, ids).tolist(), abs=TOLERANCE)
@@ -327,19 +313,13 @@ def test_an_adapter_that_is_no_longer_held_is_told_apart_from_other_errors(engin
     assert ask(engine, prompt(0, 5), adapter_version=1).adapter_version == 1
 
 
-def test_releasing_memory_for_the_learner_does_not_harm_requests(engine, base):
-    with engine.release_memory():
-        pass
-    assert_sampled_by(base, prompt(0, 5), ask(engine, prompt(0, 5)))
-
-
 def test_cancelled_requests_give_their_places_back(engine):
     endless = [engine.submit(request_for(prompt(n, 5), max_tokens=MAX_CONTEXT)) for n in range(3 * SLOTS)]
-    ask_first = threading.Thread(target=lambda: [future.cancel() for future in endless])
-    ask_first.start()
+    cancelling = threading.Thread(target=lambda: [future.cancel() for future in endless])
+    cancelling.start()
     short = [engine.submit(request_for(prompt(n, 7), max_tokens=3)) for n in range(2 * SLOTS)]
     assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in short] == [3] * (2 * SLOTS)
-    ask_first.join()
+    cancelling.join()
     assert all(future.cancelled() for future in endless)
 
 

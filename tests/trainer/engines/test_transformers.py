@@ -1,7 +1,8 @@
-"""The engine against transformers' own `generate` and against plain forward passes."""
+"""The embedded engine: against plain forward passes, in coarse precision, and its slots of keys and values."""
 
+import itertools
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import numpy as np
@@ -10,13 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.device_memory import TensorBytes
-from gavel.trainer.engines.kv_cache import Slots
-from gavel.trainer.engines.passes import BatchedPasses
-from gavel.trainer.engines.protocol import BASE, EngineError, Sampled, Shaping
+from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.device_memory import DeviceMemory
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, shared_context, slots_that_fit
+from gavel.trainer.engines.protocol import BASE, Sampled, Shaping
 from gavel.trainer.engines.transformers import TransformersEngine, sample_tokens, uniform_numbers
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
+from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, sequence, tiny_model
+from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +41,12 @@ def other_weights() -> WholeModel:
 
 
 class Gate:
-    """Stops the engine's thread before its next forward pass until opened; lets a pass fail when told to."""
+    """Stops the engine's thread before its next forward pass until opened."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.reached = threading.Event()
         self.open = threading.Event()
-        self.failing_pass: int | None = None
+
         self.passes: list[int] = []
         """Tokens computed by each forward pass, padding included."""
         model.get_decoder().register_forward_pre_hook(self._before, with_kwargs=True)  # type: ignore[operator]
@@ -50,8 +55,6 @@ class Gate:
         self.passes.append(named["input_ids"].numel())
         self.reached.set()
         assert self.open.wait(HANG_SECONDS)
-        if len(self.passes) == self.failing_pass:
-            raise RuntimeError("out of memory")
 
 
 def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
@@ -69,9 +72,6 @@ def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
     ("threads", "shape"),
     [
         (1, {}),
-        (2, {}),
-        (3, {}),
-        (1, {"num_key_value_heads": 4}),
         (2, {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 56, "intermediate_size": 75}),
         (3, {"intermediate_size": 5001}),
     ],
@@ -124,40 +124,6 @@ def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engi
     assert ask(engine, prompt(0, 5)).adapter_version == 0
 
 
-def assert_failed(futures: "list[Future[Sampled]]", match: str) -> None:
-    for future in futures:
-        with pytest.raises(EngineError, match=match):
-            future.result(timeout=HANG_SECONDS)
-
-
-@pytest.mark.parametrize("failing_pass", [1, 2, 3, 5])
-def test_an_error_inside_the_model_fails_every_request_and_hangs_nobody(make_engine, failing_pass):
-    model = tiny_model()
-    gate = Gate(model)
-    gate.failing_pass = failing_pass  # 1: the first prompt, 2: sampling, 3: the prompts that arrived meanwhile
-    engine = make_engine(model, slots=2)
-    first = engine.submit(request_for(prompt(0, 30), max_tokens=50))
-    assert gate.reached.wait(HANG_SECONDS)
-    futures = [engine.submit(request_for(prompt(n, 5), max_tokens=50)) for n in range(5)]
-    outcomes: list[EngineError | None] = []
-
-    def publish() -> None:
-        try:
-            engine.publish(other_weights(), 1)
-            outcomes.append(None)  # it came between two passes, before the one that failed
-        except EngineError as error:
-            outcomes.append(error)
-
-    publishing = threading.Thread(target=publish)
-    publishing.start()
-    gate.open.set()
-    assert_failed([first, *futures], "out of memory|has been closed")
-    publishing.join(HANG_SECONDS)
-    assert not publishing.is_alive()
-    assert len(outcomes) == 1
-    assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
-
-
 def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
     for numbers in (
         uniform_numbers(np.arange(20000), np.zeros(20000, dtype=np.int64)),
@@ -198,7 +164,7 @@ def prefilled(make_engine, prompts: list[list[int]], **settings) -> tuple[list[S
     return [future.result(timeout=HANG_SECONDS) for future in futures], gate.passes
 
 
-@pytest.mark.parametrize("pass_tokens", [1, 7, 64, 100])
+@pytest.mark.parametrize("pass_tokens", [1, 64])
 def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pass_tokens):
     prompts = [prompt(seed, 3 + 23 * seed) for seed in range(8)]
     whole, passes = prefilled(make_engine, prompts)
@@ -206,23 +172,6 @@ def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pas
     parts, passes = prefilled(make_engine, prompts, pass_tokens=pass_tokens)
     assert max(passes) <= pass_tokens + 15, "a decoding pass has a token for each slot"
     assert parts == whole
-
-
-def test_a_bounded_pass_bounds_memory():
-    tokens = 400
-    needed = {}
-    for most in (64, 8192):
-        slots = Slots(8, 512)
-        model = tiny_model(intermediate_size=4096)
-        slots.reserve(512)
-        passes = BatchedPasses(model, slots)
-        with torch.inference_mode(), TensorBytes() as counted:
-            for first in range(0, tokens, most):
-                width = min(most, tokens - first)
-                starts, counts = np.full(8, first), np.full(8, width)
-                passes.logits(np.arange(8), np.zeros((8, width), dtype=np.int64), starts, counts)
-        needed[most] = counted.peak
-    assert needed[64] < needed[8192] / 3
 
 
 def test_the_base_can_be_named_beside_the_adapters(make_engine):
@@ -247,3 +196,161 @@ def test_a_request_of_another_distribution_leaves_those_beside_it_alone(make_eng
     assert plain.token_ids == alone.token_ids
     assert plain.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
     assert shaped.logprobs == pytest.approx([0.0] * len(shaped.token_ids), abs=1e-6)
+
+
+IDS = [(7 * n) % 800 for n in range(120)]
+TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
+
+
+@pytest.fixture
+def coarse() -> Policy:
+    """A policy as it is on a GPU: the base in bf16, the adapter in fp32."""
+    return Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
+
+
+@pytest.fixture
+def engine(coarse):
+    running = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256)
+    running.publish(coarse, 0)
+    yield running
+    running.close()
+
+
+def learned(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return trained_logprobs(policy, [TEXT])
+
+
+def update(policy: Policy, rate: float) -> None:
+    """A step towards higher log-probs, as large for every parameter as Adam's first."""
+    trained_logprobs(policy, [TEXT]).mean().backward()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            assert parameter.grad is not None
+            parameter.add_(rate * parameter.grad.sign())
+            parameter.grad = None
+
+
+def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine):
+    before, served_before = learned(coarse), torch.tensor(engine.score(IDS))
+    plain = dict(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu").named_parameters())
+    update(coarse, 1e-4)
+    engine.publish(coarse, 1)
+    unmoved = [(weight == plain[name]).float().mean().item() for name, weight in coarse.merged_weights()]
+    assert min(unmoved) > 0.5, "merged into bf16, most weights would not notice such an update"
+    moved, served_moved = learned(coarse) - before, torch.tensor(engine.score(IDS)) - served_before
+    assert moved.mean() > 0.1
+    assert served_moved.mean().item() == pytest.approx(moved.mean().item(), rel=0.1)
+
+
+def test_in_coarse_precision_the_sampler_scores_as_the_learner_does(coarse, engine):
+    update(coarse, 0.01)
+    engine.publish(coarse, 1)
+    gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
+    assert gaps.mean() < 0.0125
+    assert gaps.max() < 0.05
+
+
+MAX_CONTEXT = 600
+short = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+
+
+def prefix_marks(ids, adapter: int = 0) -> list[float]:
+    """A number for each position that depends on the adapter and all ids up to there, as keys and values do."""
+    marks = itertools.accumulate((float(token) for token in ids), lambda mark, token: (3 * mark + token + 1) % 9973)
+    return [mark + 10_000.0 * int(adapter) for mark in marks]
+
+
+def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
+    """What a forward pass does: stores what is new, through the view that a model gets."""
+    start = int(slots.lengths[slot])
+    new = torch.tensor(prefix_marks(ids, slots.adapters[slot])[start:])[None, None, :, None]
+    positions = torch.arange(start, len(ids))[None]
+    view = SlotView(slots, np.array([slot]), positions, len(ids))
+    keys, values = view.update(new, -new, layer=0)
+    assert keys.shape == values.shape == (1, 1, len(ids), 1)
+    slots.lengths[slot] = len(ids)
+
+
+def take(slots: Slots, ids: np.ndarray, adapter: int = 0) -> int | None:
+    return slots.take(ids, slots.shared_prefixes(ids, adapter), adapter)
+
+
+def assert_consistent(slots: Slots) -> None:
+    assert slots.capacity < MAX_CONTEXT + 512
+    assert ((slots.lengths >= 0) & (slots.lengths <= slots.capacity)).all()
+    for slot in range(slots.count):
+        length = int(slots.lengths[slot])
+        marks = prefix_marks(slots.ids[slot, :length], slots.adapters[slot])
+        for keys, values in slots.layers:
+            assert keys.shape[2] == slots.capacity
+            assert keys[slot, 0, :length, 0].tolist() == marks
+            assert (-values[slot, 0, :length, 0]).tolist() == marks
+
+
+adapter = st.integers(0, 1)
+operation = st.one_of(
+    st.tuples(st.just("begin"), adapter, short),
+    st.tuples(st.just("go on"), adapter, short, st.integers(0, 9)),
+    st.tuples(st.just("release"), st.integers(0, 9)),
+    st.tuples(st.just("reserve"), st.integers(1, MAX_CONTEXT)),
+    st.tuples(st.just("forget"), adapter),
+)
+
+
+@given(st.integers(1, 4), st.lists(operation, max_size=25))
+def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(count, operations):
+    slots = Slots(count, MAX_CONTEXT)
+    busy: list[int] = []
+    said: list[list[int]] = [[0]]
+    for step in operations:
+        match step:
+            case (("begin" | "go on"), number, ids, *turn):
+                whole = [*said[turn[0] % len(said)], *ids] if turn else ids
+                array = np.array(whole)
+                best = int(np.minimum(slots.shared_prefixes(array, number), len(whole) - 1).max())
+                slots.reserve(len(whole))
+                slot = take(slots, array, number)
+                assert (slot is None) == (len(busy) == count)
+                if slot is not None:
+                    assert slot not in busy
+                    assert slots.busy[slot]
+                    assert slots.lengths[slot] == best < len(whole)
+                    compute(slots, slot, array)
+                    busy.append(slot)
+                    said.append(whole)
+            case ("release", which):
+                if busy:
+                    slots.release(busy.pop(which % len(busy)))
+            case ("reserve", tokens):
+                slots.reserve(tokens)
+                assert slots.capacity >= tokens
+            case ("forget", number):
+                others = np.where(slots.adapters == number, 0, slots.lengths)
+                slots.forget(number)
+                assert slots.lengths.tolist() == others.tolist()
+        assert sorted(busy) == np.flatnonzero(slots.busy).tolist()
+        assert_consistent(slots)
+
+
+@given(
+    share=st.integers(0, 10**11),
+    most=st.integers(16, 200_000),
+    slots=st.integers(1, 256),
+    per_token=st.integers(1, 10**6),
+)
+def test_a_context_that_nobody_asked_for_is_the_models_as_far_as_memory_goes(share, most, slots, per_token):
+    context = shared_context(share, most, slots, most * per_token, "cpu")
+    assert min(most, COMMON_CONTEXT) <= context <= most
+    if context > COMMON_CONTEXT:
+        assert min(slots, 16) * context * per_token <= share
+    if context < most and context % 512 == 0 and context > COMMON_CONTEXT:
+        assert min(slots, 16) * (context + 513) * per_token > share
+
+
+def test_the_slots_that_fit_are_measured_on_the_models_own_caches(monkeypatch):
+    hybrid = BY_NAME["Qwen3.5"].model()
+    keys = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 float32 numbers, in one of two layers
+    state = 4 * (4 * 8 * 8) + 4 * (32 + 2 * 16) * 4  # recurrent, and convolution over 4 tokens
+    monkeypatch.setattr(DeviceMemory, "free", lambda self: 4 * 10 * (state + 100 * keys))
+    assert slots_that_fit(hybrid, 100) == 10

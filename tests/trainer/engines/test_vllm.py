@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
-from gavel.trainer.engines.protocol import AdapterGone, EngineError
+from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
+from tests.trainer.backends.test_local import a_group
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
-from tests.trainer.families import FAMILIES
+from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -66,19 +64,6 @@ def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp
     engine.close()
 
 
-@pytest.mark.parametrize(
-    ("ailment", "told"), [("error", "EngineCore died"), ("cuts off", "does not answer as vLLM"), ("fails", "500")]
-)
-def test_a_stream_that_fails_fails_the_request(server, connect, policy, ailment, told):
-    engine = connect()
-    engine.publish(policy, 0)
-    server.breaks_off = ailment == "error"
-    server.ails = None if ailment == "error" else ailment
-    with pytest.raises(EngineError) as error:
-        ask(engine, on_tokens=lambda *_: None)
-    assert told in str(error.value) or "is gone" in str(error.value)
-
-
 def test_a_server_of_another_model_is_refused_naming_both(server, tmp_path):
     with pytest.raises(EngineError, match="serves served, not org/other") as error:
         VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
@@ -104,7 +89,7 @@ def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect, pol
 
 
 def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, tmp_path):
-    family = next(each for each in FAMILIES if each.name == "Qwen3-MoE")
+    family = BY_NAME["Qwen3-MoE"]
     family.read_config().save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     mixture = Policy(str(tmp_path), LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())
@@ -114,13 +99,16 @@ def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, t
     assert len(server.adapters) == 2
 
 
-def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy, monkeypatch):
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(
+    server, connect, policy, monkeypatch, streamed
+):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
     engine.publish(policy, 0)
     server.breaks_off = True
-    with pytest.raises(EngineError, match="ended a request early"):
-        ask(engine)
+    with pytest.raises(EngineError, match=r"ended a (request|stream) early"):
+        ask(engine, on_tokens=list[Sampled]().append if streamed else None)
     server.breaks_off = False
     assert ask(engine).finish_reason == "length"
 
@@ -187,22 +175,15 @@ def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connec
         ask(engine)
 
 
-def test_a_server_that_is_gone_is_an_error_and_closes_the_engine(server, connect, policy):
+@pytest.mark.parametrize("ails", ["gone", "dying", "cuts off", "aborts"])
+def test_a_server_that_is_dying_or_gone_is_an_error_and_closes_the_engine(server, connect, policy, ails):
     engine = connect()
     engine.publish(policy, 0)
     assert not engine.closed
-    server.close()
-    with pytest.raises(EngineError, match="is gone") as error:
-        ask(engine)
-    assert "Register the model again" in error.value.remedy
-    assert engine.closed
-
-
-@pytest.mark.parametrize("ails", ["dying", "cuts off", "aborts"])
-def test_a_server_that_is_dying_is_an_error_as_one_that_is_gone(server, connect, policy, ails):
-    engine = connect()
-    engine.publish(policy, 0)
-    server.ails = ails
+    if ails == "gone":
+        server.close()
+    else:
+        server.ails = ails
     with pytest.raises(EngineError, match="is gone") as error:
         ask(engine)
     assert "Register the model again" in error.value.remedy
@@ -225,14 +206,6 @@ async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_pa
     assert "Start it" in error.value.remedy
 
 
-@pytest.mark.parametrize("python", ["/no/such/python", None])
-async def test_an_interpreter_without_vllm_is_an_error_that_says_what_to_install(tmp_path, python):
-    settings = VllmSettings() if python is None else VllmSettings(python=python)
-    with pytest.raises(EngineError, match=r"No module named 'vllm|no interpreter") as error:
-        await register(tmp_path, settings)
-    assert "GAVEL_VLLM_PYTHON" in error.value.remedy
-
-
 def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
     ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
@@ -241,20 +214,11 @@ def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
 @pytest.mark.vllm
 async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_path):
     model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
-    scenario = find_scenario("returns_desk")
-    (task,) = scenario.sample("train", 1, seed=0)
-
-    async def a_group() -> TrajectoryGroup:
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=48, seed=n) for n in range(4))
-        for number, trajectory in enumerate(group):
-            trajectory.reward = number / 3
-        return group
-
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], sleep=True)
     async with LocalBackend(tmp_path, engine=settings, max_context=512) as backend:
         await model.register(backend)
         for step in (1, 2):
-            group = await a_group()
+            group = await a_group(model, [0.0, 0.3, 0.6, 1.0])
             assert {trajectory.policy_version for trajectory in group} == {step - 1}
             result = await model.train([group], TrainConfig(learning_rate=1e-3))
             assert result.trained

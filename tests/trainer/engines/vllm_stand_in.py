@@ -5,6 +5,7 @@ The real one runs in `test_conformance.py`; this one has the faults that a real 
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,6 @@ from starlette.routing import Route
 
 from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
-from gavel.trainer.engines.vllm_launch import free_port
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import tiny_model
@@ -51,8 +51,6 @@ class StandIn:
         """Log-probs are those of temperature 1, as a vLLM without --logprobs-mode gives them."""
         self.breaks_off = False
         """Every completion is one that somebody else aborted."""
-        self.old = False
-        """Knows no return_token_ids."""
         self.ails: Literal["fails", "dying", "cuts off", "aborts"] | None = None
         """Completions are answered 500; so is the health check; or the answer ends in its middle; or completions are
         aborted, and all but the first health check fail."""
@@ -75,19 +73,20 @@ class StandIn:
         self._engine = TransformersEngine(
             model, slots=8, max_context=max(MAX_CONTEXT, max_context), versions=1 if policy is None else 64
         )
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port = 0
         self._serve()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def _serve(self) -> None:
         paths = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/v1/completions"]
         routes = [Route(path, self._post, methods=["POST"]) for path in paths]
         app = Starlette(routes=[*routes, Route("/v1/models", self._models), Route("/health", self._health)])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._begin()), daemon=True)
+        listener = socket.create_server(("127.0.0.1", self.port))  # so that no other process takes the port
+        self.port = listener.getsockname()[1]
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._begin(listener)), daemon=True)
         self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        until(lambda: self._server.started)
 
     def die(self) -> None:
         """The server ends, whatever it was doing."""
@@ -113,9 +112,9 @@ class StandIn:
         self._thread.join()
         self._engine.close()
 
-    async def _begin(self) -> None:
+    async def _begin(self, listener: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        await self._server.serve()
+        await self._server.serve(sockets=[listener])
 
     async def _models(self, request: Request) -> Response:
         adapters = [{"id": name, "root": "somewhere", "parent": self.base} for name in self.adapters]
@@ -195,7 +194,7 @@ class StandIn:
         if self.unscaled:
             logprobs = self._engine.score([*ids, *found.token_ids])[len(ids) - 1 :]
         choice = {
-            **({} if self.old else {"token_ids": found.token_ids}),
+            "token_ids": found.token_ids,
             "logprobs": {"token_logprobs": logprobs},
             "finish_reason": "abort" if self.breaks_off or self.ails == "aborts" else found.finish_reason,
         }

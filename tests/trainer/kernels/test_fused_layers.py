@@ -26,17 +26,6 @@ def qwen(dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
     return model
 
 
-def test_fused_norms_compute_and_learn_the_same():
-    plain, fused, ids = qwen(), qwen(), torch.arange(20)[None]
-    assert fuse_norms(fused) == 2 * 4 + 1
-    losses = [model(ids, labels=ids).loss for model in (plain, fused)]
-    assert losses[0].item() == pytest.approx(losses[1].item(), abs=1e-6)
-    for loss in losses:
-        loss.backward()
-    for (name, one), other in zip(plain.named_parameters(), fused.parameters(), strict=True):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5 * max(1, one.grad.abs().max().item())), name
-
-
 @pytest.mark.parametrize("exact", [True, False])
 def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact):
     plain, fused = qwen(torch.bfloat16), qwen(torch.bfloat16)
@@ -52,41 +41,14 @@ def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact
             assert errors[1].max() <= errors[0].max()
 
 
-def test_norms_in_few_passes_are_as_exact_as_rounding():
-    plain, fused = qwen().model.norm, qwen().model.norm
-    fuse_norms(torch.nn.ModuleList([fused]), exact=False)
-    sizes = torch.tensor([1e-4, 1.0, 1e3])  # where epsilon matters, and where not
-    hidden = torch.randn(3, 5, 16) * sizes[:, None, None]
-    hidden[0, 0] = 0
-    with torch.no_grad():
-        assert torch.allclose(plain(hidden), fused(hidden), rtol=1e-5, atol=1e-6)
-    assert torch.equal(plain(hidden), fused(hidden))  # with gradients
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_gradient_over_a_frozen_weight_is_that_of_pytorchs_norm(dtype):
-    fused = qwen(dtype).model.norm.requires_grad_(False)
-    fuse_norms(torch.nn.ModuleList([fused]))
-    sizes = torch.tensor([1e-4, 1.0, 1e3], dtype=dtype)  # where epsilon matters, and where not
-    hidden = torch.randn(3, 5, 16, dtype=dtype) * sizes[:, None, None]
-    hidden[0, 0] = 0
-    hidden.requires_grad_(True)
-    found, expected = fused(hidden), torch.nn.functional.rms_norm(hidden, (16,), fused.weight, 1e-6)
-    assert torch.equal(found, expected)
-    incoming = torch.randn_like(expected)
-    gradients = [torch.autograd.grad(y, hidden, incoming)[0] for y in (found, expected)]
-    for size, one, other in zip(sizes, *gradients, strict=True):
-        assert torch.allclose(one * size, other * size, atol=1e-5 if dtype == torch.float32 else 1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_family_with_norms_of_its_own_keeps_them(dtype):
+def test_a_family_with_norms_and_an_activation_of_its_own_keeps_them():
     torch.manual_seed(0)
-    model = Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS)).to(dtype).eval()
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS)).bfloat16().eval()
     ids = torch.arange(20)[None]
     with torch.no_grad():
         before = model(ids).logits
         fuse_norms(model)
+        assert fuse_mlps(model) == 0
         assert torch.equal(before, model(ids).logits)
 
 
@@ -136,11 +98,6 @@ def test_two_wide_activations_of_four_are_kept():
     assert plain - fused == layers * floats * 4
 
 
-def test_a_family_with_another_activation_keeps_its_own():
-    torch.manual_seed(0)
-    assert fuse_mlps(Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, **HEADS))) == 0
-
-
 @pytest.fixture(scope="module")
 def layer(policy):
     """One of the embedded policy's, with an adapter that does something."""
@@ -159,22 +116,6 @@ def pair(request, layer):
     other = copy.deepcopy(own)
     other.__class__ = lora.Linear
     return own, other
-
-
-@pytest.mark.parametrize("shape", [(5,), (1, 7), (2, 3)])
-def test_values_and_gradients_are_pefts(pair, shape):
-    own, other = pair
-    x = torch.randn(*shape, own.in_features, dtype=torch.float64, requires_grad=True)
-    found, expected = own(x), other(x)
-    torch.testing.assert_close(found, expected)
-    incoming = torch.randn_like(expected)
-    gradients = [
-        torch.autograd.grad(y, [x, *(p for p in each.parameters() if p.requires_grad)], incoming)
-        for each, y in ((own, found), (other, expected))
-    ]
-    assert len(gradients[0]) == 3
-    for mine, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, theirs)
 
 
 def test_an_adapter_that_is_off_or_merged_is_pefts_business(pair):

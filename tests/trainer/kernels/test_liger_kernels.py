@@ -21,7 +21,7 @@ from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.policy import Policy, adapted
 from tests.trainer.conftest import sequence
-from tests.trainer.families import FAMILIES, Family
+from tests.trainer.families import BY_NAME, Family
 from tests.trainer.kernels.triton_interpreter import compile_like
 
 pytestmark = [pytest.mark.slow, pytest.mark.liger]
@@ -50,13 +50,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
     return "cpu" if INTERPRETED else "cuda"
 
 
-def family(name: str) -> Family:
-    return next(each for each in FAMILIES if each.name == name)
-
-
 def learner_model(name: str, dtype: torch.dtype, device: str, *, with_liger: bool) -> tuple[PeftModel, dict[str, int]]:
     """A model as the learner makes it of its base."""
-    base = family(name).model().to(device=device, dtype=dtype)
+    base = BY_NAME[name].model().to(device=device, dtype=dtype)
     fuse_norms(base)
     fuse_mlps(base)
     found = use_liger(base) if with_liger else {}
@@ -126,7 +122,7 @@ def test_layers_in_four_bits_have_the_activation_too(device):
     class Linear(torch.nn.Linear):
         pass
 
-    base: Any = family("Llama 3").model().to(device)
+    base: Any = BY_NAME["Llama 3"].model().to(device)
     for layer in base.model.layers:
         for name in ("gate_proj", "up_proj", "down_proj"):
             getattr(layer.mlp, name).__class__ = Linear
@@ -145,17 +141,6 @@ def test_a_second_backward_pass_fails_instead_of_being_wrong(device):
     result.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="inplace operation"):
         result.backward()
-
-
-def test_the_rotation_leaves_its_arguments_and_their_gradients(device):
-    heads = [torch.randn(1, 3, count, 8, device=device).transpose(1, 2).requires_grad_() for count in (4, 2)]
-    kept = [each.detach().clone() for each in heads]
-    angles = torch.randn(1, 3, 8, device=device)
-    rotated = liger._rotate(None, *heads, angles.cos(), angles.sin())
-    incoming = [torch.ones_like(each) for each in rotated]
-    torch.autograd.grad(rotated, heads, incoming)
-    assert all(torch.equal(*pair) for pair in zip(heads, kept, strict=True))
-    assert all(bool((each == 1).all()) for each in incoming)
 
 
 def test_a_model_of_which_nothing_is_taken_is_refused(device):

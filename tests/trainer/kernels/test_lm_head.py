@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, CohereConfig, FalconH1Config, Gemma2Config, GraniteConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, GraniteConfig
 
 from gavel.trainer.kernels import lm_head as head
 from gavel.trainer.kernels.lm_head import (
@@ -35,7 +35,7 @@ def full(hidden, weight, targets, temperatures):
     return everything.gather(-1, targets[:, None])[:, 0], -(everything.exp() * everything).sum(-1)
 
 
-@pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("size", [0.0, 1.0, 1000.0])
 def test_log_probs_entropies_and_gradients_are_those_of_the_full_logits(size):
     hidden, *others = problem(size)
     logprobs, entropies = tiled_logprobs(hidden, *others)
@@ -47,51 +47,14 @@ def test_log_probs_entropies_and_gradients_are_those_of_the_full_logits(size):
     torch.testing.assert_close(found, wanted)
 
 
-def test_logits_far_from_zero_neither_overflow_nor_vanish():
-    hidden, weight, targets, temperatures = problem(1.0, torch.float32)
-    for shift in (-500.0, 500.0):
-        one = torch.cat([hidden.detach(), torch.full((40, 1), shift)], 1)
-        logprobs, _ = tiled_logprobs(one, torch.cat([weight, torch.ones(50, 1)], 1), targets, temperatures)
-        expected, _ = full(hidden, weight, targets, temperatures)
-        torch.testing.assert_close(logprobs.double(), expected, atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
-@pytest.mark.parametrize("scale", [1.0, 0.125])
-def test_the_gradient_of_the_entropy_is_that_of_autograd_over_the_full_logits(size, scale):
-    hidden, weight, targets, temperatures = problem(size)
-    found = tiled_logprobs(hidden, weight, targets, temperatures, form=LogitForm(scale), entropy_gradient=True)
-    expected = full(hidden, weight, targets, temperatures / scale)
-    plain = tiled_logprobs(hidden, weight, targets, temperatures, form=LogitForm(scale))
-    assert all(torch.equal(*pair) for pair in zip(found, plain, strict=True))
-    one, other = torch.randn(2, 40, dtype=torch.float64)
-    ways = [sum((w * v).sum() for w, v in zip((one, other), values, strict=True)) for values in (found, expected)]
-    own, wanted = (torch.autograd.grad(value, hidden)[0] for value in ways)
-    torch.testing.assert_close(own, wanted, atol=1e-8, rtol=1e-8)
-
-
 @pytest.mark.parametrize("matrix", [torch.nn.Linear(4, 9, bias=False), torch.nn.Identity()])
 def test_a_head_that_is_not_a_frozen_matrix_is_refused(matrix):
     with pytest.raises(HeadError, match="trained or quantized"):
         frozen_head(matrix)
 
 
-@pytest.mark.parametrize(
-    ("config", "form"),
-    [
-        (LlamaConfig(), LogitForm()),
-        (GraniteConfig(logits_scaling=8.0), LogitForm(0.125)),
-        (CohereConfig(logit_scale=0.25), LogitForm(0.25)),
-        (FalconH1Config(lm_head_multiplier=0.5), LogitForm(0.5)),
-        (Gemma2Config(final_logit_softcapping=30.0), LogitForm(1.0, 30.0)),
-    ],
-)
-def test_the_form_of_the_logits_is_the_models(config, form):
-    assert logit_form(config) == form
-
-
 @pytest.mark.parametrize("bias", [None, torch.linspace(-1, 2, 700)])
-@pytest.mark.parametrize("form", [LogitForm(0.5), LogitForm(2.0, 1.5), LogitForm(1.0, 30.0)])
+@pytest.mark.parametrize("form", [LogitForm(), LogitForm(0.5), LogitForm(2.0, 1.5), LogitForm(1.0, 30.0)])
 def test_scaled_capped_and_biased_logits_are_those_of_the_obvious_way(bias, form):
     hidden, weight = torch.randn(300, 16, dtype=torch.float64), torch.randn(700, 16, dtype=torch.float64)
     hidden.requires_grad_()
@@ -109,7 +72,8 @@ def test_scaled_capped_and_biased_logits_are_those_of_the_obvious_way(bias, form
     gradient = torch.randn(300, dtype=torch.float64)
     (own,), (other,) = (torch.autograd.grad(each, hidden, gradient, retain_graph=True) for each in (found, chosen))
     torch.testing.assert_close(own, other)
-    _, entropies = tiled_logprobs(hidden, weight, targets, temperatures, bias, form, entropy_gradient=True)
+    again, entropies = tiled_logprobs(hidden, weight, targets, temperatures, bias, form, entropy_gradient=True)
+    assert torch.equal(again, found)
     (own,), (other,) = (torch.autograd.grad(each, hidden, gradient) for each in (entropies, all_entropies))
     torch.testing.assert_close(own, other)
 

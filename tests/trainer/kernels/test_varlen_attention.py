@@ -4,8 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from gavel.trainer.data.packing import pack
@@ -52,7 +50,7 @@ def flash_on_a_cpu(monkeypatch):
     monkeypatch.setattr(varlen_attention, "flash_backward", plain_flash_backward)
 
 
-@pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (6, 40, 3), (9, 30, 1000)])
+@pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (9, 30, 1000)])
 @pytest.mark.parametrize("sinks", [None, torch.tensor([-3.0, 0.0, 0.5, 1.0, 2.0, 40.0], dtype=torch.float64)])
 def test_levels_attend_as_the_mask_of_the_trie_says(shape, sinks):
     packed = row(*shape)
@@ -63,19 +61,6 @@ def test_levels_attend_as_the_mask_of_the_trie_says(shape, sinks):
         else obvious(query, key, value, trie_mask(packed), FORM, sinks)
     )
     compare(attended(packed, query, key, value, sinks=sinks), expected, query, key, value, 1e-12)
-
-
-@given(st.integers(1, 12), st.integers(1, 30), st.integers(1, 4))
-def test_every_pair_that_the_mask_shows_is_in_one_level(count, longest, words):
-    packed = row(count, longest, words)
-    seen = torch.zeros_like(trie_mask(packed), dtype=torch.int64)
-    for level in levels(packed.segments, torch.device("cpu")):
-        assert level.most_queries == max(r.stop - r.start for r, _ in runs(level))
-        assert level.most_keys == max(k.stop - k.start for _, k in runs(level))
-        for r, k in runs(level):
-            pairs = torch.ones(r.stop - r.start, k.stop - k.start, dtype=torch.int64)
-            seen[level.rows[r][:, None], level.keys[k]] += pairs.tril() if level.causal else pairs
-    assert torch.equal(seen, trie_mask(packed).long())
 
 
 def test_groups_of_replies_are_two_calls_of_the_kernel_however_many_they_are():

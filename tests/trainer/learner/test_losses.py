@@ -15,17 +15,13 @@ from gavel.trainer.data.training_batch import TrainedSequence
 from gavel.trainer.learner.learner import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.losses import (
     TokenScores,
-    cispo,
     clipped,
     clipped_surrogate,
-    gae,
     highest,
     kl,
-    policy_losses,
     sampler_weights,
     token_losses,
     token_ratio,
-    token_weights,
 )
 from tests.trainer.conftest import sequence as one_turn
 
@@ -33,7 +29,6 @@ logprob = st.floats(-8, 0)
 tokens = st.lists(st.tuples(logprob, logprob, st.floats(-3, 3)), min_size=1, max_size=12)
 sequences = st.lists(tokens, min_size=1, max_size=5)
 clips = st.tuples(st.floats(0, 0.9), st.floats(0, 2))
-lengths = st.lists(st.integers(1, 40), min_size=1, max_size=10)
 
 
 def columns(rows):
@@ -42,18 +37,6 @@ def columns(rows):
 
 def surrogate(new, old, advantages, *bounds):
     return clipped_surrogate(token_ratio(new, old), advantages, *bounds)
-
-
-@given(tokens, clips, st.none() | st.floats(0.01, 3))
-def test_the_surrogate_is_the_plain_formula_and_a_dual_clip_bounds_the_loss_of_a_bad_token(rows, clip, above):
-    low, high = clip
-    dual = None if above is None else 1 + high + above
-    expected = []
-    for new, old, advantage in rows:
-        ratio = math.exp(new - old)
-        inner = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
-        expected.append(-(max(inner, dual * advantage) if dual is not None and advantage < 0 else inner))
-    assert surrogate(*columns(rows), low, high, dual).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @given(tokens, clips, st.none() | st.floats(0.01, 3))
@@ -68,53 +51,6 @@ def test_what_counts_as_clipped_is_what_has_no_gradient(rows, clip, above):
     assert not (under & over).any()
     assert ((new.grad == 0) | ~(under | over)).all()
     assert ((new.grad != 0) | under | over | (advantages.abs() * token_ratio(new, old) < 1e-300)).all()
-
-
-@pytest.mark.slow
-@given(sequences, st.floats(0, 0.5), st.floats(0, 0.5))
-def test_gspo_is_the_mean_over_sequences_of_the_surrogate_of_their_ratios(rows, low, high):
-    total, gradient = 0.0, []
-    for sequence in rows:
-        ratio = math.exp(sum(new - old for new, old, _ in sequence) / len(sequence))
-        advantage = sequence[0][2]
-        total -= min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage) / len(rows)
-        bounded = (ratio > 1 + high and advantage > 0) or (ratio < 1 - low and advantage < 0)
-        slope = 0.0 if bounded else -ratio * advantage / len(sequence) / len(rows)
-        gradient += [slope] * len(sequence)
-    new, old, _ = columns([row for sequence in rows for row in sequence])
-    new.requires_grad_(True)
-    counts = [len(sequence) for sequence in rows]
-    advantages = torch.tensor([sequence[0][2] for sequence in rows for _ in sequence], dtype=torch.float64)
-    loss = Gspo(clip_low=low, clip_high=high)
-    losses = policy_losses(loss, TokenScores(new, old, old, advantages, counts)).losses
-    weights = token_weights(loss, counts, range(len(counts)))
-    value = sum(w * part.sum() for w, part in zip(weights, losses.split(counts), strict=True))
-    assert isinstance(value, torch.Tensor)
-    value.backward()
-    assert new.grad is not None
-    assert value.item() == pytest.approx(total, rel=1e-9, abs=1e-12)
-    assert new.grad.tolist() == pytest.approx(gradient, rel=1e-9, abs=1e-12)
-
-
-@given(tokens, st.floats(0.1, 6))
-def test_cispo_weighs_every_log_prob_by_the_capped_ratio(rows, cap):
-    new, old, advantages = columns(rows)
-    new.requires_grad_(True)
-    losses = cispo(new, token_ratio(new, old), advantages, cap)
-    factors = [min(math.exp(n - o), cap) * a for n, o, a in rows]
-    assert losses.tolist() == pytest.approx([-f * n for f, (n, _, _) in zip(factors, rows, strict=True)], abs=1e-12)
-    losses.sum().backward()
-    assert new.grad is not None
-    assert new.grad.tolist() == pytest.approx([-factor for factor in factors], abs=1e-12)
-
-
-@given(tokens)
-def test_reinforce_is_the_log_prob_times_the_advantage_whatever_the_sampler_thought(rows):
-    new, old, advantages = columns(rows)
-    outcome = policy_losses(Reinforce(), TokenScores(new, old, old, advantages, [len(rows)]))
-    assert outcome.losses.tolist() == pytest.approx([-n * a for n, _, a in rows], abs=1e-12)
-    assert not outcome.clipped_low.any()
-    assert not outcome.clipped_high.any()
 
 
 @pytest.mark.parametrize("gap", [50.0, 1e4, math.inf])
@@ -187,60 +123,6 @@ def test_a_sequence_is_kept_whole_or_masked_whole_by_the_geometric_mean_of_its_r
     assert found.bounded.tolist() == [weight == 0 for weight in expected]
 
 
-@given(sequences, st.floats(0, 0.9), st.floats(1, 4), st.sampled_from(["token", "sequence"]), st.booleans())
-def test_the_samplers_weights_are_the_plain_ratios_brought_into_bounds(rows, floor, cap, level, mask):
-    expected, outside = [], []
-    for sequence in rows:
-        differences = [new - old for new, old, _ in sequence]
-        if level == "sequence":
-            differences = [min(max(sum(differences), -20), 20)] * len(sequence)
-        for weight in map(math.exp, differences):
-            within = floor <= weight <= cap
-            expected.append(weight if within else 0.0 if mask else min(max(weight, floor), cap))
-            outside.append(not within)
-    new, old, _ = columns([row for sequence in rows for row in sequence])
-    new.requires_grad_(True)
-    correction = SamplerCorrection(mode=f"{level}_{'mask' if mask else 'truncate'}", floor=floor, cap=cap)  # type: ignore[arg-type]
-    found = sampler_weights(new, old, [len(sequence) for sequence in rows], correction)
-    assert not found.weights.requires_grad
-    assert found.weights.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert found.bounded.tolist() == outside
-
-
-def test_the_samplers_weights_scale_the_policys_losses_and_not_the_divergence():
-    new, old, base = torch.tensor([-1.0]), torch.tensor([-2.0]), torch.tensor([-1.5])
-    scores = TokenScores(new, new, old, torch.tensor([1.0]), [1], reference=base)
-    plain = token_losses(TrainConfig(beta=0.5), scores)
-    corrected = token_losses(TrainConfig(beta=0.5, sampler_correction=SamplerCorrection(cap=2)), scores)
-    assert plain.losses.item() == pytest.approx(-1 + 0.5 * kl(new, base, "k3").item())
-    assert corrected.losses.item() == pytest.approx(-2 + 0.5 * kl(new, base, "k3").item())
-
-
-def mean(values):
-    return sum(values) / len(values)
-
-
-@given(lengths, st.data())
-def test_weights_make_the_averages_that_they_are_named_for(counts, data):
-    losses = [data.draw(st.lists(st.floats(-2, 2), min_size=n, max_size=n)) for n in counts]
-    groups = data.draw(st.lists(st.integers(0, 3), min_size=len(counts), max_size=len(counts)))
-    everything = [loss for row in losses for loss in row]
-    by_group: dict[int, list[float]] = {}
-    for group, row in zip(groups, losses, strict=True):
-        by_group.setdefault(group, []).extend(row)
-    expected = {
-        "grpo": mean([mean(row) for row in losses]),
-        "dapo": mean(everything),
-        "dr_grpo": sum(everything) / (len(losses) * 128),
-        "bnpo": mean([mean(row) for row in by_group.values()]),
-    }
-    for aggregation, value in expected.items():
-        loss = Reinforce(aggregation=aggregation, constant_length=128)
-        weights = token_weights(loss, counts, groups)
-        total = sum(weight * loss for weight, row in zip(weights, losses, strict=True) for loss in row)
-        assert total == pytest.approx(value, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -269,21 +151,6 @@ def test_the_chosen_tokens_are_those_that_sorting_by_entropy_puts_first(entropie
 def test_single_tokens_of_a_loss_over_sequences_cannot_be_chosen():
     with pytest.raises(FieldError, match="gspo has one ratio a sequence"):
         TrainConfig(loss=Gspo(), top_entropy=0.2)
-
-
-numbers = st.floats(-5, 5)
-
-
-@given(st.lists(st.tuples(numbers, numbers), max_size=12), st.floats(0.1, 1), st.floats(0, 1))
-def test_an_advantage_is_the_discounted_sum_of_the_later_temporal_differences(pairs, gamma, gae_lambda):
-    rewards, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    following = [*values[1:], 0.0]
-    differences = [r + gamma * later - v for r, v, later in zip(rewards, values, following, strict=False)]
-    slow = [
-        sum((gamma * gae_lambda) ** (later - at) * differences[later] for later in range(at, len(pairs)))
-        for at in range(len(pairs))
-    ]
-    assert gae(rewards, values, gamma, gae_lambda) == pytest.approx(slow, abs=1e-9)
 
 
 WEIGHT = 0.3

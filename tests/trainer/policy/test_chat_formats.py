@@ -1,6 +1,5 @@
 """Which renderer a model gets, and what its own template shows: turns, tools and calls."""
 
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from gavel.trainer.policy.chat_format import (
     RememberedEncodings,
     TemplateRenderer,
     chat_renderer,
-    in_words,
     template_arguments,
 )
 from gavel.trainer.policy.loading import BaseModelError
@@ -34,10 +32,6 @@ HERMES = (
     "{% endfor %}<|im_end|>\n{% endfor %}" + PROMPT
 )
 OPAQUE_CALLS = HERMES.replace("<tool_call>", "CALL").replace("</tool_call>", "END")
-PLAIN_TEXT = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
 ALTERNATING = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('only user and assistant') }}"
     "{% endif %}{% endfor %}" + CHATML
@@ -65,7 +59,6 @@ USER = {"role": "user", "content": "Hi"}
         (HERMES, set()),
         ("{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}" + CHATML, {"enable_thinking"}),
         ("{% set deep = deep if deep is defined else true %}{{ deep }}" + CHATML, {"deep"}),
-        ("{% if not date_string is defined %}{% set date_string = '1' %}{% endif %}" + CHATML, {"date_string"}),
         ("{{ effort | default('low') }}{{ bos_token }}{{ eos_token }}" + CHATML, {"effort"}),
         ("{% generation %}{{ style }}{% endgeneration %}{% set ns = namespace(a=1) %}{{ ns.a }}" + CHATML, {"style"}),
         ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(1) }}{% for i in range(2) %}{{ i }}{% endfor %}", set()),
@@ -108,25 +101,6 @@ def test_a_call_that_the_template_writes_is_read_back(template: str) -> None:
     assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
 
 
-def test_chatml_that_knows_no_tools_shows_them_and_renders_all_else_as_it_did() -> None:
-    found = renderer(CHATML)
-    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-    tokenizer.chat_template = CHATML
-    assert found.render_ids([USER]) == list(tokenizer.apply_chat_template([USER], return_dict=False))
-    result = {"role": "tool", "tool_call_id": "c1", "content": "17"}
-    system: Any = {"role": "system", "content": "Be short."}
-    ids = found.render_ids([system, *CALLED, result], tools=TOOLS, add_generation_prompt=True)
-    text = tokenizer.decode(ids)
-    assert text.startswith("<|im_start|>system\nBe short.\n\nYou can call these tools")
-    assert text.count("Be short.") == 1
-    assert '"name": "look_up"' in text
-    assert '<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call><|im_end|>' in text
-    assert text.endswith("<|im_start|>user\n<tool_response>\n17\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
-
-
-REFUSING = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + CHATML
-
-
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "17"}
 PYTHON_CALLS = OPAQUE_CALLS.replace(
     '{"name": {{ c.function.name | tojson }}, "arguments": ', "{{ c.function.name }}(**"
@@ -141,9 +115,7 @@ STRICT = (
 )
 
 
-@pytest.mark.parametrize(
-    "template", [PLAIN_TEXT, OPAQUE_CALLS, REFUSING, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS]
-)
+@pytest.mark.parametrize("template", [CHATML, OPAQUE_CALLS, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS])
 def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_words(
     template: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +145,7 @@ THINKING = HERMES.replace(
 )
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"enable_thinking": True}, {"enable_thinking": False}])
+@pytest.mark.parametrize("kwargs", [{}, {"enable_thinking": False}])
 def test_calls_are_read_whether_or_not_thinking_is_switched_off(kwargs: dict[str, bool]) -> None:
     found = renderer(THINKING, **kwargs)
     text = found._tokenizer.decode(found.render_ids([USER], tools=TOOLS, add_generation_prompt=True))
@@ -217,7 +189,6 @@ def test_a_familys_format_is_used_where_the_template_renders_alike() -> None:
     "template",
     [
         LIKE_QWEN3.replace("<|im_start|>assistant\\n", "<|im_start|>assistant\\nSure: "),
-        LIKE_QWEN3.replace("{%- for m", "{{- '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{%- for m"),
         LIKE_QWEN3.replace("{{ raise_exception('no tools') }}", "{{ '<|im_start|>system\\ntools<|im_end|>\\n' }}"),
     ],
 )
@@ -280,19 +251,11 @@ values = st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab\n"
 arguments = st.dictionaries(st.text("xyz", min_size=1), values, max_size=3)
 
 
-@given(st.text("ab c"), st.lists(st.tuples(st.text("fg", min_size=1), arguments), max_size=3))
-def test_text_and_calls_are_what_was_written(before: str, calls: list[tuple[str, dict[str, object]]]) -> None:
-    written = [json.dumps({"name": name, "arguments": given}) for name, given in calls]
-    text = before + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written)
-    assert extracted(text) == (before, [(name, given, ToolCallParseStatus.OK) for name, given in calls])
-
-
 @pytest.mark.parametrize(
     ("text", "status"),
     [
         ('<tool_call>{"name": "f"', ToolCallParseStatus.UNCLOSED_BLOCK),
         ("<tool_call>{name: f}</tool_call>", ToolCallParseStatus.INVALID_JSON),
-        ('<tool_call>{"arguments": {}}</tool_call>', ToolCallParseStatus.MISSING_NAME),
         ('<tool_call>{"name": 3}</tool_call>', ToolCallParseStatus.MISSING_NAME),
         ("<tool_call>[]</tool_call>", ToolCallParseStatus.MISSING_NAME),
     ],
@@ -303,23 +266,6 @@ def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus)
 
 
 turns = st.lists(st.sampled_from(["user", "assistant", "tool", "call"]), max_size=6)
-
-
-@given(turns, st.booleans(), st.booleans())
-def test_no_turn_is_lost_and_none_has_calls(kinds: list[str], first: bool, system: bool) -> None:
-    made: dict[str, dict[str, Any]] = {"tool": RESULT, "call": CALLED[-1]}
-    said = [made.get(kind) or {"role": kind, "content": f"{n}."} for n, kind in enumerate(kinds)]
-    given = [*([{"role": "system", "content": "Be brief."}] if first else []), *said]
-    before = json.dumps(given)
-    found = in_words(given, TOOLS, system=system)
-    assert json.dumps(given) == before
-    assert {each["role"] for each in found} <= {"system", "user", "assistant"}
-    assert all(set(each) <= {"role", "content"} for each in found)
-    text = "".join(each["content"] for each in found)
-    assert all(f"{n}." in text for n, kind in enumerate(kinds) if kind not in made)
-    assert text.count("<tool_response>\n17") == kinds.count("tool")
-    assert text.count('"arguments": {"word"') == kinds.count("call")
-    assert ("Be brief." in text) == first
 
 
 PLAIN = {"add_special_tokens": False}

@@ -1,4 +1,4 @@
-"""Precision, quantisation and Unsloth: other ways to hold the base model, the same policy."""
+"""Precision, quantisation, Unsloth and Liger: other ways to hold the base model, the same policy."""
 
 import importlib.util
 import sys
@@ -12,22 +12,20 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from gavel.base.extras import install_line
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.kernels.liger import LigerError, liger_is_used
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy import loading as loaders
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.trainer.conftest import sequence, tiny_model
+from tests.trainer.backends.test_local import a_group
+from tests.trainer.conftest import gradient_of, sequence, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +53,7 @@ def step(policy: Policy, rate: float) -> torch.Tensor:
     """Learns to prefer the second text; the gradient that did it."""
     batch = Batch([TrainedSequence(TEXTS[0], -1.0, 0), TrainedSequence(TEXTS[1], 1.0, 0)])
     Learner(policy).step(batch, TrainConfig(learning_rate=rate, max_gradient_norm=1e9))
-    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    return gradient_of(policy)
 
 
 def test_bfloat16_on_a_cpu_gives_the_policy_and_the_gradient_of_float32_within_its_rounding(policy, fresh_policy):
@@ -67,12 +65,8 @@ def test_bfloat16_on_a_cpu_gives_the_policy_and_the_gradient_of_float32_within_i
     assert torch.cosine_similarity(step(half, 1e-5), step(fresh_policy, 1e-5), dim=0) > 0.99
 
 
-@pytest.mark.parametrize("settings", [PolicySettings(), HALF])
-def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away(settings):
-    check_small_updates(Policy(EMBEDDED_POLICY, LORA, settings=settings))
-
-
-def check_small_updates(policy: Policy) -> None:
+def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away():
+    policy = Policy(EMBEDDED_POLICY, LORA, settings=HALF)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     step(policy, 1e-6)
     after = policy.parameters()
@@ -119,13 +113,9 @@ def test_a_base_in_four_bits_keeps_its_products_and_its_gradient_after_a_pass_wi
 
 async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBEDDED_POLICY) -> dict[str, float]:
     model = TrainableModel(name="held", project="tests", base_model=base, policy=settings)
-    scenario = find_scenario("returns_desk")
-    task = scenario.tasks("train")[0]
     async with LocalBackend(tmp_path) as backend:
         await model.register(backend)
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=24, seed=n) for n in range(2))
-        for trajectory, reward in zip(group, (0.0, 1.0), strict=True):
-            trajectory.reward = reward
+        group = await a_group(model, [0.0, 1.0])
         return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
 
 
@@ -199,20 +189,51 @@ def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
     return FastLanguageModel.asked
 
 
-def test_unsloth_is_asked_for_the_same_base_and_the_same_adapter(fake_unsloth):
-    Policy(EMBEDDED_POLICY, LoraSettings(rank=4, alpha=16), settings=UNSLOTH)
+def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as_pefts(
+    policy, fresh_policy, fake_unsloth
+):
+    theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
     loaded, adapted = fake_unsloth
     assert (loaded["model_name"], loaded["dtype"]) == (str(EMBEDDED_PATH), torch.float32)
     assert (loaded["load_in_4bit"], loaded["use_exact_model_name"]) == (False, True)
-    assert loaded["max_seq_length"] == Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH).max_context
-    assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"], adapted["bias"]) == (4, 16, 0.0, "none")
-    assert set(adapted["target_modules"]) == set(loaders._LAYERS)
-
-
-def test_what_unsloth_loads_scores_and_learns_as_what_peft_loads(policy, fresh_policy, fake_unsloth):
-    theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
+    assert loaded["max_seq_length"] == theirs.max_context
+    assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"]) == (4, LORA.alpha, 0.0)
     assert theirs.spans is None
     assert torch.allclose(learned(theirs), learned(policy), atol=1e-4)
     ours = step(fresh_policy, 1e-3)
     assert torch.cosine_similarity(step(theirs, 1e-3), ours, dim=0) > 0.9999
     assert torch.allclose(learned(theirs), learned(fresh_policy), atol=1e-2)
+
+
+LIGER = PolicySettings(use_liger_kernel=True)
+
+
+def refused(*_):
+    raise AssertionError("the base is loaded")
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "sharded", "installed", "used"),
+    [
+        ({}, "cuda", False, True, True),
+        ({}, "cuda", False, False, False),
+        ({}, "cpu", False, True, False),
+        ({}, "cuda", True, True, False),
+        ({"loader": "unsloth"}, "cuda", False, True, False),
+        ({"quantization": "4bit"}, "cuda", False, True, False),
+        ({"quantization": "4bit", "use_liger_kernel": True}, "cuda", False, True, True),
+        ({"use_liger_kernel": False}, "cuda", False, True, False),
+    ],
+)
+def test_they_are_used_where_they_can_run_unless_it_is_said(monkeypatch, settings, device, sharded, installed, used):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    assert liger_is_used(PolicySettings(**settings), device, sharded) is used
+
+
+@pytest.mark.parametrize(("device", "remedy"), [("cpu", "use_liger_kernel"), ("cuda", "pip install liger-kernel")])
+def test_without_a_gpu_or_the_package_they_are_refused(monkeypatch, device, remedy):
+    monkeypatch.setattr("gavel.trainer.policy.policy._device", lambda: device)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LigerError) as error:
+        Policy(EMBEDDED_POLICY, LoraSettings(), settings=LIGER, load=refused)
+    assert remedy in error.value.remedy

@@ -13,7 +13,7 @@ from gavel.trainer.data.token_sequences import TokenSequence, join_turns
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.turn_cache import TurnCache
-from gavel.trainer.sft.sft_batch import DemonstrationError, UnsayableError, demonstrated
+from gavel.trainer.sft.sft_batch import UnsayableError, demonstrated
 from tests.trainer.conftest import OPENING, TOOLS, sampled_turn
 
 
@@ -105,46 +105,18 @@ def test_what_would_not_be_read_back_is_refused(policy, turn):
         sequences_of(policy, [*OPENING, turn])
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"role": "narrator", "content": "once upon a time"},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-        {"role": "user", "content": 7},
-        {"role": "assistant", "content": "", "tool_calls": [{"name": "refund"}]},
-    ],
-)
-def test_a_malformed_message_is_named(policy, bad):
-    with pytest.raises(DemonstrationError, match="message 2"):
-        sequences_of(policy, [*OPENING, bad, CLOSING])
-
-
-SPELLINGS = {
-    "Qwen35": (
-        "<|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>",
-        "\n</think>\n\nYour money is on its way.<|im_end|>",
-    ),
-    "GLM45": (
-        "[gMASK] <sop> <|user|> <|assistant|> <|observation|> <|system|> <arg_key> </arg_key> <arg_value> </arg_value>",
-        "\n<think></think>\nYour money is on its way.<|user|>",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_other_formats_are_continued_from_their_own_prompt_to_their_own_stop(fresh_policy, name):
-    """One opens a reasoning block in its prompt, the other ends a turn by the next one's first token."""
-    specials, closing = SPELLINGS[name]
+def test_a_format_that_opens_a_reasoning_block_is_continued_from_its_own_prompt_to_its_own_stop(fresh_policy):
+    specials = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     fresh_policy.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-    fresh_policy.tokenizer.add_special_tokens({"additional_special_tokens": specials.split()})
-    fresh_policy.renderer = create_renderer(fresh_policy.tokenizer, getattr(renderers, f"{name}RendererConfig")())
+    fresh_policy.tokenizer.add_special_tokens({"additional_special_tokens": specials})
+    fresh_policy.renderer = create_renderer(fresh_policy.tokenizer, renderers.Qwen35RendererConfig())
     turns = demonstrated(History(messages_and_choices=EPISODE, tools=TOOLS), fresh_policy)
-    assert fresh_policy.tokenizer.decode(turns[1].token_ids) == closing
+    closing = fresh_policy.tokenizer.decode(turns[1].token_ids)
+    assert closing == "\n</think>\n\nYour money is on its way.<|im_end|>"
     for turn, message in zip(turns, [LOOK, CLOSING, say("Bye.")], strict=True):
         assert turn.token_ids[-1] in fresh_policy.renderer.get_stop_token_ids()
         read = fresh_policy.renderer.parse_response(turn.token_ids, tools=TOOLS, prompt_ids=turn.prompt_ids)
         assert read.content.strip() == (message["content"] or "")
         assert not read.reasoning_content
-        assert [call.name for call in read.tool_calls] == [
-            c["function"]["name"] for c in message.get("tool_calls") or ()
-        ]
+        called = [each["function"]["name"] for each in message.get("tool_calls") or ()]
+        assert [call.name for call in read.tool_calls] == called

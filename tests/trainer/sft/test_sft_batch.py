@@ -17,15 +17,13 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.packing import assign_to_ranks
 from gavel.trainer.data.token_sequences import TokenError
-from gavel.trainer.data.training_batch import mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
-from tests.trainer.conftest import OPENING, attempt, registered, sampled_turn
+from tests.trainer.conftest import OPENING, attempt, gradient_of, registered, sampled_turn, stirred
 
 pytestmark = pytest.mark.slow
 
@@ -87,22 +85,9 @@ def slow_loss_and_gradient(policy: Policy, batch) -> tuple[float, torch.Tensor]:
     return total.item(), gradient
 
 
-def gradient_of(policy: Policy) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
-
-
-def disturbed(policy: Policy) -> Policy:
-    """With an adapter that is not zero, so that both of its halves have a gradient."""
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return policy
-
-
 @pytest.mark.parametrize("micro_batch_tokens", [300, 10**6])
 async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh_policy, micro_batch_tokens):
-    policy = disturbed(fresh_policy)
+    policy = stirred(fresh_policy, 0.02)
     reasoned = [*OPENING, {**CLOSING, "reasoning_content": "Short."}, *OPENING[1:], CLOSING]
     given = [*await demonstrations(6), Trajectory(messages_and_choices=reasoned)]
     config = SftConfig(micro_batch_tokens=micro_batch_tokens, max_gradient_norm=1e9)
@@ -114,16 +99,6 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
     assert torch.cosine_similarity(gradient_of(policy), gradient, dim=0) > 0.99999
     assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
-
-
-async def test_several_processes_share_an_update(policy):
-    batch = make_sft_batch(await demonstrations(9), policy)
-    groups = [s.group for s in batch.sequences]
-    updates = mini_batches(groups, as_training(SftConfig(batch_size=3), batch).mini_batches, "a seed")
-    assert sorted(at for update in updates for at in update) == list(range(9))
-    for update in updates:
-        parts = assign_to_ranks([batch.sequences[at].tokens for at in update], [groups[at] for at in update], 3)
-        assert [len(part) for part in parts] == [1, 1, 1]
 
 
 def test_what_cannot_be_learnt_from_is_counted(policy):
