@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.engines import engine_pool
-from gavel.trainer.engines.engine_pool import EnginePool, PoolSchedule
+from gavel.trainer.engines.engine_pool import FEWEST_MORE, EnginePool, PoolSchedule, much_busier
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from tests.limits import HANG_SECONDS
@@ -238,3 +238,15 @@ def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], m
     assert schedule.place([*prompt, *reply, *more], 1, range(3)) == 2
     schedule.forget(2)
     assert schedule.place(prompt, 1, range(3)) == 1, "an earlier turn that was rewritten goes on from its prompt"
+
+
+@given(tokens, st.integers(0, 2), st.integers(0, 3))
+def test_a_conversation_leaves_a_sampler_that_is_much_busier(prompt: list[int], holder: int, others: int) -> None:
+    schedule = PoolSchedule(3)
+    schedule.hold(holder, prompt, [5], 1)
+    for _ in range(others):
+        schedule.place([9], 1, range(3))
+    while not much_busier(schedule.loads[holder], min(schedule.loads)):
+        assert schedule.place([*prompt, 5], 1, range(3)) == holder
+        assert schedule.loads[holder] <= FEWEST_MORE + 2
+    assert schedule.place([*prompt, 5], 1, range(3)) != holder
