@@ -113,12 +113,13 @@ def credit(gains: Sequence[float], later: float, earlier: float = 0.0) -> list[f
         credit(temporal differences, γλ)       generalized advantage estimation
         credit(gains of the critic, λ, λ)      see `critic_advantages`
     """
-    ahead, behind = list(gains), list(gains)
+    paid, behind = list(gains), 0.0
     for at in range(len(gains) - 2, -1, -1):
-        ahead[at] += later * ahead[at + 1]
-    for at in range(1, len(gains)):
-        behind[at] += earlier * behind[at - 1]
-    return [a + b - gain for a, b, gain in zip(ahead, behind, gains, strict=True)]
+        paid[at] += later * paid[at + 1]
+    for at, gain in enumerate(gains):
+        paid[at] += earlier * behind
+        behind = gain + earlier * behind
+    return paid
 
 
 def critic_advantages(

@@ -260,7 +260,7 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, gae_lam
 
     A_t = d_t + gamma * gae_lambda * A_{t+1} with d_t = r_t + gamma * V_{t+1} - V_t.
     """
-    following = [*values[1:], 0.0]
+    following = [*values, 0.0][1:]
     differences = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
     return credit(differences, gamma * gae_lambda)
 
