@@ -83,8 +83,8 @@ BARS = {
 class TokenCountingJudge:
     """A simulated judge for one mode, which counts the tokens of its prompts and schemas.
 
-    In the modes `decisions` and `readout` each score is the middle of a normal distribution over ten levels. How much of
-    a judge's noise is luck in sampling its words, which a distribution lacks, is not known: `sampling` is that share of
+    In the modes `decisions` and `readout` a score is the middle of a normal distribution over ten levels. How much of a
+    judge's noise is luck in sampling its words, which a distribution lacks, is not known: `sampling` is that share of
     the noise's variance.
     """
 
