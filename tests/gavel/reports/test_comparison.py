@@ -53,28 +53,6 @@ def test_the_gap_is_what_the_score_rose_more_than_success(comparison: Comparison
     assert steps_text(judge) == "3 (2 of 3 seeds)"
 
 
-def test_the_gap_of_a_hand_written_reward_is_that_of_what_it_counts_and_of_a_sum_that_of_its_parts(
-    tmp_path: Path,
-) -> None:
-    def run(name: str, **figures: list[float]) -> Path:
-        directory = tmp_path / name
-        directory.mkdir()
-        (directory / "model.json").write_text("{}")
-        rows = [
-            {"split": "train", "step": step, "success": 0.2, **{each: values[step] for each, values in figures.items()}}
-            for step in range(3)
-        ]
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return directory
-
-    counted = {"reward/hand": [0.2, 0.5, 1.0]}
-    hand = read_cell("hand", 0, run("hand", **counted), None)
-    assert hand.hacking_gap == pytest.approx(0.8)
-    both = read_cell("judge+hand", 0, run("both", **counted, judge_score=[0.4, 0.4, 0.4]), None)
-    assert both.hacking_gap == pytest.approx(0.4)
-    assert read_cell("success", 0, run("success"), None).hacking_gap is None
-
-
 def test_held_out_attempts_are_measured_before_and_after_training(comparison: Comparison) -> None:
     judge, hand = comparison.arms
     assert (comparison.before["words"].value, comparison.before["words"].seeds) == (20.0, 6)

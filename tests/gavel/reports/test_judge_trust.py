@@ -6,7 +6,7 @@ import pytest
 
 from gavel.reports.judge_trust import disagreements, groups_needed, read_report, render_report
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import Judgement, Vote
+from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.gavel.reports.judged_groups import judged
@@ -86,15 +86,3 @@ async def test_the_page_has_the_sections_and_charts_that_its_groups_can_fill() -
     assert "Agreement between judges" not in one
     assert "Score and" not in words(await judged("one", metric="depth"))
     assert words([TrajectoryGroup([Trajectory(judgement=Judgement(score=score)) for score in (0.2, 0.8)])])
-
-
-def test_hostile_names_and_reasons_stay_text() -> None:
-    def member(score: float, position: int) -> Trajectory:
-        votes = [Vote(score=score, position=position, order=order, model=HOSTILE) for order in (0, 1)]
-        return Trajectory(judgement=Judgement(score=score, votes=votes), metrics={HOSTILE: score})
-
-    group = TrajectoryGroup([member(0.2, 0), member(0.7, 1), Trajectory(judgement=Judgement(reason=HOSTILE))])
-    page = Page(render_report(read_report([group], HOSTILE, HOSTILE)))
-    assert page.open == []
-    assert not {"script", "img"} & set(page.tags)
-    assert HOSTILE in page.text

@@ -51,16 +51,6 @@ def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
     assert row.unscored == {"away": 1}
 
 
-def test_pass_at_k_is_over_tasks_with_so_many_samples() -> None:
-    def episode(task: str, number: int, success: bool) -> Episode:
-        return Episode(task, number, [Trajectory(metrics={"success": success})], 0.0, 1.0)
-
-    row = model_row("a", [episode("t", 0, True), episode("t", 1, False), episode("u", 0, False)], [], failed=1)
-    assert row.pass_at[1].value == pytest.approx(0.25)
-    assert (row.pass_at[2].value, row.pass_at[2].tasks) == (1.0, 1)
-    assert row.failed == 1
-
-
 def test_json_and_csv_have_the_same_figures(tmp_path: Path) -> None:
     episodes = [Episode(str(n), 0, [Trajectory(metrics={"success": n > 1, "turns": 2})], 0.25, 1.0) for n in range(4)]
     rows = [model_row(name, episodes, GROUPS) for name in ("a", "b")]

@@ -16,7 +16,6 @@ from gavel.reports.charts import (
     CurvePoint,
     curves_chart,
     outcome_histogram,
-    ticks,
 )
 from gavel.reports.demo_page import DemoReport, SummaryRow, render_report, write_report
 from gavel.reports.run_outcome import Outcome, Point
@@ -27,19 +26,6 @@ from gavel.trainer.data.left_out import sentence_of
 from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.gavel.reports.viewer.stored import member, sampled
 from tests.judge.groups import choice, desk
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "whole", "expected"),
-    [
-        (0, 1, False, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (0, 1, True, [0, 1]),
-        (0, 12345, True, [0, 5000, 10000]),
-    ],
-)
-def test_ticks_are_few_and_round(low: float, high: float, whole: bool, expected: list[float]):
-    assert ticks(low, high, whole=whole) == expected
-
 
 POINTS = st.builds(CurvePoint, st.floats(-1e6, 1e6))
 

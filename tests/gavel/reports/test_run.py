@@ -11,7 +11,6 @@ from gavel.reports.run_figures import (
     agreement_over_training,
     cost_of,
     read_run,
-    run_charts,
     step_rows,
 )
 from gavel.reports.run_outcome import Outcome, outcome_in_words, outcome_of_run, read_outcome
@@ -45,17 +44,6 @@ def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> No
     assert found[1].figures == {"success": 0.5, "loss": -0.1}
     assert found[1].left_out == [(2, "groups whose members all have the same score")]
     assert found[3].left_out == []
-
-
-def test_what_tells_whether_training_is_healthy_is_drawn_and_success_has_its_interval(tmp_path: Path) -> None:
-    names = {"loss": -0.1, "kl": 0.2, "entropy": 1.0, "gradient_norm": 3.0}
-    rows = [{"split": "train", "step": step, **names} for step in (1, 2)]
-    rows += [{"split": "held_out", "step": step, "success": 0.5, "trajectories": 100.0} for step in (0, 2)]
-    drawn = {curve.name: curve for _, _, chart in run_charts(rows) for curve in chart.curves}
-    assert drawn.keys() == {"success", *names}
-    assert drawn["success"].band
-    assert not drawn["loss"].band
-    assert run_charts([]) == []
 
 
 def member(success: bool, reward: float | None = None, task: str = "1") -> Trajectory:

@@ -68,14 +68,6 @@ def test_every_link_of_every_page_leads_to_a_page(client):
     assert len(seen) > 20
 
 
-def test_a_run_shows_its_curves_and_steps(client):
-    text = shown(client, f"/run/{RUN}")
-    assert "held-out success 0.25 → 0.50" in text
-    for title in ("Held-out", "Reward", "Loss"):
-        assert title in text
-    assert "2 groups whose members all have the same score" in text
-
-
 def test_damaged_files_are_told_on_the_list_and_on_the_page_of_their_run(root, tmp_path):
     other = "compare/desk/other"  # a run of a comparison
     run_directory(root, run=other)
@@ -121,14 +113,6 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
         listed = shown(client, "/groups")
         assert "Where is my lamp?" in listed
         assert "not read: is polite" in listed
-
-
-def test_two_members_are_compared_with_marks(client):
-    one, other = (f"{RUN}/trajectories/train/00000{step}.jsonl.zst:0:{at}" for step, at in ((1, 0), (2, 1)))
-    answer = client.get("/compare", params={"one": one, "other": other})
-    assert answer.status_code == 200
-    assert "<mark>" in answer.text
-    assert "user: the same" in Page(answer.text).text
 
 
 def test_a_vote_shows_what_the_judge_saw(root, tmp_path):

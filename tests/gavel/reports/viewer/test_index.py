@@ -1,6 +1,5 @@
 import json
 import os
-import threading
 
 import pytest
 import zstandard
@@ -10,7 +9,6 @@ from gavel.reports.viewer.group_view import CASSETTE, cassette_of
 from gavel.reports.viewer.index import Index, NoSuchGroup
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
-from gavel.scenarios.trajectory_store import StoreError
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 
 STEP_1 = f"{RUN}/trajectories/train/000001.jsonl.zst"
@@ -125,12 +123,6 @@ def flipped(content, at):
     return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
 
 
-def test_a_group_that_changed_under_the_index_is_an_error_not_another_group(index, root):
-    os.truncate(store(root, 1).path, 10)
-    with pytest.raises(StoreError):
-        index.group(STEP_1, 1)
-
-
 def test_an_index_of_another_format_is_made_anew(root, tmp_path):
     database = tmp_path / "index.sqlite"
     Index(root, database).update()
@@ -142,19 +134,6 @@ def test_an_index_of_another_format_is_made_anew(root, tmp_path):
     assert again.counts() == {}
     again.update()
     assert again.counts() == {RUN: 4}
-
-
-def test_it_is_read_while_it_is_updated(index, root):
-    for step in range(3, 8):
-        store(root, step).extend(group(member(f"m{n}", 0.5, task=f"x{n}")) for n in range(100))
-    updating = threading.Thread(target=index.update)
-    updating.start()
-    seen = set()
-    while updating.is_alive():
-        seen.add(index.groups(GroupFilter())[1])
-    updating.join()
-    assert index.groups(GroupFilter())[1] == 504
-    assert all(count <= 504 for count in seen)
 
 
 def test_a_file_whose_name_is_no_text_is_a_problem_and_the_others_are_shown(index, root):
