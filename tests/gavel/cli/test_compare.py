@@ -16,20 +16,28 @@ from gavel.base.errors import GavelError
 from gavel.cli.compare_session import (
     BEFORE,
     Cell,
+    attempts_by_seed,
     cell_of,
     compare,
+    judge_that_ranks,
     plan_cells,
     run_cells,
+    run_comparison,
     settings_of,
     with_ranking,
 )
 from gavel.cli.terminal import WaitDisplay
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.llm.types import Message
 from gavel.reports.comparison import Comparison, compare_cells, read_cell
+from gavel.scenarios.library import returns_desk
 from gavel.scenarios.library.returns_desk import scenario as desk
-from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.task import Task
+from gavel.trainer.loop.experiment import described_experiment
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel as run_gavel
@@ -288,3 +296,45 @@ async def test_the_judge_is_not_told_whose_attempts_they_are_and_is_not_asked_tw
     assert len(asked.prompts) == calls
     assert again.blind is not None
     assert again.blind.as_json()["pairs"] == ranked.blind.as_json()["pairs"]
+
+
+def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None:
+    desk = find_scenario(DESK)
+    without = Scenario(name="plain", system="", tools=[], tasks=[Task(user="hello")])
+    for scenario, rewards, judges, seeds in (
+        (without, ["judge"], [], 1),
+        (desk, [], [], 1),
+        (desk, ["judge"], [], 0),
+        (desk, ["hand", "hand"], [], 1),
+        (desk, ["judge"], ["constant", "constant"], 1),
+    ):
+        with pytest.raises(GavelError):
+            plan_cells(settings_of(DESK), scenario, tmp_path, rewards, judges, seeds)
+
+
+async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
+    begun = returns_desk.scenario
+    cell = finished_cell(tmp_path)
+    (cell.directory / "experiment.json").write_text(json.dumps(described_experiment(Mixture([begun]), None)))
+    other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    with pytest.raises(GavelError, match="max_turns 6, not 3"):
+        await run_comparison([cell], other, tmp_path, **options)
+
+
+def test_attempts_of_a_seed_are_those_of_its_runs_and_of_the_common_start(comparison: Comparison) -> None:
+    cells = [cell for arm in comparison.arms for cell in arm.cells]
+    found = attempts_by_seed(cells, same_start=True)
+    assert [(seed, *attempts) for seed, attempts in found.items()] == [
+        (0, BEFORE, "hand", "judge"),
+        (1, BEFORE, "hand", "judge"),
+    ]
+    assert sorted(found[1]["judge"]) == [("task-0", 1), ("task-1", 1), ("task-2", 1)]
+    assert list(attempts_by_seed(cells, same_start=False)[0]) == ["hand", "judge"]
+    assert attempts_by_seed(cells[:1], same_start=False) == {}
+
+
+def test_it_ranks_pairs_whatever_the_mode_and_rubric_of_the_judge_that_trains(tmp_path: Path) -> None:
+    trains = JudgeConfig(models="constant", rubric="Please me.", mode="groupwise", orders=3)
+    judge = judge_that_ranks(trains, "stand-in", "- ends with a message to the customer", tmp_path)
+    assert (judge.mode, judge.orders, judge.rubric.words) == ("pairwise", 3, "- ends with a message to the customer")
+    assert judge_that_ranks(trains, "stand-in", None, tmp_path, "groupwise").mode == "groupwise"

@@ -1,6 +1,7 @@
 """Options, run.toml and the environment make one configuration; a wrong value is named with where it was set."""
 
 import itertools
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -8,15 +9,18 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli import demo, train
+from gavel.cli import demo, demo_session, train
 from gavel.cli.app import SettingsError, load_dotenv
 from gavel.cli.config import app
-from gavel.cli.options import ModelChoiceError, check_model, default_judge, run_config
+from gavel.cli.demo import LIKELIHOOD
+from gavel.cli.options import ModelChoiceError, check_model, default_judge, register_likelihood, run_config
 from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
+from gavel.llm import providers
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.config import Cispo, Gspo, VllmSettings, recipe
@@ -381,3 +385,26 @@ def test_a_dotenv_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path)
     (tmp_path / ".env").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match=r"\.env cannot be read"):
         load_dotenv()
+
+
+class Stub:
+    def __init__(self, console: Console) -> None:
+        self.judge = self
+        providers.register(LIKELIHOOD, self.reply)
+
+    def reply(self, messages: list[dict[str, str]]) -> str:
+        return json.dumps({"scores": []})
+
+
+def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_models", dict(providers._models))
+    providers._models.pop(LIKELIHOOD, None)
+    made: list[Stub] = []
+    monkeypatch.setattr(demo_session, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
+    register_likelihood()
+    assert not made
+    for _ in range(2):
+        assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+    register_likelihood()  # leaves the loaded one
+    assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+    assert len(made) == 1

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
+from gavel.cli.named import read_attempts
 from gavel.cli.runs import app
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
@@ -216,3 +217,15 @@ def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         assert done.stderr.startswith("error: ")
         assert told in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_how_a_file_was_read_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"prompt": text, "completion": "x", "task": 1} for text in ("[red]a\x1b[2J", "b")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (group,) = read_attempts(tmp_path / "rows.jsonl", "task")
+    assert len(group) == 2
+    out, told = capsys.readouterr()
+    assert out == ""
+    first, note = told.splitlines()
+    assert first == "reads as: TRL prompt/completion, 2 rows in 1 group by task"
+    assert note.startswith("note: 1 group put together by --by task begin with different messages")

@@ -175,3 +175,15 @@ def test_what_cannot_be_served_is_told(arguments: list[str], told: str, tmp_path
     refused = gavel("serve-env", *arguments, cwd=tmp_path, **({"GAVEL_ENV_KEY": "k"} if "256" in arguments[-1] else {}))
     assert refused.returncode == 1
     assert told in refused.stderr
+
+
+def test_a_hash_is_printed_as_an_entry_of_the_settings_and_nothing_is_stored():
+    options = ("--project", "desk", "--max-cost", "5", "--print-hash")
+    result = CliRunner().invoke(keys_app, ("create", "ci", *options), catch_exceptions=False)
+    token = result.stdout.strip()
+    assert token.startswith("gavel_")
+    assert not Path("gavel_service.sqlite").exists()
+    Path("gavel.toml").write_text(result.stderr)
+    key = service_config({}).keys["ci"]
+    assert (key.token_hash("ci"), key.projects, key.max_cost_usd) == (token_hash(token), ["desk"], 5)
+    assert token not in result.stderr
