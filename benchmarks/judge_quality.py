@@ -12,12 +12,10 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
-
-from distribution_judges import Form, TokenCountingJudge
+from typing import Any, Literal
 
 from gavel.judge.audit.engine_quality import (
     Scorer,
@@ -30,9 +28,16 @@ from gavel.judge.audit.engine_quality import (
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.anchors import Anchor
+from gavel.judge.prompt.truncate import count_tokens
 from gavel.judge.ruler import JudgeOptions
+from gavel.llm.types import Message, text_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+
+LEVELS = 10
+WIDTH = 1.0
+"""Standard deviation of a distribution that a simulated judge answers with, in levels."""
+Form = Literal["groupwise", "decisions", "readout"]
 
 SORTS = Faults(sorted_reply=0.3)
 EVERY_FAULT = Faults(
@@ -73,6 +78,53 @@ BARS = {
     "jury: good narrow, poor wide, 2 orders each": {"tau": 0.683},
 }
 """Minimum agreement; maximum absolute bias."""
+
+
+class TokenCountingJudge:
+    """A simulated judge for one mode, which counts the tokens of its prompts and schemas.
+
+    In the modes `decisions` and `readout` a score is the middle of a normal distribution over ten levels. How much of a
+    judge's noise is luck in sampling its words, which a distribution lacks, is not known: `sampling` is that share of
+    the noise's variance.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Latent], bias: Bias, form: Form, sampling: float = 0.0, seed: int = 0
+    ) -> None:
+        if form != "groupwise":
+            bias = replace(bias, step=0.0, noise=bias.noise * math.sqrt(1 - sampling))
+        self._judge = SimulatedJudge(members, bias, name=form, seed=seed)
+        self._form: Form = form
+        self.tokens = 0
+        self.__qualname__ = form
+
+    async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
+        self.tokens += count_tokens("\n".join([*map(text_of, messages), json.dumps(schema)]))
+        words = await self._judge(messages, schema)
+        if self._form == "groupwise":
+            return words
+        scores = {entry["trajectory_id"]: entry["score"] for entry in json.loads(words)["scores"]}
+        distributions = {label: distribution(score) for label, score in scores.items()}
+        if self._form == "decisions":
+            return json.dumps({"answers": [{"name": n, "probabilities": p} for n, p in distributions.items()]})
+        return json.dumps(_with_tokens(distributions))
+
+
+def distribution(score: float) -> list[float]:
+    """Over the levels, around a score from 0 to 1."""
+    weights = [math.exp(-(((level - score * (LEVELS - 1)) / WIDTH) ** 2) / 2) for level in range(LEVELS)]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+def _with_tokens(distributions: Mapping[str, list[float]]) -> dict[str, Any]:
+    """A reply as `gavel.llm.response` writes it: the likeliest digits, with the alternatives in their places."""
+    tokens: list[tuple[str, list[tuple[str, float]]]] = []
+    for number, (label, probabilities) in enumerate(distributions.items()):
+        before = f'{", " if number else "{"}"{label}":'
+        likeliest = str(max(range(LEVELS), key=probabilities.__getitem__))
+        tokens += [(before, []), (likeliest, [(str(n), math.log(p)) for n, p in enumerate(probabilities)])]
+    tokens.append(("}", []))
+    return {"text": "".join(token for token, _ in tokens), "tokens": tokens}
 
 
 def groups_with_shared_member(

@@ -62,6 +62,14 @@ class Step:
         return text
 
 
+def blocks(page: Path, language: str, section: str = "") -> list[str]:
+    """The page's blocks of a language, or those of the section with this heading."""
+    text = page.read_text(encoding="utf-8")
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
 def steps(page: Path) -> Iterator[Step]:
     """The blocks of a page in order. Raises `WalkError` for a comment that says nothing known."""
     text = page.read_text(encoding="utf-8")
@@ -99,7 +107,7 @@ class Walk:
     """A walk in one directory. Use it as a context manager: it ends what was left running."""
 
     folder: Path
-    environment: dict[str, str] = field(default_factory=dict)
+
     _background: list[subprocess.Popen[str]] = field(default_factory=list)
     _output: str | None = None
     _scripts: int = 0
@@ -161,7 +169,7 @@ class Walk:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))
         }
-        return {**clean, "PATH": path, "COLUMNS": "120", "OMP_NUM_THREADS": "1", **self.environment}
+        return {**clean, "PATH": path, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
 
     def _run(self, step: Step) -> str:
         try:

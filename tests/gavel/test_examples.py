@@ -1,4 +1,4 @@
-"""examples/train_loop.py stays short and does what `model.train` does."""
+"""What the README shows is what the examples hold, and they run as shown."""
 
 import importlib.util
 from pathlib import Path
@@ -12,19 +12,62 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from tests.forked import script
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_loop.py"
-pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+LOOP = ROOT / "examples" / "train_loop.py"
+README = (ROOT / "README.md").read_text()
 
 
-def test_it_is_short_trains_and_prints_a_line_for_each_step(tmp_path: Path) -> None:
-    assert len(EXAMPLE.read_text().splitlines()) <= 120
-    result = script(EXAMPLE, "1", cwd=tmp_path)
+@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "only_judge.py"])
+def test_the_readme_shows_the_example_as_it_is(name: str) -> None:
+    assert f"```python\n{(ROOT / 'examples' / name).read_text()}```" in README
+
+
+@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py"])
+def test_an_own_scenario_takes_fewer_than_thirty_lines_of_code(name: str) -> None:
+    lines = (ROOT / "examples" / name).read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) < 30
+
+
+@pytest.mark.slow
+def test_the_own_rollout_trains(tmp_path: Path) -> None:
+    result = script(ROOT / "examples" / "own_rollout.py", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["step 1", "step 2", "step 3"]
+    assert not any(word in result.stderr for word in ("Traceback", "Unclosed"))
+    assert (tmp_path / "runs" / "orders" / "clerk-1" / "checkpoints" / "000003").is_dir()
+
+
+@pytest.mark.slow
+def test_the_demonstrations_are_learnt(tmp_path: Path) -> None:
+    result = script(ROOT / "examples" / "demonstrations.py", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    losses = [float(line.rpartition(" ")[2]) for line in result.stdout.splitlines()]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    assert (tmp_path / "runs" / "orders" / "pupil-1" / "trajectories" / "sft" / "000003.jsonl.zst").is_file()
+
+
+@pytest.mark.slow
+def test_the_judge_alone_scores(tmp_path: Path) -> None:
+    result = script(ROOT / "examples" / "only_judge.py", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert f"```\n{result.stdout}```" in README
+    scores = [float(line.split()[0]) for line in result.stdout.splitlines()]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) == 2
+
+
+@pytest.mark.slow
+def test_the_loop_by_hand_is_short_trains_and_prints_a_line_for_each_step(tmp_path: Path) -> None:
+    assert len(LOOP.read_text().splitlines()) <= 120
+    result = script(LOOP, "1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("step  1: mean score 0.")
 
 
-async def test_its_update_is_that_of_model_train(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("train_loop", EXAMPLE)
+@pytest.mark.slow
+async def test_the_update_of_the_loop_by_hand_is_that_of_model_train(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("train_loop", LOOP)
     assert spec is not None
     assert spec.loader is not None
     example: Any = importlib.util.module_from_spec(spec)

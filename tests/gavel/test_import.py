@@ -30,7 +30,10 @@ def run(directory: Path, script: str, name: str = "script.py") -> subprocess.Com
 
 
 def test_importing_gavel_loads_nothing_heavy(tmp_path: Path):
-    assert run(tmp_path, f"import gavel; {PRINT_LOADED}").stdout == "\n"
+    done = run(tmp_path, f"import gavel; {PRINT_LOADED}; gavel.Judge('stand-in'); gavel.Scenario; {PRINT_LOADED}")
+    first, judge = done.stdout.splitlines()
+    assert first == ""
+    assert not {"torch", "transformers", "peft", "wandb"} & set(judge.split())
 
 
 @pytest.mark.parametrize(
@@ -54,19 +57,10 @@ def test_a_command_without_a_model_loads_nothing_heavy(tmp_path: Path, command: 
     assert not set(done.stdout.splitlines()[-1].split()) & set(HEAVY)
 
 
-@pytest.mark.slow
-def test_a_judge_can_be_made_without_loading_torch(tmp_path: Path):
-    done = run(tmp_path, f"import gavel; gavel.Judge('stand-in'); gavel.Scenario; {PRINT_LOADED}")
-    assert not {"torch", "transformers", "peft", "wandb"} & set(done.stdout.split()), done.stderr
-
-
-def test_every_public_name_is_there_and_listed():
+def test_every_public_name_is_there_and_listed_and_no_other():
     for name in (*gavel.__all__, "__version__"):
         assert getattr(gavel, name) is not None
     assert set(gavel.__all__) - {"__version__"} <= set(dir(gavel))
-
-
-def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="Juge"):
         gavel.Juge  # type: ignore[attr-defined] # noqa: B018
 
@@ -87,24 +81,13 @@ THEIRS = "raise RuntimeError('a module of the user was imported in place of one 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["module", "package", "folder"])
-def test_a_users_own_names_harm_nothing(tmp_path: Path, shape: str):
-    for name in ("judge", "trainer", "scenarios", "prompts"):
-        match shape:
-            case "module":
-                (tmp_path / f"{name}.py").write_text(THEIRS)
-            case "package":
-                (tmp_path / name).mkdir()
-                (tmp_path / name / "__init__.py").write_text(THEIRS)
-            case "folder":
-                (tmp_path / name).mkdir()
-    done = run(tmp_path, USE_EVERY_PART)
-    assert done.stdout == "done\n", done.stderr
-
-
-@pytest.mark.slow
-def test_a_script_may_be_called_judge(tmp_path: Path):
-    done = run(tmp_path, USE_EVERY_PART, name="judge.py")
+@pytest.mark.parametrize("script", ["script.py", "judge.py"])
+def test_a_users_own_names_harm_nothing(tmp_path: Path, script: str):
+    (tmp_path / "trainer.py").write_text(THEIRS)
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "__init__.py").write_text(THEIRS)
+    done = run(tmp_path, USE_EVERY_PART, script)
     assert done.stdout == "done\n", done.stderr
 
 
@@ -123,13 +106,9 @@ def test_a_scenario_files_own_import_finds_the_users_module(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path: Path):
-    done = run(tmp_path, "import sys; sys.modules['torch'] = None; import gavel; gavel.LocalBackend")
+    without = "import sys; sys.modules['torch'] = None; import gavel"
+    assert run(tmp_path, f"{without}; gavel.Model; gavel.TrainConfig; gavel.Judge").returncode == 0
+    done = run(tmp_path, f"{without}; gavel.LocalBackend")
     assert "gavel.LocalBackend needs torch, which is not installed." in done.stderr
     assert "pip install" in done.stderr
     assert "[train]'" in done.stderr
-
-
-@pytest.mark.slow
-def test_what_needs_no_extra_works_without_one(tmp_path: Path):
-    script = "import sys; sys.modules['torch'] = None; import gavel; gavel.Model; gavel.TrainConfig; gavel.Judge"
-    assert run(tmp_path, script).returncode == 0

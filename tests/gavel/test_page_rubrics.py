@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import gavel
-from gavel.cli.new import app as new
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
@@ -81,9 +79,6 @@ def rubrics(text: str) -> list[str]:
     return [eval(found) for found in re.findall(r'^RUBRIC = ("""(?:.|\n)*?"""|".*")$', text, re.MULTILINE)]
 
 
-# --- scenarios ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", [ROOT / "README.md", TUTORIALS / "own-scenario.md", ROOT / "examples" / "returns.py"])
 async def test_returns(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [step.text for step in steps(page)] if page.suffix == ".md" else [source(page)]
@@ -101,57 +96,15 @@ async def test_returns(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             [look, kept] if due else [look, pay, paid],
             [pay, paid],
             [pay, look, paid],
-            [paid],
             [kept],
             [""],
             [("look_up_order", other), ("refund", other), paid],
-            [("look_up_order", other), kept],
             [look, ("refund", other), paid],
-            [look, ("refund", {"order_id": "1"}), paid],
             [look, paid],
             [look],
         ]
         played = [[await episode(scenario, tasks[number], plan) for plan in plans] for plans in (right, wrong)]
         await prefers_right(scenario.rubric, *played)
-
-
-async def test_the_warehouse_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = block(TUTORIALS / "stateful-world.md", "warehouse.py")
-    scenario = module_of(tmp_path, "warehouse_of_a_page", text, monkeypatch).scenario
-    for task in scenario.tasks():
-        item, count = task.data["item"], task.data["count"]
-        enough = count <= task.data["stock"][item]
-        looked, sent = ("count", {"item": item, "wanted": count}), ("send", {"item": item, "count": count})
-        more = ("send", {"item": item, "count": max(1, task.data["stock"][item])})
-        right: list[Plan] = [[looked, sent, "Done."] if enough else [looked, "There are not enough."]]
-        wrong: list[Plan] = [[looked, "No."] if enough else [looked, more, "Sent what we had."], ["Done."]]
-        wrong += [[sent, "Done."], [looked, sent, sent, ""], [""]]
-        played = [[await episode(scenario, task, plan) for plan in plans] for plans in (right, wrong)]
-        good = [each for each in played[0] if each.metrics["success"]]
-        await prefers_right(scenario.rubric, good, [each for each in played[1] if not each.metrics["success"]])
-
-
-async def test_the_scaffold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(new, ["scenario", "my_shop"]).exit_code == 0
-    scenario = gavel.find_scenario(str(tmp_path / "my_shop" / "scenario.py"))
-    check_readable(Rubric.of(scenario.rubric), [task.truth for task in scenario.tasks()], declared=scenario.tool_names)
-    for task in scenario.tasks():
-        item, other = task.data["item"], "tent" if task.data["item"] != "tent" else "lamp"
-        price = str(task.reference)
-        look, take = ("look_up_price", {"item": item}), ("add_to_basket", {"item": item})
-        right: list[Plan] = [[look, take, f"It costs {price}."]]
-        wrong: list[Plan] = [
-            [take, f"It costs {price}."],
-            [look, take, f"It costs 1{price}."],
-            [look, take, take, f"It costs {price}."],
-            [look, ("add_to_basket", {"item": other}), f"It costs {price}."],
-            [look, f"It costs {price}."],
-            ["Good choice!"],
-        ]
-        await prefers_right(
-            scenario.rubric, *[[await episode(scenario, task, plan) for plan in plans] for plans in (right, wrong)]
-        )
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_scenarios() if players_of(name)])
@@ -186,49 +139,19 @@ async def test_a_shipped_scenario(name: str) -> None:
                 assert other.reward < expert.reward or (not reads_all and other.reward == expert.reward), task.id
 
 
-# --- rubrics of pages whose attempts are not a scenario's -----------------------------------------------------------
-
-
-def attempt(user: str, plan: Plan, result: str = "a lamp, 45 EUR, arrives on Monday") -> gavel.Trajectory:
-    messages: list[Any] = [{"role": "user", "content": user}]
-    for number, step in enumerate(plan):
-        if isinstance(step, str):
-            messages.append({"role": "assistant", "content": step})
-            continue
-        function = {"name": step[0], "arguments": json.dumps(step[1])}
-        call = {"id": f"c{number}", "type": "function", "function": function}
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
-    return gavel.Trajectory(messages_and_choices=messages)
-
-
-LOOK, OTHER, PAY = (
-    (name, {"order_id": order})
-    for name, order in (("look_up_order", "1001"), ("look_up_order", "1002"), ("refund", "1001"))
-)
-ANSWERS: tuple[list[Plan], list[Plan]] = [["It is on its way."]], [[""], []]
-LOOKED_UP: tuple[list[Plan], list[Plan]] = [[LOOK, "On Monday."]], [["On Monday."], [OTHER, "On Monday."], [LOOK, ""]]
-PAID: tuple[list[Plan], list[Plan]] = [[LOOK, PAY, "Paid."]], [[PAY, "Paid."], [PAY, LOOK, "Paid."], [LOOK, PAY, ""]]
-
-
-def of_pages() -> Iterator[tuple[str, str, tuple[list[Plan], list[Plan]]]]:
-    for page, plans in {"only_judge": PAID, "own_rollout": LOOKED_UP}.items():
-        (rubric,) = rubrics((ROOT / "examples" / f"{page}.py").read_text())
-        assert rubric in rubrics(re.sub(r"\\\n", "", (ROOT / "README.md").read_text()))
-        yield page, rubric, plans
-    yield "rubrics", *rubrics((ROOT / "docs" / "how-to" / "rubrics.md").read_text()), PAID
-    yield "agent-framework", *rubrics((TUTORIALS / "agent-framework.md").read_text()), LOOKED_UP
-    yield "art", *rubrics((ROOT / "docs" / "art.md").read_text()), ANSWERS
-    logs = TUTORIALS / "judge-your-logs.md"
-    yield "judge-your-logs", *rubrics(logs.read_text()), ANSWERS
-    yield "rubric.txt", block(logs, "rubric.txt"), (LOOKED_UP[0], [["On Monday."], [LOOK, ""]])
+def of_pages() -> Iterator[tuple[str, str]]:
+    pages = [ROOT / "examples" / "only_judge.py", ROOT / "examples" / "own_rollout.py"]
+    pages += [ROOT / "docs" / "how-to" / "rubrics.md", ROOT / "docs" / "art.md"]
+    pages += [TUTORIALS / "agent-framework.md", TUTORIALS / "judge-your-logs.md"]
+    for page in pages:
+        (rubric,) = rubrics(page.read_text())
+        yield page.stem, rubric
+    yield "rubric.txt", block(TUTORIALS / "judge-your-logs.md", "rubric.txt")
     demonstrations = (TUTORIALS / "demonstrations.md").read_text()
     for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", demonstrations):
-        yield "demonstrations", found, ANSWERS
+        yield "demonstrations", found
 
 
-@pytest.mark.parametrize(("page", "rubric", "plans"), list(of_pages()))
-async def test_a_rubric_of_a_page(page: str, rubric: str, plans: tuple[list[Plan], list[Plan]]) -> None:
+@pytest.mark.parametrize(("page", "rubric"), list(of_pages()))
+def test_the_stand_in_reads_a_rubric_of_a_page_whole(page: str, rubric: str) -> None:
     check_readable(Rubric.of(rubric), [])
-    user = "I want my money back for order 1001."
-    await prefers_right(rubric, *[[attempt(user, plan) for plan in part] for part in plans])

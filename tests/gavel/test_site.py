@@ -14,7 +14,7 @@ from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
-from generate import commands, environment, errors, llms, public_names, repository, settings  # noqa: E402
+from generate import commands, environment, llms, public_names, repository  # noqa: E402
 
 
 @pytest.mark.docs
@@ -37,17 +37,6 @@ def test_every_environment_variable_of_the_code_is_listed() -> None:
     assert {name for name in read if f"`{name}`" not in page and not name.startswith("GAVEL_SERVICE_")} == set()
 
 
-def test_errors_are_found_with_their_remedies() -> None:
-    classes, messages = errors.found()
-    assert {"GavelError", "JudgeError", "RunFileError", "MissingExtraError", "TokenError"} <= set(classes)
-    assert "KeyError" not in classes
-    said = {(each.error, each.text, each.remedy) for each in messages}
-    assert ("RunFileError", "… is not UTF-8 text: …", "Save it as UTF-8.") in said
-    missing = {each.text for each in messages if each.error == "MissingExtraError"}
-    assert missing == {"… needs …, which is not installed."}, "what the class says, and not what it is given"
-    assert sum(bool(each.remedy) for each in messages) > 0.6 * len(messages)
-
-
 def test_a_link_out_of_the_pages_is_mended_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     links = "[a](../../benchmarks/RESULTS.md#x) [`b[0]`](../../Makefile) [`Makefile`](../../Makefile) ![c](../judge.md)"
     monkeypatch.setattr(repository, "PUBLIC", "")
@@ -68,14 +57,6 @@ def test_the_reference_for_agents_names_all_and_stays_short() -> None:
     assert "loop.group_size = 8" in text
     assert "train.learning_rate" in text
     assert len(text) < 120_000
-
-
-@pytest.mark.slow
-def test_every_setting_is_on_its_page_with_its_default() -> None:
-    page = settings.page()
-    for title in ("`[judge]`", "`[loop]`", "`[train]`", '`[train.loss], kind = "gspo"`', "service: `[limits]`"):
-        assert f"### {title}" in page or f"{title}" in page, title
-    assert "| `group_size` | integer, ≥ 2 | `8` |" in page
 
 
 @pytest.mark.docs

@@ -1,11 +1,9 @@
 """The program: help, its commands in this process and in one of its own, errors as one sentence."""
 
 import errno
-import gc
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -17,10 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gavel.cli import main
 from gavel.cli.app import COMMANDS, GROUPS, app
 from gavel.cli.lazy_commands import FIRST
-from tests.forked import gavel, script, start_gavel
+from tests.forked import gavel, script
 from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]
@@ -134,24 +131,6 @@ def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_mistake_takes_two_lines_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["gavel", "score", "missing.jsonl"])
-    thresholds = gc.get_threshold()
-    try:
-        with pytest.raises(SystemExit) as exit:
-            main()
-    finally:
-        gc.set_threshold(*thresholds)
-    assert exit.value.code == 1
-    message, remedy = capsys.readouterr().err.splitlines()
-    assert message.startswith("error: ")
-    assert remedy.startswith("       ")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "told"),
     [
@@ -160,24 +139,17 @@ def test_a_mistake_takes_two_lines_and_no_traceback(
         ("demo --judge openai/gpt-5-mini", ["OPENAI_API_KEY"]),
         ("train returns_desk --model nobody/nothing", ["nobody/nothing"]),
         ("runs nothere", ["nothere", "GAVEL_RUNS"]),
-        ("runs nothere --json", ["nothere", "GAVEL_RUNS"]),
         ("view none", ["there is no directory"]),
         ("report desk/none", ["there is no run desk/none"]),
         ("judge report none.jsonl", ["none.jsonl cannot be read"]),
-        ("export desk/clerk", ["there is no run 'desk/clerk' in runs", "give the same --backend-url"]),
+        ("judge report rows.jsonl", ["gavel score"]),
         ("push desk/clerk@12 store", ["there is no run 'desk/clerk@12' in runs", "give the same --backend-url"]),
-        ("deploy desk/clerk ollama", ["there is no run 'desk/clerk' in runs", "give the same --backend-url"]),
     ],
 )
 def test_a_mistake_is_refused_before_any_work(command: str, told: list[str], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('[{"role": "user", "content": "hello"}]\n')
     said = mistake(*command.split(), cwd=tmp_path)
     assert all(text in said for text in told), said
-
-
-@pytest.mark.slow
-def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file stands in the way")
-    assert "GAVEL_RUNS" in mistake("train", "returns_desk", cwd=tmp_path)
 
 
 @pytest.mark.slow
@@ -200,12 +172,8 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
-    judged = mistake("train", str(EXAMPLES / "returns.py"), *small, "--judge", "constant", cwd=tmp_path)
-    assert "gavel/stand-in" in judged
-    assert "gavel/constant" in judged
     (run_file,) = tmp_path.glob("runs/returns/*/run.toml")
-    assert 'models = "stand-in"' in run_file.read_text()
-    assert "finished   1/1" in gavel("runs", cwd=tmp_path, COLUMNS="120").stdout
+
     begun = {path: path.read_bytes() for path in tmp_path.glob("runs/**/*") if path.is_file()}
     notes = run_file.with_name("my-notes.txt")
     notes.touch()
@@ -214,24 +182,8 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
-    said = afresh.stderr.splitlines()
-    assert any(line.startswith("Note: the built-in model") for line in said)
-    assert any(line.startswith("The judge is the stand-in") for line in said)
     assert "seed = 1" in run_file.read_text()
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_an_error_in_a_scenario_of_ones_own_is_told_plainly(tmp_path: Path) -> None:
-    source = (
-        (EXAMPLES / "returns.py").read_text().replace("    max_turns=4,", "    success=lambda t: t.metrics['nope'],")
-    )
-    (tmp_path / "mine.py").write_text(source)
-    small = "--model embedded/returns-desk --tasks 2 --max-tokens 16"
-    result = gavel("evaluate", "mine.py", *small.split(), cwd=tmp_path)
-    assert result.returncode == 1
-    assert "success of the scenario returns failed: KeyError: 'nope'" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow
@@ -242,74 +194,7 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
     summary = json.loads(summary_file.read_text())
     assert summary["heldout_tasks"] >= 256
     assert 0.30 <= summary["base"]["heldout_success"] <= 0.55
-    assert summary["trained_steps"] == 1
-    assert_whole(summary, summary_file)
-
-
-SMALL_DEMO = """
-from dataclasses import replace
-from gavel.cli import main
-from gavel.cli.demo import DESKS
-import gavel.cli.demo
-
-sizes = {"tasks_per_step": 4, "evaluation_tasks": 32, "final_tasks": 32}
-gavel.cli.demo.DESKS = {
-    name: replace(job, loop=job.loop.model_copy(update=sizes)) for name, job in DESKS.items()
-}
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_demo_whose_judge_sees_no_difference_says_that_nothing_was_trained(tmp_path: Path) -> None:
-    (tmp_path / "small.py").write_text(SMALL_DEMO)
-    arguments = ["demo", "--steps", "1", "--judge", "constant", "--seed", "3"]
-    result = script(tmp_path / "small.py", *arguments, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    (summary_file,) = tmp_path.glob("runs/demo/*/summary.json")
-    summary = json.loads(summary_file.read_text())
-    assert summary["trained_steps"] == 0
-    assert summary["trained"]["heldout_success"] == summary["base"]["heldout_success"]
-    assert "Nothing was trained" in " ".join(result.stdout.split())
-    assert "members all have the same score" in result.stdout
-    assert_whole(summary, summary_file)
-
-
-@pytest.mark.slow
-def test_the_booking_desk_has_a_demo_of_its_own_policy(tmp_path: Path) -> None:
-    (tmp_path / "small.py").write_text(SMALL_DEMO)
-    result = script(tmp_path / "small.py", "demo", "booking_desk", "--steps", "2", "--seed", "3", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    (summary_file,) = tmp_path.glob("runs/demo/booking-desk-*/summary.json")
-    summary = json.loads(summary_file.read_text())
-    assert summary["trained_steps"] == 2
-    assert 0.05 <= summary["base"]["heldout_success"] <= 0.65
-    assert set(summary["base"]) == {"heldout_success", "turns", "tool_errors"}
-    assert "gavel demo booking_desk --seed 3" in summary_file.with_name("report.html").read_text()
-
-
-@pytest.mark.slow
-def test_a_demo_through_another_backend_is_another_run(tmp_path: Path) -> None:
-    (tmp_path / "small.py").write_text(SMALL_DEMO)
-
-    def told(*options: str) -> str:
-        result = script(tmp_path / "small.py", "demo", "--steps", "1", "--seed", "3", *options, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr
-        return " ".join(result.stdout.split())
-
-    assert "This run is finished" not in told()
-    assert "This run is finished" not in told("--backend", "remote")
-    again = told("--backend", "remote")
-    assert "This run is finished" in again
-    assert "--seed 3 --judge stand-in --steps 1 --backend remote --fresh` starts over" in again
-    summaries = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("runs/demo/*/summary.json"))]
-    assert [summary["backend"] for summary in summaries] == ["local", "remote"]
-
-
-def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
-    """Of a demo of one step with seed 3."""
-    assert summary["seed"] == 3
-    assert summary["steps"] == 1
+    assert (summary["trained_steps"], summary["seed"], summary["steps"]) == (1, 3, 1)
     assert set(summary["seconds"]) == {"setup", "rollout", "judge", "train", "total"}
     assert [point["step"] for point in summary["curve"]] == [0, 1]
     report = summary_file.with_name("report.html").read_text()
@@ -321,7 +206,6 @@ def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
     "command",
     [
         "train mine.py --steps 1",
-        "train mine.py --dry-run",
         "evaluate mine.py --models base:embedded/returns-desk --judge stand-in",
         "compare mine.py --model embedded/returns-desk --rewards judge,success --seeds 1 --steps 1",
     ],
@@ -336,14 +220,3 @@ def test_a_rubric_that_the_stand_in_does_not_read_whole_is_refused_before_any_wo
     assert "cannot read 1 of 6 rules" in said
     assert '`- says "Canberra" or "180"`' in said
     assert not list((tmp_path / "runs").glob("**/metrics.jsonl"))
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:
-    demo = start_gavel("demo", "--steps", "2", cwd=tmp_path)
-    demo.wait_for("step 0/2")
-    demo.send(signal.SIGINT)
-    done = demo.end()
-    assert done.returncode == 130
-    assert "Stopped. Finished steps are saved; the same command goes on from there." in done.stderr.splitlines()
-    assert "Traceback" not in done.stderr

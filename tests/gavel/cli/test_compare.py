@@ -30,8 +30,6 @@ from gavel.cli.compare_session import (
     steps_shown,
     with_ranking,
 )
-from gavel.cli.demo import LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK
-from gavel.cli.options import run_config
 from gavel.cli.terminal import WaitDisplay
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
@@ -123,9 +121,9 @@ def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_the
     assert "blind ranking:" not in again.stdout  # it asked nothing
 
 
-def test_runs_of_different_scenarios_are_not_compared_and_different_tasks_are_told(tmp_path: Path) -> None:
-    for name, scenario in {"one": "returns_desk", "two": "booking_desk", "three": "returns_desk"}.items():
-        made_run(tmp_path / "runs" / "desk" / name, scenario=scenario)
+def test_runs_of_different_scenarios_are_not_compared_and_other_differences_are_told(tmp_path: Path) -> None:
+    for name, scenario, steps in (("one", "returns_desk", 3), ("two", "booking_desk", 3), ("three", "returns_desk", 5)):
+        made_run(tmp_path / "runs" / "desk" / name, scenario=scenario, steps=steps)
     done = run_gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 1
     assert "different scenarios (desk/one: returns_desk, desk/two: booking_desk)" in " ".join(done.stderr.split())
@@ -134,14 +132,7 @@ def test_runs_of_different_scenarios_are_not_compared_and_different_tasks_are_to
     told = run_gavel("compare", "desk/one", "desk/three", cwd=tmp_path, GAVEL_RUNS="runs")
     assert told.returncode == 0, told.stderr
     assert "The runs had different seeds (0, 7)" in told.stdout
-
-
-def test_runs_of_which_one_ended_early_are_told_apart(tmp_path: Path) -> None:
-    for name, steps in {"one": 3, "two": 5}.items():
-        made_run(tmp_path / "runs" / "desk" / name, steps=steps)
-    told = run_gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
-    assert told.returncode == 0, told.stderr
-    assert "The runs were last evaluated at different steps (desk/one: step 3, desk/two: step 5)" in told.stdout
+    assert "The runs were last evaluated at different steps (desk/one: step 3, desk/three: step 5)" in told.stdout
 
 
 def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
@@ -162,28 +153,6 @@ def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "options", ["--set model.from_checkpoint=nobody/nothing", "--model empty", "--judges nobody/nothing"]
-)
-def test_a_dry_run_refuses_what_a_run_would_before_it_prints_anything(options: str, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    command = ("compare", "returns_desk", "--rewards", "judge", "--seeds", "1", "--dry-run", *options.split())
-    refused = run_gavel(*command, cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "error: " in refused.stderr
-    assert not refused.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
-def test_a_dry_run_of_stored_groups_asks_no_judge(tmp_path: Path) -> None:
-    made_run(tmp_path / "runs" / "desk" / "one")
-    told = run_gavel("compare", "--judges", "constant,openai/gpt-5-mini", "desk/one", "--dry-run", cwd=tmp_path)
-    assert "openai/gpt-5-mini: 3 groups: no call" in told.stdout  # their members are identical
-    assert told.returncode == 1  # the key is missing, which the estimate does not need
-    assert "OPENAI_API_KEY" in told.stderr
-    assert not (tmp_path / "runs" / "compare").exists()
-
-
-@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ("desk/one desk/two --dry-run", "--dry-run: no effect here"),
@@ -192,9 +161,7 @@ def test_a_dry_run_of_stored_groups_asks_no_judge(tmp_path: Path) -> None:
         ("desk/one", "what it is to be compared with is not said"),
         ("desk/one runs/desk/one", "a run is compared with itself"),
         ("desk/one desk/two --seeds 3 --judges constant", "--judges, --seeds: no effect here"),
-        ("desk/one desk/two --orders 3", "--orders: no effect here"),
         ("desk/one --judges constant --steps 3 --margin 0.1", "--margin, --steps: no effect here"),
-        ("returns_desk --out somewhere", "--out: no effect here"),
         ("returns_desk --blind-rubric short", "--blind-rubric is for a judge that ranks"),
     ],
 )
@@ -232,36 +199,11 @@ def test_cells_differ_in_reward_and_seed_alone(tmp_path: Path) -> None:
     ]
     assert all(each == rest[0] for each in rest)
     assert not any(cell.finished() for cell in cells)
-
-
-def test_the_jobs_of_the_demo_are_compared_by_its_settings() -> None:
-    words = settings_of("one_sentence").resolved()
-    assert (words.model.base_model, words.judge.models) == (ONE_SENTENCE.base_model, LIKELIHOOD)
-    assert (words.loop.max_tokens, words.loop.final_tasks, words.model.lora.rank) == (40, 64, 8)
-    assert words.train.learning_rate == 5e-4
-    desk = settings_of(DESK)
-    assert (desk.judge.models, desk.loop.final_tasks, desk.train.learning_rate) == (None, 512, 4e-3)
-    assert settings_of("tic_tac_toe").model.model_fields_set == set()
-
-
-def test_each_judge_is_an_arm_of_the_rewards_that_have_one(tmp_path: Path) -> None:
-    cells = plan_cells(settings_of(DESK), find_scenario(DESK), tmp_path, ["judge", "hand"], ["stand-in", "constant"], 1)
-    assert [cell.arm for cell in cells] == ["judge (stand-in)", "judge (constant)", "hand"]
-    assert [cell.config.judge.models for cell in cells[:2]] == ["stand-in", "constant"]
-
-
-def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None:
-    desk = find_scenario(DESK)
-    without = Scenario(name="plain", system="", tools=[], tasks=[Task(user="hello")])
-    for scenario, rewards, judges, seeds in (
-        (without, ["judge"], [], 1),
-        (desk, [], [], 1),
-        (desk, ["judge"], [], 0),
-        (desk, ["hand", "hand"], [], 1),
-        (desk, ["judge"], ["constant", "constant"], 1),
-    ):
-        with pytest.raises(GavelError):
-            plan_cells(settings_of(DESK), scenario, tmp_path, rewards, judges, seeds)
+    judged = plan_cells(
+        settings_of(DESK), find_scenario(DESK), tmp_path, ["judge", "hand"], ["stand-in", "constant"], 1
+    )
+    assert [cell.arm for cell in judged] == ["judge (stand-in)", "judge (constant)", "hand"]
+    assert [cell.config.judge.models for cell in judged[:2]] == ["stand-in", "constant"]
 
 
 def finished_cell(root: Path) -> Cell:
@@ -275,48 +217,17 @@ def finished_cell(root: Path) -> Cell:
     return cell
 
 
-async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+async def test_a_finished_run_is_not_run_again_nor_with_other_settings(tmp_path: Path) -> None:
     seen: list[tuple[str, bool]] = []
     cell = finished_cell(tmp_path)
     await run_cells([cell], tmp_path, parallel=1, done=lambda cell, ran: seen.append((cell.label, ran)))
     assert seen == [("judge, seed 0", False)]
-
-
-async def test_a_finished_run_of_other_settings_is_refused(tmp_path: Path) -> None:
-    cell = finished_cell(tmp_path)
     cell.file.write_text(cell.toml().replace("group_size = 8", "group_size = 4") + "# other\n")
     with pytest.raises(GavelError, match="had other settings"):
         await run_cells([cell], tmp_path, parallel=1)
-
-
-async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
-    begun = returns_desk.scenario
-    cell = finished_cell(tmp_path)
-    (cell.directory / "experiment.json").write_text(json.dumps(described_experiment(Mixture([begun]), None)))
-    other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
-    with pytest.raises(GavelError, match="max_turns 6, not 3"):
-        await run_comparison([cell], other, tmp_path, **options)
-
-
-def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:
-    cell = finished_cell(tmp_path)
     metrics = cell.directory / "metrics.jsonl"
     metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
-    assert not cell.finished()
-
-
-def test_a_run_has_the_settings_that_follow_from_the_model_and_the_number_of_steps(tmp_path: Path) -> None:
-    settings = run_config(str(write(cell_of(settings_of("returns_desk"), "returns_desk", tmp_path, "judge", 3))), {})
-    own = {"model": settings.model, "loop": settings.loop, "judge": settings.judge}
-    alone = RunConfig(scenario="returns_desk", train=RETURNS_DESK.train, **own)
-    assert settings.resolved() == alone.resolved()
-    assert settings.train.learning_rate == 4e-3
-
-
-def write(cell: Cell) -> Path:
-    cell.file.parent.mkdir(parents=True)
-    cell.file.write_text(cell.toml())
-    return cell.file
+    assert not cell.finished()  # its last evaluation is missing
 
 
 def own() -> gavel.Scenario:
@@ -349,11 +260,6 @@ async def test_a_scenario_of_the_program_is_compared_in_its_process(
     assert {file: file.stat().st_mtime_ns for file in runs} == runs
 
 
-async def test_runs_of_a_program_s_scenario_are_not_parallel() -> None:
-    with pytest.raises(GavelError, match="one after another"):
-        await compare(own(), parallel=2)
-
-
 class Better:
     """Scores replies that are `a better reply`; remembers what it was shown."""
 
@@ -379,18 +285,6 @@ def comparison(tmp_path: Path) -> Comparison:
     return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.8)
 
 
-def test_attempts_of_a_seed_are_those_of_its_runs_and_of_the_common_start(comparison: Comparison) -> None:
-    cells = [cell for arm in comparison.arms for cell in arm.cells]
-    found = attempts_by_seed(cells, same_start=True)
-    assert [(seed, *attempts) for seed, attempts in found.items()] == [
-        (0, BEFORE, "hand", "judge"),
-        (1, BEFORE, "hand", "judge"),
-    ]
-    assert sorted(found[1]["judge"]) == [("task-0", 1), ("task-1", 1), ("task-2", 1)]
-    assert list(attempts_by_seed(cells, same_start=False)[0]) == ["hand", "judge"]
-    assert attempts_by_seed(cells[:1], same_start=False) == {}
-
-
 async def test_the_judge_is_not_told_whose_attempts_they_are_and_is_not_asked_twice(comparison: Comparison) -> None:
     asked = Better()
     ranked = await with_ranking(comparison, Judge(asked, rubric="The better.", mode="pairwise"), WaitDisplay())
@@ -408,11 +302,39 @@ async def test_the_judge_is_not_told_whose_attempts_they_are_and_is_not_asked_tw
     assert again.blind.as_json()["pairs"] == ranked.blind.as_json()["pairs"]
 
 
-async def test_runs_without_common_tasks_are_refused(comparison: Comparison) -> None:
-    for file in comparison.directory.parent.glob("*/trajectories/held_out/*"):
-        file.unlink()
-    with pytest.raises(GavelError, match="nothing to rank"):
-        await with_ranking(comparison, Judge("constant"), WaitDisplay())
+def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None:
+    desk = find_scenario(DESK)
+    without = Scenario(name="plain", system="", tools=[], tasks=[Task(user="hello")])
+    for scenario, rewards, judges, seeds in (
+        (without, ["judge"], [], 1),
+        (desk, [], [], 1),
+        (desk, ["judge"], [], 0),
+        (desk, ["hand", "hand"], [], 1),
+        (desk, ["judge"], ["constant", "constant"], 1),
+    ):
+        with pytest.raises(GavelError):
+            plan_cells(settings_of(DESK), scenario, tmp_path, rewards, judges, seeds)
+
+
+async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
+    begun = returns_desk.scenario
+    cell = finished_cell(tmp_path)
+    (cell.directory / "experiment.json").write_text(json.dumps(described_experiment(Mixture([begun]), None)))
+    other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    with pytest.raises(GavelError, match="max_turns 6, not 3"):
+        await run_comparison([cell], other, tmp_path, **options)
+
+
+def test_attempts_of_a_seed_are_those_of_its_runs_and_of_the_common_start(comparison: Comparison) -> None:
+    cells = [cell for arm in comparison.arms for cell in arm.cells]
+    found = attempts_by_seed(cells, same_start=True)
+    assert [(seed, *attempts) for seed, attempts in found.items()] == [
+        (0, BEFORE, "hand", "judge"),
+        (1, BEFORE, "hand", "judge"),
+    ]
+    assert sorted(found[1]["judge"]) == [("task-0", 1), ("task-1", 1), ("task-2", 1)]
+    assert list(attempts_by_seed(cells, same_start=False)[0]) == ["hand", "judge"]
+    assert attempts_by_seed(cells[:1], same_start=False) == {}
 
 
 def test_it_ranks_pairs_whatever_the_mode_and_rubric_of_the_judge_that_trains(tmp_path: Path) -> None:
@@ -420,18 +342,6 @@ def test_it_ranks_pairs_whatever_the_mode_and_rubric_of_the_judge_that_trains(tm
     judge = judge_that_ranks(trains, "stand-in", "- ends with a message to the customer", tmp_path)
     assert (judge.mode, judge.orders, judge.rubric.words) == ("pairwise", 3, "- ends with a message to the customer")
     assert judge_that_ranks(trains, "stand-in", None, tmp_path, "groupwise").mode == "groupwise"
-
-
-async def test_attempts_that_are_all_the_same_are_tied_without_a_question(tmp_path: Path) -> None:
-    cells = [read_cell(arm, 0, made_run(tmp_path / arm, says="?"), None) for arm in ("hand", "judge")]
-    same = compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.8)
-    asked = Better()
-    for _ in range(2):
-        ranked = await with_ranking(same, Judge(asked, rubric="The better.", mode="pairwise"), WaitDisplay())
-        assert ranked.blind is not None
-        assert [ranked.blind.overall[name].over_seeds.value for name in ranked.blind.contenders] == [0.5, 0.5, 0.5]
-        assert ranked.blind.unscored == 0
-    assert asked.prompts == []
 
 
 STEPS = settings_of("returns_desk").loop.steps

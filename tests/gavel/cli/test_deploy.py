@@ -1,14 +1,22 @@
+"""`gavel deploy`, `push` and `export`: runs of this machine and of a `gavel backend`, by the names users give them."""
+
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.server.app import create_app
+from tests.backend_server import KEY, serving
 from tests.forked import gavel
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 pytestmark = pytest.mark.slow
+WEIGHTS = "adapter_model.safetensors"
+DEPLOYED = ("--set", f"base={BASE}", "--no-smoke-test")
 
 
 @pytest.fixture
@@ -24,7 +32,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_path: Path) -> None:
-    asked = ("deploy", "desk/clerk@12", f"vllm:{server.url}", "--set", f"base={BASE}", "--no-smoke-test")
+    asked = ("deploy", "desk/clerk@12", f"vllm:{server.url}", *DEPLOYED)
     done = gavel(*asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     name, base_url, model = done.stdout.split()
@@ -44,24 +52,6 @@ def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_pa
     assert (record["state"], record["step"]) == ("undeployed", 12)
 
 
-def test_a_deployment_that_cannot_be_removed_keeps_no_other_one_standing(
-    run: Path, server: StandIn, tmp_path: Path
-) -> None:
-    first = StandIn()
-    try:
-        for each in (first, server):
-            asked = ("deploy", "desk/clerk@12", f"vllm:{each.url}", "--set", f"base={BASE}", "--no-smoke-test")
-            done = gavel(*asked, cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-        first.api_key = "another"
-        done = gavel("undeploy", "desk/clerk", cwd=tmp_path)
-    finally:
-        first.close()
-    assert (done.returncode, server.adapters) == (1, {})
-    assert "is not removed" in done.stderr
-    assert "Check the API key" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -69,7 +59,6 @@ def test_a_deployment_that_cannot_be_removed_keeps_no_other_one_standing(
         (["desk/clerk@7", "together"], "no whole checkpoint of step 7"),
         (["desk/clerk@12", "--best", "together"], "names a step, and --best another"),
         (["desk/clerk", "nowhere"], "there is no host 'nowhere'"),
-        (["desk/clerk", "vllm:http://h", "--set", "x"], "not of the form key=value"),
         (["desk/clerk", "vllm:http://h", "--set", "x=1"], "no option 'x'"),
         (["desk/clerk", "together"], "only on this machine"),
     ],
@@ -78,4 +67,81 @@ def test_a_mistake_is_a_sentence_with_its_remedy(run: Path, tmp_path: Path, aske
     done = gavel("deploy", *asked, cwd=tmp_path)
     assert done.returncode == 1
     assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run, on the machine of the backend."""
+    run = make_run(tmp_path_factory.mktemp("there"))
+    row = {"step": 10, "split": "held_out", "time": 0.0, "success": 0.9}
+    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    return run
+
+
+@pytest.fixture(scope="module")
+def url(there: Path) -> Iterator[str]:
+    root = there.parents[1]
+    with serving(create_app(LocalBackend(root), key=KEY, root=root)) as url:
+        yield url
+
+
+def at(url: str, tmp_path: Path, *arguments: str) -> "CompletedProcess[str]":
+    return gavel(*arguments, "--backend-url", url, cwd=tmp_path, GAVEL_BACKEND_KEY=KEY)
+
+
+def test_a_backend_pushes_a_checkpoint_of_its_own(url: str, tmp_path: Path) -> None:
+    done = at(url, tmp_path, "push", "desk/clerk@11", str(tmp_path / "store"))
+    pushed = tmp_path / "store" / "desk" / "clerk" / "checkpoints" / "000011"
+    assert done.stdout.strip() == str(pushed), done.stderr
+    assert f"gavel pull {tmp_path / 'store'}/desk/clerk" in done.stderr
+    assert (pushed / "manifest.json").is_file()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_backend_s_run_is_exported_and_fetched(url: str, there: Path, tmp_path: Path) -> None:
+    asked = ("export", "desk/clerk@11", "--form", "adapter")
+    done = at(url, tmp_path, *asked)
+    assert done.stdout.strip() == "runs/desk/clerk/exports/000011-adapter", done.stderr
+    assert f'PeftModel.from_pretrained(base, "{done.stdout.strip()}")' in done.stderr
+    weights = (tmp_path / done.stdout.strip() / WEIGHTS).read_bytes()
+    assert weights == (there / "checkpoints" / "000011" / WEIGHTS).read_bytes()
+    merged = at(url, tmp_path, "export", "desk/clerk", "--out", "model")
+    assert merged.stdout.strip() == "model", merged.stderr
+    assert "vllm serve model" in merged.stderr
+    assert (tmp_path / "model" / "config.json").is_file()
+
+
+def test_a_backend_s_run_is_deployed_from_here_and_removed(url: str, server: StandIn, tmp_path: Path) -> None:
+    done = at(url, tmp_path, "deploy", "desk/clerk@11", f"vllm:{server.url}", *DEPLOYED)
+    assert done.returncode == 0, done.stderr
+    name, _, model = done.stdout.split()
+    assert [model] == list(server.adapters)
+    assert name in gavel("deployments", "desk/clerk", cwd=tmp_path, COLUMNS="240").stdout
+    here = gavel("push", "desk/clerk", "store", cwd=tmp_path)
+    assert "there is no run 'desk/clerk' in runs" in here.stderr
+    assert gavel("undeploy", "desk/clerk", cwd=tmp_path).returncode == 0
+    assert server.adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "address", "words"),
+    [
+        ("desk/other", None, "It has: desk/clerk."),
+        ("clerk@12", None, "'clerk@12' names no run of a backend"),
+        ("desk/clerk", "sky://none", "no cluster none was started from here"),
+        ("desk/clerk", "gpu-box", "is no address of a server"),
+    ],
+)
+def test_a_name_or_an_address_that_is_none_is_told(
+    url: str, tmp_path: Path, run: str, address: str | None, words: str
+) -> None:
+    done = gavel(
+        *("push", run, "store", "--backend-url", address or url),
+        cwd=tmp_path,
+        GAVEL_BACKEND_KEY=KEY,
+        GAVEL_STATE=str(tmp_path),
+    )
+    assert done.returncode == 1
+    assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

@@ -1,23 +1,33 @@
-"""`gavel judge rubric`, `golden` and `simulate`."""
+"""`gavel judge rubric`, `golden`, `report` and `simulate`."""
 
+import io
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from gavel import prompts
 from gavel.base.errors import GavelError
 from gavel.cli.app import app as program
-from gavel.cli.judge import app
+from gavel.cli.judge import app, print_report, report
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
+from gavel.reports.judge_trust import read_report
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.endpoint import Answer, Endpoint, Request, fails, says
+from tests.forked import gavel
+from tests.gavel.reports.judged_groups import judged
+from tests.gavel.reports.made_runs import made_run
 
 DRAFT = {"criteria": [{"name": n, "text": f"Is {n}.", "weight": w} for n, w in (("kind", 2), ("quick", 1))]}
 GROUPS = [
@@ -123,14 +133,6 @@ def test_a_first_run_records_and_a_second_asks_nobody(model: Endpoint, golden: l
     assert len(model.requests) == 4
 
 
-def test_a_cassette_that_cannot_be_used_is_told_with_the_remedy(model: Endpoint, golden: list[str], tmp_path: Path):
-    (tmp_path / "tape.sqlite").write_text("my notes")
-    found = error(judge(*golden))
-    assert "it is not a cassette" in found.message
-    assert found.remedy == "Name another file for the cassette."
-    assert model.requests == []
-
-
 def test_a_changed_prompt_is_asked_again_and_the_verdicts_that_it_turned_are_named(
     model: Endpoint, golden: list[str], templates: Path, tmp_path: Path
 ):
@@ -162,16 +164,20 @@ def test_a_changed_prompt_is_asked_again_and_the_verdicts_that_it_turned_are_nam
     assert "right by now: two" in back.output
 
 
-def test_groups_that_are_new_are_recorded_beside_the_others(model: Endpoint, golden: list[str], tmp_path: Path):
-    model.script = [prefers_good]
-    (tmp_path / "set.json").write_text(json.dumps(GROUPS[:1]))
-    judge(*golden)
-    before = json.loads((tmp_path / "tape.sqlite.json").read_text())["openai/judge"]
-    (tmp_path / "set.json").write_text(json.dumps(GROUPS))
-    assert "1 group is recorded" in judge(*golden).output
-    after = json.loads((tmp_path / "tape.sqlite.json").read_text())["openai/judge"]
-    assert list(after) == ["one", "two"]
-    assert after["one"] == before["one"]
+@pytest.mark.parametrize(
+    ("file", "options", "told"),
+    [
+        ("tape.sqlite", [], "it is not a cassette"),
+        ("tape.sqlite.json", [], "tape.sqlite.json cannot be read"),
+        ("other", ["--judge", "stand-in"], "says nothing of it"),
+    ],
+)
+def test_what_cannot_be_put_to_the_test_is_told(
+    model: Endpoint, golden: list[str], tmp_path: Path, file: str, options: list[str], told: str
+):
+    (tmp_path / file).write_text("{")
+    assert told in error(judge(*golden, *options)).message
+    assert model.requests == []
 
 
 def test_a_judge_that_is_down_records_nothing(model: Endpoint, golden: list[str], tmp_path: Path):
@@ -182,21 +188,11 @@ def test_a_judge_that_is_down_records_nothing(model: Endpoint, golden: list[str]
     assert not (tmp_path / "tape.sqlite.json").exists()
 
 
-def test_a_broken_record_is_named(model: Endpoint, golden: list[str], tmp_path: Path):
-    (tmp_path / "tape.sqlite.json").write_text("{")
-    assert "tape.sqlite.json cannot be read" in error(judge(*golden)).message
-
-
 def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path: Path):
     result = judge("golden", "--judge", "constant")
     assert result.exit_code == 0, result
     assert "judge gavel/constant" in " ".join(result.output.split())
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["golden.sqlite", "golden.sqlite.json"]
-
-
-def test_the_stand_in_is_not_put_to_the_test(golden: list[str], tmp_path: Path):
-    assert "says nothing of it" in error(judge(*golden, "--judge", "stand-in")).message
-    assert not (tmp_path / "tape.sqlite").exists()
 
 
 def simulate(*options: str) -> str:
@@ -205,33 +201,16 @@ def simulate(*options: str) -> str:
     return result.stdout
 
 
-def test_the_table_shows_every_way_of_asking():
+def test_a_simulated_judge_shows_every_way_of_asking_with_the_biases_and_faults_that_were_asked_for():
     shown = simulate("--orders", "1,2,2")
     ways = ["1 call by arrival ", "engine, 1 order ", "engine, 2 orders "]
     assert [way for line in shown.splitlines() for way in ways if line.startswith(way)] == ways
-    assert "6 groups of 8" in shown
-
-
-def test_a_judge_without_faults_agrees_with_the_truth():
     perfect = [part for name in ("slope", "u", "noise", "halo", "step") for part in ("--bias", f"{name}=0")]
     told = json.loads(simulate("--json", "--orders", "2", *perfect))
-    assert [row["tau"] for row in told["rows"]] == [1.0, 1.0]
-    assert [row["calls_per_group"] for row in told["rows"]] == [1.0, 2.0]
-
-
-def test_biases_reach_the_judge():
-    calm, partial = (
-        json.loads(simulate("--json", "--orders", "2", "--bias", "noise=0", *more))["rows"][1]
-        for more in ([], ["--bias", "self_preference=2"])
-    )
-    assert partial["tau"] < calm["tau"] - 0.1
-
-
-def test_faults_come_to_the_share_that_was_asked_for():
-    told = json.loads(simulate("--json", "--orders", "4", "--faults", ".5"))
-    assert told["faults"] == 0.5
-    assert told["rows"][0]["unscored_members"] > 0
-    assert told["rows"][1]["calls_per_group"] > 4
+    assert [(row["tau"], row["calls_per_group"]) for row in told["rows"]] == [(1.0, 1.0), (1.0, 2.0)]
+    faulty = json.loads(simulate("--json", "--orders", "4", "--faults", ".5"))
+    assert faulty["rows"][0]["unscored_members"] > 0
+    assert faulty["rows"][1]["calls_per_group"] > 4
 
 
 @pytest.mark.parametrize(
@@ -239,13 +218,55 @@ def test_faults_come_to_the_share_that_was_asked_for():
     [
         (["--orders", "2,x"], "orders"),
         (["--orders", "0"], "orders"),
-        (["--faults", "1.5"], r"faulty calls is from 0 to 1, not 1\.5\.$"),
-        (["--bias", "noise=-1"], "noise"),
+        (["--faults", "1.5"], r"1\.5"),
         (["--bias", "slope=nan"], "slope"),
-        (["--bias", "compression=1"], "compression"),
         (["--bias", "charm=1"], "charm"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(options, words):
     with pytest.raises(JudgeError, match=words):
         simulate(*options)
+
+
+def printed(groups: list[TrajectoryGroup], reference: str | None = None, width: int = 160) -> str:
+    text = io.StringIO()
+    print_report(Console(file=text, width=width), read_report(groups, reference, "judged.jsonl"))
+    return text.getvalue()
+
+
+async def test_notes_and_unscored_members_end_the_table() -> None:
+    groups = await judged("one", groups=2, metric="depth")
+    groups[0].trajectories.append(Trajectory(judgement=Judgement(reason="\x1b[2Jno vote: the judge was away")))
+    text = " ".join(printed(groups).split())
+    assert "these members have: depth, success" in text
+    assert "no vote: the judge was away" in text
+    assert "\x1b" not in text
+
+
+async def test_programs_read_unrounded_figures_and_where_the_page_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
+    groups = await judged("one")
+    store.extend(groups)
+    report(store.path, "success", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    figures = {figure["name"]: figure for section in found["sections"] for figure in section["figures"]}
+    expected = read_report(groups, "success", "judged.jsonl.zst").agreement
+    assert expected is not None
+    auc = figures["AUC"]
+    assert (auc["value"], auc["low"], auc["high"]) == (expected.auc.value, expected.auc.low, expected.auc.high)
+    assert auc["groups"] == 12
+    assert (found["judges"], found["source"]) == (["one"], "judged.jsonl.zst")
+    assert found["report"] == str(tmp_path / "judged.report.html")
+
+
+def test_a_run_is_reported_by_its_name_and_scored_anew(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "desk" / "one")
+    done = gavel("judge", "report", "desk/one", "--reference", "success", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "desk" / "one" / "judge.report.html").is_file()
+    assert "3 groups" in done.stdout
+    again = gavel("score", "desk/one", "--judge", "constant", "--out", "o.jsonl", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert again.returncode == 0, again.stderr
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 3

@@ -1,7 +1,6 @@
 """`gavel new scenario`, by hand and for the tools of a server."""
 
 import asyncio
-import json
 import shlex
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import gavel
 from gavel.base.errors import GavelError
-from gavel.cli.new import _write, app
+from gavel.cli.new import app
 from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint
 from tests.forked import gavel as run_gavel
@@ -33,7 +32,7 @@ def test_what_is_written_passes_its_own_test_and_can_be_checked(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["my-desk", "../x", "9lives", "a b", "", "ä"])
+@pytest.mark.parametrize("name", ["my-desk", "../x", "9lives", "ä"])
 def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
     (tmp_path / "my-desk").mkdir()
     made = run_gavel("new", "scenario", name, cwd=tmp_path)
@@ -85,23 +84,6 @@ def test_a_drafted_scenario_has_its_tasks_and_the_tools_of_the_server(model: Wri
     ]  # fmt: skip
 
 
-def test_what_no_attempt_solves_is_left_out_and_others_are_written(model: WriterModel):
-    model.unsolvable = {"Book a train to Oslo", "Find who ordered a kettle"}
-    made = new("--mcp", GOOD)
-    assert made.exit_code == 0, made.output
-    tasks = json.loads(Path("desk/tasks.json").read_text())
-    users = [task["user"] for split in tasks.values() for task in split]
-    assert len(users) == 6
-    assert not model.unsolvable & set(users)
-    assert "Left out: 2 unsolved." in made.output
-
-
-def test_without_attempts_no_tool_is_called(model: WriterModel):
-    made = new("--mcp", GOOD, "--tasks", "3", "--held-out", "1", "--attempts", "0")
-    assert made.exit_code == 0, made.output
-    assert not [request for request in model.requests if request.get("tools")]
-
-
 def test_a_draft_whose_budget_is_spent_goes_on_from_there(model: WriterModel):
     stopped = new("--mcp", GOOD, "--max-cost-usd", "0.01")
     assert "budget is used up" in error(stopped).message, stopped.output
@@ -113,34 +95,25 @@ def test_a_draft_whose_budget_is_spent_goes_on_from_there(model: WriterModel):
     assert not Path("desk/drafting.json").exists()
 
 
-def test_a_folder_with_something_else_is_left_alone(model: WriterModel):
-    Path("desk").mkdir()
-    Path("desk/notes.txt").write_text("mine")
-    assert "desk is there already" in error(new("--mcp", GOOD)).message
-    assert not model.requests
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "is for a scenario that a model drafts"),
         (["--mcp", ""], "address of an MCP server is empty"),
         (["--mcp", "no-such-program-here"], "cannot be used"),
         (["--mcp", GOOD.removesuffix("good") + "exits"], "no database at shop.db"),
         (["--mcp", GOOD, "--model", "stand-in"], "cannot draft tasks"),
         (["--mcp", GOOD, "--model", "openai/unpriced", "--max-cost", "1"], "price of openai/unpriced is not known"),
+        (["--mcp", GOOD, "--mcp-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
+        (["--mcp", GOOD, "--mcp-env", "KEY=sk-secret"], "--mcp-env"),
     ],
 )
 def test_what_cannot_begin_says_why_and_leaves_no_folder(model: WriterModel, arguments: list[str], message: str):
-    assert message in str(error(new(*arguments)))
+    said = str(error(new(*arguments)))
+    assert message in said
+    assert "sk-secret" not in said
     assert not Path("desk").exists()
     assert not model.requests
-
-
-def test_options_of_a_draft_need_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    made = CliRunner().invoke(app, ["scenario", "desk", "--held-out", "2"])
-    assert "--held-out is for a scenario that a model drafts" in error(made).message
-    assert not Path("desk").exists()
 
 
 def test_a_key_reaches_the_server_and_no_file(model: WriterModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -154,21 +127,3 @@ def test_a_key_reaches_the_server_and_no_file(model: WriterModel, monkeypatch: p
     assert not any("sk-secret" in text for text in written)
     (server,) = gavel.find_scenario("desk/scenario.py").servers
     assert server.env == {"ORDERS_API_KEY": "sk-secret"}
-
-
-@pytest.mark.parametrize("variable", ["KEY=sk-secret", "a b", "NOT_SET_ANYWHERE"])
-def test_a_variable_that_is_none_is_refused(model: WriterModel, variable: str):
-    refused = error(new("--mcp", GOOD, "--mcp-env", variable))
-    assert "sk-secret" not in str(refused)
-    assert not Path("desk").exists()
-
-
-def test_a_page_for_a_url_reads_its_token_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TOKEN", "sk-secret")
-    values = {"name": "desk", "folder": "desk", "title": "Desk", "system": "Help.", "model": "openai/writer"}
-    page = {"address": repr("https://x.test/mcp"), "is_command": False, "variables": ["TOKEN"]}
-    task = {"user": "Go.", "criteria": [{"name": "goal", "text": "Reached."}]}
-    tasks = json.dumps({"train": [task], "held_out": []})
-    _write(tmp_path / "desk", {"scenario.py": "mcp_scenario.py.j2"}, {**values, **page}, {"tasks.json": tasks})
-    (server,) = gavel.find_scenario(str(tmp_path / "desk" / "scenario.py")).servers
-    assert server.headers == {"Authorization": "Bearer sk-secret"}

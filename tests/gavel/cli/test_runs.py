@@ -1,4 +1,4 @@
-"""`gavel runs`, and what else is named as it lists."""
+"""`gavel runs`, and what is named as it lists: `gavel report`, `gavel export trajectories`."""
 
 import fcntl
 import json
@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli.named import read_attempts
 from gavel.cli.runs import app
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
 from tests.forked import gavel
-from tests.gavel.reports.made_runs import damage_row
+from tests.gavel.reports.made_runs import damage_row, made_run
+from tests.scenarios.formats.attempts import both, whole
 
 
 def run_of(root: Path, name: str, successes: list[float], steps: int | None = None) -> Path:
@@ -65,31 +67,9 @@ def test_a_run_that_ended_before_its_steps_is_interrupted_and_a_torn_last_line_i
     assert (run.state, run.step) == ("interrupted", 1)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "rounds", "state", "steps"),
-    [
-        ("experiment.json", '{"imitation": {"steps": 1}}', [], "finished", 1),
-        ("experiment.json", '{"imitation": {"steps": 4}}', [], "interrupted", 4),
-        ("run.toml", "[evolve]\niterations = 2\n", [0, 1], "finished", 1),
-        ("run.toml", "[evolve]\niterations = 2\n", [0, 3], "interrupted", 3),
-        ("run.toml", "[evolve]\niterations = 2\n", [1], "interrupted", None),  # the last round has not begun
-    ],
-)
-def test_imitation_and_rounds_are_finished_or_interrupted(
-    tmp_path: Path, file: str, content: str, rounds: list[int], state: str, steps: int | None
-) -> None:
-    directory = run_of(tmp_path, "one", [0.4, 0.5])
-    (directory / file).write_text(content)
-    with (directory / "metrics.jsonl").open("a") as stream:
-        for number, last in enumerate(rounds, 1):
-            row = {"step": 0, "split": "iterations", "iteration": number, "last_step": last}
-            stream.write(json.dumps(row) + "\n")
-    run = only(tmp_path)
-    assert (run.state, run.step, run.steps) == (state, 1, steps)
-
-
 def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
     assert "There are no runs" in CliRunner().invoke(app, [str(tmp_path)]).stdout
+    assert gavel("runs", "--json", cwd=tmp_path).returncode == 0
     run_of(tmp_path, "one", [0.4], steps=0)
     assert "success 0.40" in CliRunner().invoke(app, [str(tmp_path)]).stdout
     (tmp_path / "file").touch()
@@ -97,15 +77,9 @@ def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Pat
         list(read_runs(tmp_path / "file"))
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_default_directory_that_is_not_there_has_no_runs_yet(tmp_path: Path, more: tuple[str, ...]) -> None:
-    assert gavel("runs", *more, cwd=tmp_path).returncode == 0
-
-
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
-        ("model.json", b"[]", "not a JSON object"),
         ("model.json", b'{"base_model"', "cannot be read"),
         ("model.json", b'{"format_version": 999}', "format version 999"),
         ("metrics.jsonl", b"\xff\xfe\n", "1 row of"),
@@ -129,22 +103,16 @@ def test_a_run_that_cannot_be_read_is_one_row_with_the_reason_and_the_others_are
     assert "unreadable" in CliRunner().invoke(app, [str(tmp_path)]).stdout
 
 
-def test_a_damaged_row_leaves_the_others_and_is_told_below_the_table(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "one", [0.4, 0.9, 0.8])
-    damage_row(run)
-    assert only(tmp_path).best == "success 0.80 at step 2"
+def test_damaged_files_leave_a_gap_in_the_row_and_are_told(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, "one", [0.4, 0.9, 0.8])
+    damage_row(directory)
+    for file in ("experiment.json", "summary.json", "run.toml"):
+        for content in (b"[]", b"\xff", b'{"judge": 3, "steps": "many"}', b"[loop]\nsteps = [1]"):
+            (directory / file).write_bytes(content)
+            run = only(tmp_path)
+            assert (run.state, run.best) == ("stopped", "success 0.80 at step 2")
     done = CliRunner().invoke(app, [str(tmp_path)])
     assert done.stderr.count("1 row of") == 1
-    assert "1 row of" in CliRunner().invoke(app, [str(tmp_path), "--json"]).stdout
-
-
-@pytest.mark.parametrize("file", ["experiment.json", "summary.json", "run.toml"])
-def test_a_damaged_file_beside_the_description_leaves_a_gap_in_the_row(tmp_path: Path, file: str) -> None:
-    directory = run_of(tmp_path, "one", [0.4])
-    for content in (b"[]", b"\xff", b'{"judge": 3, "steps": "many"}', b"loop = 3", b"[loop]\nsteps = [1]"):
-        (directory / file).write_bytes(content)
-        run = only(tmp_path)
-        assert (run.state, run.best) == ("stopped", "success 0.40 at step 0")
 
 
 def test_runs_of_a_comparison_are_listed_under_their_names(tmp_path: Path) -> None:
@@ -152,6 +120,103 @@ def test_runs_of_a_comparison_are_listed_under_their_names(tmp_path: Path) -> No
     run_of(tmp_path, "one", [0.4], steps=1)
     assert {run.name for run in read_runs(tmp_path)} == {"desk/one", "compare/desk/judge-30-steps-seed-0"}
     assert {run.name for run in read_runs(tmp_path / "compare")} == {"desk/judge-30-steps-seed-0"}
+
+
+def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "runs" / "desk" / "one")
+    assert gavel("report", "desk/one", cwd=tmp_path, GAVEL_RUNS="runs").stdout.strip().endswith("one/report.html")
+    assert (run / "report.html").is_file()
+    done = gavel("report", str(run), "--out", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    outcome, page = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
+    assert ("success" in outcome, page) == (True, "Report: page.html")
+    assert f"gavel view {run}" in done.stderr
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_damaged_files_are_told_once_on_the_page_and_on_the_command_line(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "runs" / "desk" / "one")
+    assert "warning" not in gavel("report", "desk/one", cwd=tmp_path).stderr.lower()
+    damage_row(run)
+    (run / "model.json").write_text('{"base_model"')
+    done = gavel("report", "desk/one", cwd=tmp_path)
+    assert done.returncode == 0
+    page = (run / "report.html").read_text()
+    for told in ("1 row of runs/desk/one/metrics.jsonl cannot be read (line 2)", "one/model.json cannot be read"):
+        assert done.stderr.count(told) == page.count(told) == 1
+    assert "Curves" in page
+
+
+def test_scoring_into_a_file_leaves_the_judge_s_report_beside_it(tmp_path: Path) -> None:
+    rows = [
+        {
+            "task": n,
+            "messages": [{"role": "user", "content": f"Ask {n}."}, {"role": "assistant", "content": said}],
+        }
+        for n in range(3)
+        for said in ("Here you are.", "")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rubric = "- ends with a message to the customer."
+    score = ("score", "rows.jsonl", "--by", "task", "--judge", "stand-in", "--rubric", rubric)
+    done = gavel(*score, "--out", "judged.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Report: judged.report.html" in done.stdout
+    page = tmp_path / "judged.report.html"
+    assert "How far can this judge be trusted?" in page.read_text()
+    page.unlink()
+    assert gavel("report", "judged.jsonl", cwd=tmp_path).stdout.strip() == "Report: judged.report.html"
+    assert page.is_file()
+    assert "Report:" not in gavel(*score, cwd=tmp_path).stdout
+
+
+def stored_run(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "model.json").write_text(json.dumps({"name": "one", "project": "desk"}))
+    (group,) = [stored.group for stored in both()]
+    for split, step in (("train", 1), ("train", 2), ("val/hard", 2)):
+        TrajectoryStore(path / "trajectories" / split / f"{step:06d}.jsonl.zst").extend([group])
+    return path
+
+
+def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Path) -> None:
+    stored_run(tmp_path / "runs" / "desk" / "one")
+    done = gavel("export", "trajectories", "desk/one", "--format", "atif", "-o", "all.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "wrote 6 attempts of 3 groups as ATIF documents to all.jsonl"
+    assert "left out or changed: 3 × tool call without an id" in done.stderr
+    first, *_ = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
+    assert (first["trajectory_id"], first["agent"]["model_name"]) == ("train/1/0/0", "one")
+    chosen = ("--split", "val/hard", "--step", "2", "--format", "inspect", "-o", "hard.json")
+    done = gavel("export", "trajectories", "desk/one", *chosen, cwd=tmp_path)
+    assert "wrote 2 attempts" in done.stdout, done.stderr
+    assert json.loads((tmp_path / "hard.json").read_text())["eval"]["task"] == "desk/one"
+
+
+def test_a_file_of_another_program_is_written_in_a_third_one_s_format(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps({"messages": whole().messages()}) + "\n")
+    done = gavel("export", "trajectories", "in.jsonl", "--format", "verifiers", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "reads as: OpenAI messages" in done.stderr
+    (line,) = (tmp_path / "out" / "traces.jsonl").read_text().splitlines()
+    assert len(json.loads(line)["traces"][0]["nodes"]) == 5
+
+
+def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    stored_run(tmp_path / "run")
+    (tmp_path / "in.jsonl").write_text("{}\n")
+    form = ("--format", "atif", "-o", "out.jsonl")
+    for arguments, told in (
+        (("desk/none", *form), "there is no run and no file desk/none"),
+        (("run", "--step", "9", *form), "train (steps 1 to 2), val/hard (steps 2)"),
+        (("in.jsonl", "--step", "9", *form), "is no run, so it has no splits and steps"),
+        (("run", "--format", "atif", "-o", "run"), "exists already"),
+    ):
+        done = gavel("export", "trajectories", *arguments, cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_how_a_file_was_read_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,10 +229,3 @@ def test_how_a_file_was_read_is_told_on_stderr(tmp_path: Path, capsys: pytest.Ca
     first, note = told.splitlines()
     assert first == "reads as: TRL prompt/completion, 2 rows in 1 group by task"
     assert note.startswith("note: 1 group put together by --by task begin with different messages")
-
-
-def test_a_program_is_not_read_as_trajectories(tmp_path: Path) -> None:
-    (tmp_path / "desk.py").write_text("import gavel\n")
-    with pytest.raises(GavelError) as error:
-        read_attempts(tmp_path / "desk.py")
-    assert "gavel check" in error.value.remedy

@@ -1,22 +1,28 @@
-"""The service's settings from a file, the environment and options."""
+"""`gavel serve` and its settings, `gavel keys`, `gavel serve-env`."""
 
+import json
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli.serve import SERVE_FLAGS, app, serve, service_config
-from gavel.judge.config import JudgeConfig
-from gavel.judge.service.config import KeyConfig, ServiceConfig, ServiceLimits
+from gavel.cli.serve import SERVE_FLAGS, app, keys_app, serve, service_config
+from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.judge.service.schemas.records import token_hash
+from tests.forked import gavel
 
 NOTHING = {flag.key: None for flag in SERVE_FLAGS}
+KEY = "gavel_0123456789ab_" + "x" * 43
+HASH = f"sha256:{'0' * 64}"
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GAVEL_DATABASE_URL", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def test_without_settings_it_is_a_stand_in_on_loopback_with_a_file():
@@ -42,8 +48,10 @@ def test_options_win_over_the_environment_and_that_over_the_file(monkeypatch: py
 @pytest.mark.parametrize(
     ("file", "variable", "message"),
     [
-        ("prot = 1", None, r"gavel.toml, line 1: the top of the configuration has no prot.*\n.*port"),
+        ("prot = 1", None, r"gavel.toml, line 1: .* has no prot.*\n.*port"),
         ("[limits]\nmembers = 0", None, "line 2: limits.members"),
+        (f'[keys.ci]\nhash = "{HASH}"\nprojectsx = 1', None, "line 3: .*\n.*projects"),
+        ("[judge]\nordersx = 1", None, "line 2: .*\n.*orders"),
         ("port = 1", ("GAVEL_SERVICE_LIMITS__MEMBERZ", "1"), "GAVEL_SERVICE_LIMITS__MEMBERZ"),
         ("port =", None, "is not TOML"),
     ],
@@ -56,32 +64,6 @@ def test_a_mistake_is_named_with_its_place(
         monkeypatch.setenv(*variable)
     with pytest.raises(GavelError, match=message):
         service_config(NOTHING)
-
-
-def test_a_file_that_is_named_must_be_there():
-    with pytest.raises(GavelError, match="cannot be read"):
-        service_config(NOTHING, Path("nowhere.toml"))
-
-
-KEY = "gavel_0123456789ab_" + "x" * 43
-HASH = f"sha256:{'0' * 64}"
-FIELDS = [
-    *((("",), name) for name in ServiceConfig.model_fields),
-    *((("limits",), name) for name in ServiceLimits.model_fields),
-    *((("keys", "ci"), name) for name in KeyConfig.model_fields),
-    *((("judge",), name) for name in JudgeConfig.model_fields),
-]
-
-
-@pytest.mark.parametrize(("table", "name"), FIELDS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
-def test_a_name_that_is_nearly_right_is_refused_with_the_right_one(table: tuple[str, ...], name: str):
-    key = f'hash = "{HASH}"\n' if table[0] == "keys" and name != "hash" else ""
-    header = f"[{'.'.join(table)}]\n" if table[0] else ""
-    Path("gavel.toml").write_text(f"{header}{key}{name}x = 1\n")
-    with pytest.raises(GavelError) as refused:
-        service_config(NOTHING)
-    assert f"gavel.toml, line {2 + bool(key) - (not header)}" in str(refused.value)
-    assert refused.value.remedy == f"Did you mean {name}?"
 
 
 SETTINGS = f"""
@@ -129,8 +111,6 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
         (f'[keys.ci]\nhash = "{HASH}"\nenv = "CI"', "not both"),
         (f'[keys.ci]\nhash = "{KEY}"', "print-hash"),
         (f'[keys.ci]\nkey = "{KEY}"', "no key"),
-        (f'[keys.ci]\nhash = "{HASH}"\nbudget_usd = 3', "no budget_usd"),
-        (f'[keys.ci]\nhash = "{HASH}"\nmax_cost_usd = 0', "max_cost_usd"),
         (f'[keys."a b"]\nhash = "{HASH}"', "keys.a b"),
         (f'[keys]\nci = "{KEY}"', "each key is a table"),
         (f'[keys.ci]\nenv = "{KEY}"', "name of an environment variable"),
@@ -148,22 +128,62 @@ def test_a_key_that_cannot_be_one_is_refused_and_never_shown(table: str, message
     assert result.exception.remedy
 
 
-@pytest.mark.parametrize("named", ['rubrics = {a = "@nowhere.txt"}', '[judge]\nmodels = "no-such-model"'])
-def test_the_check_finds_what_is_named_and_not_there(named: str):
-    Path("gavel.toml").write_text(named)
-    assert isinstance(CliRunner().invoke(app, ["--check"]).exception, GavelError)
-
-
-def test_it_does_not_listen_to_others_without_keys():
+def test_it_serves_neither_others_without_keys_nor_on_a_port_that_is_taken():
     with pytest.raises(GavelError, match=r"does not listen on 0\.0\.0\.0"):
         serve({**NOTHING, "host": "0.0.0.0", "judge": "constant"})
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(GavelError, match="cannot listen on"):
+        serve({**NOTHING, "port": taken.getsockname()[1], "judge": "constant"})
 
 
-def test_a_port_that_is_taken_is_named():
-    import socket
+def run(*arguments: str) -> str:
+    return CliRunner().invoke(keys_app, arguments, catch_exceptions=False).stdout
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(GavelError, match="cannot listen on"):
-            serve({**NOTHING, "port": taken.getsockname()[1], "judge": "constant"})
+
+def test_a_key_is_made_listed_and_revoked():
+    token = run("create", "trainer", "--project", "desk", "--max-cost", "5", "--concurrent-groups", "8").strip()
+    key_id = token.split("_")[1]
+    listed = run("list")
+    assert key_id in listed
+    assert "projects desk, max_cost_usd 5.0, concurrent_groups 8" in listed
+    assert token not in listed
+    text = run("list", "--json")
+    assert token not in text
+    assert token_hash(token) not in text
+    (found,) = json.loads(text)
+    assert (found["id"], found["name"], found["spent_usd"], found["revoked_at"]) == (key_id, "trainer", 0, None)
+    assert found["scope"] == {"projects": ["desk"], "max_cost_usd": 5.0, "concurrent_groups": 8}
+    assert run("revoke", key_id) == f"Key {key_id} is revoked.\n"
+    assert "revoked" in run("list")
+
+
+@pytest.mark.parametrize("arguments", [("revoke", "none"), ("create", "x", "--max-cost", "-1"), ("create", "a\nb")])
+def test_what_cannot_be_done_is_an_error_with_a_remedy(arguments: tuple[str, ...]):
+    result = CliRunner().invoke(keys_app, arguments)
+    assert result.exit_code != 0
+    assert result.exception is None or isinstance(result.exception, GavelError | SystemExit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["returns_desk", "--host", "0.0.0.0"], "GAVEL_ENV_KEY"),
+        (["returns_desk", "--host", "256.1.1.1"], "cannot listen"),
+    ],
+)
+def test_what_cannot_be_served_is_told(arguments: list[str], told: str, tmp_path: Path) -> None:
+    refused = gavel("serve-env", *arguments, cwd=tmp_path, **({"GAVEL_ENV_KEY": "k"} if "256" in arguments[-1] else {}))
+    assert refused.returncode == 1
+    assert told in refused.stderr
+
+
+def test_a_hash_is_printed_as_an_entry_of_the_settings_and_nothing_is_stored():
+    options = ("--project", "desk", "--max-cost", "5", "--print-hash")
+    result = CliRunner().invoke(keys_app, ("create", "ci", *options), catch_exceptions=False)
+    token = result.stdout.strip()
+    assert token.startswith("gavel_")
+    assert not Path("gavel_service.sqlite").exists()
+    Path("gavel.toml").write_text(result.stderr)
+    key = service_config({}).keys["ci"]
+    assert (key.token_hash("ci"), key.projects, key.max_cost_usd) == (token_hash(token), ["desk"], 5)
+    assert token not in result.stderr

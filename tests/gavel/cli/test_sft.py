@@ -1,4 +1,4 @@
-"""`gavel sft`: what is chosen from a file, what is refused, and a whole run."""
+"""`gavel sft` and `gavel evolve`: what is imitated, what is refused, and whole runs that go on."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
+from gavel.cli.evolve import app as evolve
 from gavel.cli.sft import app
+from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.run_listing import read_runs
@@ -17,6 +19,7 @@ RUNNER = CliRunner()
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three groups, with the scores 0, .5, 1 and none."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "runs"))
     return write(tmp_path / "judged.jsonl", [0.0, 0.5, 1.0, None])
 
@@ -43,12 +46,11 @@ def write(file: Path, rewards: list[float | None]) -> Path:
     ("options", "told"),
     [
         ([], "Imitates 3 of 12 trajectories (6 not among their group's best, 3 without a score)."),
-        (["--best", "2"], "Imitates 6 of 12 trajectories (3 not among their group's best, 3 without a score)."),
         (
             ["--best", "2", "--above", "0.5"],
             "Imitates 3 of 12 trajectories (3 not among their group's best, 3 scored too low, 3 without a score).",
         ),
-        (["--best", "9"], "Imitates 9 of 12 trajectories (3 without a score)."),
+        (["judged.jsonl"], "Imitates 6 of 24"),
     ],
 )
 def test_a_dry_run_says_what_would_be_imitated_and_trains_nothing(
@@ -57,31 +59,6 @@ def test_a_dry_run_says_what_would_be_imitated_and_trains_nothing(
     result = RUNNER.invoke(app, [str(judged), "--dry-run", *options])
     assert (result.exit_code, told in result.output) == (0, True)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("rewards", "options", "told"),
-    [
-        (
-            [0.5, 0.5],
-            [],
-            "3 of 3 groups had no best member, because all scores of a group are alike: the first in the",
-        ),
-        ([0.5] * 3, ["--best", "2"], "alike: the first 2 in the file are imitated. A judge that tells members apart"),
-        ([0.5, 0.5], ["--best", "2"], ""),
-        ([0.5, 0.5, 0.25], [], ""),
-        ([0.5], [], ""),
-    ],
-)
-def test_groups_whose_scores_are_alike_are_told_once(judged: Path, rewards, options: list[str], told: str) -> None:
-    output = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", *options]).output
-    assert output.count("had no best member") == bool(told)
-    assert told in output
-
-
-def test_several_files_are_read_as_one(judged: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "other.jsonl", [0.25])
-    assert "Imitates 6 of 15" in RUNNER.invoke(app, [str(judged), str(other), "--dry-run"]).output
 
 
 @pytest.mark.parametrize(
@@ -112,3 +89,48 @@ def test_a_run_learns_goes_on_and_starts_over(judged: Path, tmp_path: Path) -> N
     assert "The run was finished after step 4." in again.output
     over = RUNNER.invoke(app, [*arguments, "--fresh"])
     assert "step 1/4" in over.output
+
+
+@pytest.mark.slow
+def test_a_run_explores_imitates_and_goes_on_with_more_iterations(judged: Path, tmp_path: Path) -> None:
+    command = ["returns_desk", "--tasks", "4", "--attempts", "2", "--evaluation-tasks", "2", "--above", "-1"]
+    command += ["--base", str(judged), "--best", "1", "--turn-limits", "0=2"]
+    first = RUNNER.invoke(evolve, [*command, "--iterations", "1"])
+    assert first.exit_code == 0, first.output
+    assert "the best 1 by success 1 above -1 · 3 trajectories of base data" in first.output
+    assert "iteration 1/1  8 attempts explored" in first.output
+    assert "4 kept, 7 imitated" in first.output
+    directory = tmp_path / "runs" / "returns_desk" / "evolve-returns-desk"
+    assert "Iterations" in (directory / "report.html").read_text()
+    again = RUNNER.invoke(evolve, [*command, "--iterations", "2"])
+    assert again.exit_code == 0, again.output
+    assert "continuing after step 6" in again.output  # an epoch of 3 and of 7 trajectories is one step each, of three
+    assert "iteration 2/2  8 attempts explored" in again.output
+    rows = [line.split() for line in again.output.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [("1", "8", "7", "6"), ("2", "8", "7", "9")]
+    (run,) = read_runs(tmp_path / "runs")
+    assert (run.state, run.step, run.steps) == ("finished", 9, 9)
+    other = RUNNER.invoke(evolve, [*command, "--iterations", "2", "--seed", "1"])
+    assert isinstance(other.exception, GavelError)
+    assert "was begun with" in other.exception.message
+    text = (directory / "run.toml").read_text()
+    assert 'scenario = "returns_desk"' in text
+    assert "judged.jsonl" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["returns_desk", "--reward", "judge=1", "--attempts", "1"], "attempts to 2"),
+        (["returns_desk", "--reward", "praise=1"], "praise"),
+        (["returns_desk", "--turn-limits", "0=0"], "turn_limits"),
+        (["returns_desk", "--base", "missing.jsonl"], "missing.jsonl cannot be read"),
+        (["returns_desk", "--reward", "judge=1", "--judge", "stand-in", "--rubric", "Be nice."], "cannot read"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_runs(judged: Path, options: list[str], problem: str, tmp_path: Path) -> None:
+    error = RUNNER.invoke(evolve, options).exception
+    assert isinstance(error, GavelError | JudgeError)
+    assert problem in error.message
+    assert error.remedy
+    assert not (tmp_path / "runs").exists()

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -14,30 +15,32 @@ import pytest
 
 from gavel.scenarios.group import to_line
 from tests.forked import gavel
-from tests.gavel.reports.made_runs import damage_row
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
 
-def started(tmp_path: Path, *arguments: str, shown: str = "runs") -> tuple["subprocess.Popen[str]", str]:
-    """The process, and the address that it prints."""
+@contextmanager
+def viewing(
+    tmp_path: Path, *arguments: str, shown: str = "runs"
+) -> Iterator[tuple["subprocess.Popen[str]", str, httpx.Client]]:
+    """The process, the address that it prints, and a client."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "gavel", "view", str(tmp_path / shown), "--port", "0", "--no-open", *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    said = ""
-    while line := process.stdout.readline():  # what it waits for may come first
-        if found := re.search(r"http://\S+", line):
-            return process, found[0]
-        said += line
-    raise AssertionError(said)
-
-
-def ended(process: "subprocess.Popen[str]") -> None:
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=HANG_SECONDS)
+    address = None
+    while address is None:  # what it waits for may come first
+        line = process.stdout.readline()
+        assert line
+        address = re.search(r"http://\S+", line)
+    try:
+        with httpx.Client(trust_env=False, timeout=HANG_SECONDS, follow_redirects=True) as client:
+            yield process, address[0], client
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=HANG_SECONDS)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -50,38 +53,13 @@ def until(holds: Callable[[], bool]) -> None:
 def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     run_directory(root)
-    process, address = started(tmp_path)
-    try:
-        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
-            assert RUN in client.get(address).text
-            until(lambda: "4 groups" in client.get(f"{address}/groups").text)
-            store(root, 3).append(group(member("a new word: xylophone", 0.5, task="later")))
-            until(lambda: "1 group<" in client.get(f"{address}/groups?q=xylophone").text.replace("\n", ""))
-            assert client.get(address, headers={"Host": "evil.example"}).status_code == 421
-    finally:
-        ended(process)
+    with viewing(tmp_path) as (_, address, client):
+        assert RUN in client.get(address).text
+        until(lambda: "4 groups" in client.get(f"{address}/groups").text)
+        store(root, 3).append(group(member("a new word: xylophone", 0.5, task="later")))
+        until(lambda: "1 group<" in client.get(f"{address}/groups?q=xylophone").text.replace("\n", ""))
+        assert client.get(address, headers={"Host": "evil.example"}).status_code == 421
     assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
-
-
-def test_damaged_files_are_told_once_on_the_command_line(tmp_path: Path) -> None:
-    damage_row(run_directory(tmp_path / "runs"))
-    (run_directory(tmp_path / "runs", run="desk/lost") / "model.json").write_text("[]")
-    store(tmp_path / "runs", 3).path.write_bytes(b"no zstd at all")
-    process, address = started(tmp_path)
-    try:
-        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
-            until(lambda: "8 groups" in client.get(f"{address}/groups").text)
-            until(lambda: "is not shown whole" in client.get(address).text)
-    finally:
-        ended(process)
-    assert process.stdout is not None
-    printed = process.stdout.read()
-    for told in (
-        "metrics.jsonl cannot be read (line 2)",
-        "model.json is not a JSON object",
-        "000003.jsonl.zst is no trajectory store",
-    ):
-        assert printed.count(told) == 1
 
 
 def test_a_file_that_is_not_judged_is_refused_with_the_command_that_judges_it(tmp_path: Path) -> None:
@@ -93,28 +71,20 @@ def test_a_file_that_is_not_judged_is_refused_with_the_command_that_judges_it(tm
 
 def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:
     run_directory(tmp_path / "runs")
-    process, address = started(tmp_path, "--host", "0.0.0.0")
-    try:
-        with httpx.Client(trust_env=False, timeout=HANG_SECONDS, follow_redirects=True) as client:
-            address = address.replace("0.0.0.0", "127.0.0.1")
-            assert client.get(address.partition("?")[0]).status_code == 403
-            assert RUN in client.get(address).text
-            assert "token" not in str(client.get(address).url)
-    finally:
-        ended(process)
+    with viewing(tmp_path, "--host", "0.0.0.0") as (_, address, client):
+        address = address.replace("0.0.0.0", "127.0.0.1")
+        assert client.get(address.partition("?")[0]).status_code == 403
+        assert RUN in client.get(address).text
+        assert "token" not in str(client.get(address).url)
 
 
-@pytest.mark.parametrize(("shown", "groups"), [("runs/desk", 4), (f"runs/{RUN}", 4), ("runs/judged.jsonl", 1)])
+@pytest.mark.parametrize(("shown", "groups"), [("runs/desk", 4), ("runs/judged.jsonl", 1)])
 def test_a_project_a_run_and_a_file_can_be_named(tmp_path: Path, shown: str, groups: int) -> None:
     run_directory(tmp_path / "runs")
     run_directory(tmp_path / "runs", run="another/run")
     (tmp_path / "runs" / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
-    process, address = started(tmp_path, shown=shown)
-    try:
-        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
-            until(lambda: f"{groups} group" in client.get(f"{address}/groups").text)
-            first = client.get(address).text
-            assert "another/run" not in first
-            assert (RUN in first) == shown.startswith("runs/desk")
-    finally:
-        ended(process)
+    with viewing(tmp_path, shown=shown) as (_, address, client):
+        until(lambda: f"{groups} group" in client.get(f"{address}/groups").text)
+        first = client.get(address).text
+        assert "another/run" not in first
+        assert (RUN in first) == shown.startswith("runs/desk")

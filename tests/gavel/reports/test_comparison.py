@@ -40,12 +40,8 @@ def comparison(tmp_path: Path) -> Comparison:
 
 def test_differences_are_of_the_same_seeds(comparison: Comparison) -> None:
     difference = comparison.paired["judge - hand"]
-    assert difference.seeds == 3
-    assert difference.mean == pytest.approx(0.0)
-    said = statement("judge - hand", difference)
-    assert said == "judge - hand: -0.00 (95 %: -0.02 to +0.02, 3 seeds): equivalent within ±0.03" or said.startswith(
-        "judge - hand: +0.00 (95 %: -0.02 to +0.02, 3 seeds)"
-    )
+    assert (difference.seeds, difference.mean) == (3, pytest.approx(0.0))
+    assert "(95 %: -0.02 to +0.02, 3 seeds)" in statement("judge - hand", difference)
 
 
 def test_the_gap_is_what_the_score_rose_more_than_success(comparison: Comparison) -> None:
@@ -57,45 +53,19 @@ def test_the_gap_is_what_the_score_rose_more_than_success(comparison: Comparison
     assert steps_text(judge) == "3 (2 of 3 seeds)"
 
 
-def test_the_gap_of_a_hand_written_reward_is_that_of_what_it_counts_and_of_a_sum_that_of_its_parts(
-    tmp_path: Path,
-) -> None:
-    def run(name: str, **figures: list[float]) -> Path:
-        directory = tmp_path / name
-        directory.mkdir()
-        (directory / "model.json").write_text("{}")
-        rows = [
-            {"split": "train", "step": step, "success": 0.2, **{each: values[step] for each, values in figures.items()}}
-            for step in range(3)
-        ]
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return directory
-
-    counted = {"reward/hand": [0.2, 0.5, 1.0]}
-    hand = read_cell("hand", 0, run("hand", **counted), None)
-    assert hand.hacking_gap == pytest.approx(0.8)
-    both = read_cell("judge+hand", 0, run("both", **counted, judge_score=[0.4, 0.4, 0.4]), None)
-    assert both.hacking_gap == pytest.approx(0.4)
-    assert read_cell("success", 0, run("success"), None).hacking_gap is None
-
-
 def test_held_out_attempts_are_measured_before_and_after_training(comparison: Comparison) -> None:
     judge, hand = comparison.arms
-    assert comparison.before["words"].value == 20.0
-    assert comparison.before["words"].seeds == 6
+    assert (comparison.before["words"].value, comparison.before["words"].seeds) == (20.0, 6)
     assert judge.measures["words"].value == pytest.approx(10 * fmean(FINALS["judge"]))
-    assert set(judge.measures) == {"words"}
     assert alarms_text(judge) == "score gap: 3 of 3 runs, first at step 2"
     assert alarms_text(hand) == "–"
-    page = Page(write_comparison(comparison).read_text())
-    assert "before training" in page.text
-    assert "judge: score gap: 3 of 3 runs, first at step 2." in page.text
 
 
 def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
     page = write_comparison(comparison)
     parsed = Page(page.read_text())
-    assert "Where judge and hand disagree most" in parsed.text
+    for shown in ("Where judge and hand disagree most", "before training", "score gap: 3 of 3 runs, first at step 2."):
+        assert shown in parsed.text
     assert not {"script", "img", "link"} & set(parsed.tags)
     with (page.parent / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -105,7 +75,6 @@ def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(compar
     ]
     figures = json.loads((page.parent / "comparison.json").read_text())
     assert figures["paired"]["judge - hand"]["equivalent"] is True
-    assert [arm["name"] for arm in figures["arms"]] == ["judge", "hand"]
 
 
 def test_a_reward_on_which_nothing_was_trained_is_told_before_any_difference(tmp_path: Path) -> None:
@@ -152,24 +121,11 @@ def test_a_tie_is_half_a_win_and_what_has_no_score_is_no_loss():
     assert (ranking.tasks, ranking.unscored) == (4, 1)
     assert ranking.unscored_text == "1 attempt unscored (mostly: refused)"
 
-
-def test_who_beats_whom_is_the_same_from_both_sides():
-    ranking = blind_ranking(SEEDS, NAMES, ["x/y"])
     forth, back = ranking.beats("base", "hand"), ranking.beats("hand", "base")
     assert forth is not None
     assert back is not None
     assert back.over_seeds.value == pytest.approx(1 - forth.over_seeds.value)
-    for seed, mean in forth.by_seed.items():
-        assert back.by_seed[seed].low == pytest.approx(1 - mean.high)
-    assert ranking.beats("base", "base") is None
-
-
-def test_one_seed_has_the_interval_of_its_tasks_and_several_that_of_the_seeds():
-    wins = [group(a=1.0, b=0.0)] * 12 + [group(a=0.0, b=1.0)] * 4
-    one = blind_ranking({0: wins}, ["a", "b"], ["x"])
-    assert one.pairs["a", "b"].text.startswith("0.75 (0.")
-    two = blind_ranking({0: wins, 1: wins[4:]}, ["a", "b"], ["x"])
-    assert two.pairs["a", "b"].text.startswith("0.71 ± ")
+    assert [mean.low for mean in back.by_seed.values()] == pytest.approx([1 - m.high for m in forth.by_seed.values()])
 
 
 def test_identical_attempts_about_which_no_judge_was_asked_are_tied():

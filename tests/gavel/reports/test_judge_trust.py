@@ -6,29 +6,11 @@ import pytest
 
 from gavel.reports.judge_trust import disagreements, groups_needed, read_report, render_report
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import Judgement, Vote
+from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.gavel.reports.judged_groups import judged
 from tests.judge.groups import choice
-
-
-def notes(groups: list[TrajectoryGroup]) -> str:
-    return " ".join(read_report(groups, None, "judged.jsonl").notes)
-
-
-async def test_the_figures_are_those_of_the_statistics() -> None:
-    groups = await judged("one", "two")
-    report = read_report(groups, "success", "judged.jsonl")
-    of, between = report.agreement, report.between_judges
-    assert of is not None
-    assert between is not None
-    figures = {figure.name: figure for section in report.sections for figure in section.figures}
-    for name, figure in (("Kendall's tau-b", of.tau), ("AUC", of.auc)):
-        assert figures[name].value == f"{figure.value:.2f}"
-        assert figures[name].interval == f"{figure.low:.2f} to {figure.high:.2f}"
-    assert report.sections[1].figures[2].value == f"{between.alpha.value:.2f}"
-    assert figures["position slope"].value == f"{report.bias.position_slope.value:.3f}"
 
 
 def made(pairs: list[tuple[float, float]]) -> TrajectoryGroup:
@@ -72,14 +54,11 @@ def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
 def test_the_groups_of_most_disagreement_show_the_two_members_that_tell_it() -> None:
     groups = [made(RIGHT), made(WRONG), made([(0.4, 0.0), (0.3, 1.0), (0.9, 2.0)])]
     first, second = disagreements(groups, "truth")
-    assert (first.number, first.scores, first.values) == (2, (0.9, 0.1), (0.0, 1.0))
+    assert (first.number, first.scores, first.values, first.tau) == (2, (0.9, 0.1), (0.0, 1.0), pytest.approx(-1))
     assert (second.number, second.values) == (3, (0.0, 1.0))
-    assert first.tau == pytest.approx(-1)
-    page = Page(render_report(read_report(groups, "truth", "x")))
-    assert page.open == []
-    assert "script" not in page.tags
-    assert "group 2, tau -1.00" in page.text
-    assert HOSTILE in page.text
+    page = words(groups, "truth")
+    assert "group 2, tau -1.00" in page
+    assert HOSTILE in page
 
 
 async def test_a_position_bias_is_named() -> None:
@@ -87,45 +66,23 @@ async def test_a_position_bias_is_named() -> None:
 
 
 def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:
-    return " ".join(Page(render_report(read_report(groups, reference, "judged.jsonl"))).text.split())
+    """The text of the page, which is whole and loads nothing."""
+    html = render_report(read_report(groups, reference, "judged.jsonl"))
+    page = Page(html)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action"}
+    assert not re.search(r"url\(|@import|https?://", html)
+    assert "nan" not in html.lower().replace("nano", "")
+    return " ".join(page.text.split())
 
 
 async def test_the_page_has_the_sections_and_charts_that_its_groups_can_fill() -> None:
     page = words(await judged("one", "two"))
-    for shown in (
-        "12 groups · 48 of 48 members scored · 192 votes",
-        "Agreement between 4 calls",
-        "ICC(2,4)",
-        "Krippendorff's alpha",
-    ):
+    for shown in ("192 votes", "Agreement between 4 calls", "Krippendorff's alpha", "Agreement between judges"):
         assert shown in page
-    assert "Agreement between judges" in page
-    assert "less the group's mean" in page
     one = words(await judged("one"), "success")
     assert "higher value" in one
     assert "Agreement between judges" not in one
     assert "Score and" not in words(await judged("one", metric="depth"))
-
-
-async def test_a_page_of_any_judged_file_is_whole_and_loads_nothing() -> None:
-    scored_elsewhere = TrajectoryGroup([Trajectory(judgement=Judgement(score=score)) for score in (0.2, 0.8)])
-    for groups in (await judged("one", "two"), await judged("one", groups=1, orders=1), [scored_elsewhere]):
-        html = render_report(read_report(groups, None, "judged.jsonl"))
-        page = Page(html)
-        assert page.open == []
-        assert "script" not in page.tags
-        assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action"}
-        assert not re.search(r"url\(|@import|https?://", html)
-        assert "nan" not in html.lower().replace("nano", "")
-
-
-def test_hostile_names_and_reasons_stay_text() -> None:
-    def member(score: float, position: int) -> Trajectory:
-        votes = [Vote(score=score, position=position, order=order, model=HOSTILE) for order in (0, 1)]
-        return Trajectory(judgement=Judgement(score=score, votes=votes), metrics={HOSTILE: score})
-
-    group = TrajectoryGroup([member(0.2, 0), member(0.7, 1), Trajectory(judgement=Judgement(reason=HOSTILE))])
-    page = Page(render_report(read_report([group], HOSTILE, HOSTILE)))
-    assert page.open == []
-    assert not {"script", "img"} & set(page.tags)
-    assert HOSTILE in page.text
+    assert words([TrajectoryGroup([Trajectory(judgement=Judgement(score=score)) for score in (0.2, 0.8)])])

@@ -4,6 +4,9 @@ import re
 import secrets
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -11,6 +14,7 @@ from gavel.cli.judge import app as judge
 from gavel.llm.cassette import Entry, Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.app import create_app
+from gavel.reports.viewer.guard import COOKIE, Guard
 from gavel.reports.viewer.index import Index
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import History, RolloutError
@@ -47,14 +51,6 @@ def shown(client, address, status=200):
     return Page(answer.text).text
 
 
-def test_a_run_of_a_comparison_has_a_page(tmp_path):
-    run_directory(tmp_path / "runs" / "compare")
-    with served(tmp_path / "runs", tmp_path) as client:
-        assert f"compare/{RUN}" in shown(client, "/")
-        assert "success 0.50 at step 2" in shown(client, f"/run/compare/{RUN}")
-        assert client.get(f"/groups?run=compare/{RUN}").status_code == 200
-
-
 def test_every_link_of_every_page_leads_to_a_page(client):
     seen, waiting = set(), ["/"]
     while waiting:
@@ -72,29 +68,17 @@ def test_every_link_of_every_page_leads_to_a_page(client):
     assert len(seen) > 20
 
 
-def test_a_run_shows_its_curves_and_steps(client):
-    text = shown(client, f"/run/{RUN}")
-    assert "held-out success 0.25 → 0.50" in text
-    for title in ("Held-out", "Reward", "Loss"):
-        assert title in text
-    assert "2 groups whose members all have the same score" in text
-
-
-def test_damaged_rows_are_told_on_the_list_and_on_the_page_of_the_run(client, root):
-    assert "cannot be read" not in shown(client, "/") + shown(client, f"/run/{RUN}")
+def test_damaged_files_are_told_on_the_list_and_on_the_page_of_their_run(root, tmp_path):
+    other = "compare/desk/other"  # a run of a comparison
+    run_directory(root, run=other)
     damage_row(root / RUN)
-    for address in ("/", f"/run/{RUN}"):
-        assert shown(client, address).count("metrics.jsonl cannot be read (line 2)") == 1
-    assert "success 0.50 at step 2" in shown(client, f"/run/{RUN}")
-
-
-def test_a_damaged_file_of_trajectories_is_told_on_the_list_and_on_the_page_of_its_run(root, tmp_path):
-    run_directory(root, run="desk/other")
     store(root, 2).path.write_bytes(b"no zstd at all")
     with served(root, tmp_path) as client:
-        told = "000002.jsonl.zst is no trajectory store"
-        for address, times in (("/", 1), (f"/run/{RUN}", 1), ("/run/desk/other", 0)):
-            assert shown(client, address).count(told) == times
+        for address, times in (("/", 1), (f"/run/{RUN}", 1), (f"/run/{other}", 0)):
+            text = shown(client, address)
+            for told in ("metrics.jsonl cannot be read (line 2)", "000002.jsonl.zst is no trajectory store"):
+                assert text.count(told) == times
+            assert "success 0.50 at step 2" in text
 
 
 def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
@@ -131,14 +115,6 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
         assert "not read: is polite" in listed
 
 
-def test_two_members_are_compared_with_marks(client):
-    one, other = (f"{RUN}/trajectories/train/00000{step}.jsonl.zst:0:{at}" for step, at in ((1, 0), (2, 1)))
-    answer = client.get("/compare", params={"one": one, "other": other})
-    assert answer.status_code == 200
-    assert "<mark>" in answer.text
-    assert "user: the same" in Page(answer.text).text
-
-
 def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
     question = Question("openai/x", {}, {}, [{"role": "user", "content": f"Judge: {HOSTILE}"}])
     storage = SqliteStorage(root / RUN / "cassettes.sqlite")
@@ -163,28 +139,15 @@ def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
 
 def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     root = tmp_path / "hostile"
-    bad = member(
-        HOSTILE,
-        0.5,
-        task=HOSTILE,
-        flags=(HOSTILE,),
-        logs=[HOSTILE],
-        agent=HOSTILE,
-        status="truncated",
-        status_reason=HOSTILE,
-    )
+    more = {"logs": [HOSTILE], "agent": HOSTILE, "status": "truncated", "status_reason": HOSTILE}
+    bad = member(HOSTILE, 0.5, task=HOSTILE, flags=(HOSTILE,), **more)
     assert bad.judgement is not None
     bad.judgement.explanation = bad.judgement.reason = HOSTILE
     bad.judgement.criteria = {HOSTILE: 0.5}
     bad.judgement.votes[0].explanation = HOSTILE
     bad.metrics = {HOSTILE: 1.0, "success": 0.5}
-    bad.messages_and_choices[2:3] = [
-        sampled(
-            HOSTILE * 60,
-            (HOSTILE, HOSTILE),
-            message={"role": "assistant", "content": HOSTILE * 60, "reasoning_content": HOSTILE},
-        )
-    ]
+    thought = {"role": "assistant", "content": HOSTILE * 60, "reasoning_content": HOSTILE}
+    bad.messages_and_choices[2:3] = [sampled(None, (HOSTILE, HOSTILE), message=thought)]
     bad.messages_and_choices.append({"role": HOSTILE, "content": f"{HOSTILE} \ud800 half"})
     bad.additional_histories = [History(messages_and_choices=[sampled(HOSTILE)], agent=HOSTILE)]
     other = bad.model_copy(deep=True)
@@ -220,16 +183,11 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     [
         ("/nothing", 404),
         ("/run/no/such", 404),
-        ("/group/no/such/0", 404),
-        (f"{GROUP}99", 404),
         (f"{GROUP}{'9' * 20}", 404),
         ("/group/../../etc/passwd/0", 404),
         ("/groups?show=x", 422),
-        ("/groups?page=0", 422),
-        ("/groups?step=x", 422),
         ("/compare", 422),
         ("/compare?one=a&other=b", 422),
-        ("/compare?one=a:0:0&other=b:0:0", 404),
         (f"/compare?one={RUN}/trajectories/train/000001.jsonl.zst:0:99&other=x:0:0", 404),
         ("/assets/x/../app.py", 404),
     ],
@@ -238,11 +196,6 @@ def test_what_there_is_not_is_a_page_that_says_so(client, address, status):
     answer = client.get(address)
     assert answer.status_code == status
     assert "Traceback" not in answer.text
-
-
-def test_a_page_that_has_not_changed_is_not_sent_again(client):
-    first = client.get("/groups")
-    assert client.get("/groups", headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
 def test_a_file_that_breaks_under_the_page_is_told(client, root):
@@ -268,3 +221,42 @@ def test_a_person_scores_groups_blind_and_the_judge_is_compared_with_the_scores(
     report = CliRunner().invoke(judge, ["report", str(root / "annotations.jsonl"), "--reference", "human"])
     assert report.exit_code == 0, report.output
     assert "kendall" in report.output.lower()
+
+
+TOKEN = "the-token-of-the-address"
+
+
+def guarded(token, host="127.0.0.1:8095"):
+    app = Starlette(routes=[Route("/{path:path}", lambda request: PlainTextResponse("shown"), methods=["GET", "POST"])])
+    return TestClient(Guard(app, token), base_url=f"http://{host}", follow_redirects=False)
+
+
+def test_another_name_that_leads_here_is_refused():
+    for host in ("127.0.0.1.evil.example", "192.168.0.1:8095"):
+        assert guarded(None, host).get("/").status_code == 421
+
+
+def test_a_token_is_needed_once_and_leaves_the_address():
+    asked = guarded(TOKEN, "box.example")
+    assert asked.get("/").status_code == 403
+    assert asked.get("/?token=wrong").status_code == 403
+    answer = asked.get(f"/groups?q=a%26b&token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/groups?q=a%26b")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert asked.get("/groups").text == "shown"
+    assert TestClient(asked.app, base_url="http://box", cookies={COOKIE: "wrong"}).get("/").status_code == 403
+
+
+def test_forms_of_other_sites_are_refused():
+    asked = guarded(None)
+    assert asked.post("/x", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert asked.post("/x", headers={"origin": "http://evil.example"}).status_code == 403
+    assert asked.post("/x", headers={"origin": "http://127.0.0.1:8095"}).status_code == 200
+
+
+def test_every_answer_forbids_scripts_of_others():
+    for answer in (guarded(None).get("/"), guarded(None, "evil").get("/"), guarded(TOKEN).get("/")):
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"

@@ -13,7 +13,6 @@ from gavel.reports.viewer.app import create_app
 from gavel.reports.viewer.index import Index
 from gavel.trainer.runs.run_listing import read_runs
 from tests.backend_server import serving
-from tests.forked import gavel
 from tests.gavel.reports.html_page import HOSTILE
 from tests.gavel.reports.made_runs import made_run
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
@@ -146,25 +145,3 @@ async def test_a_list_shows_what_a_run_adds_while_it_is_open(browser, served):
     await page.locator("#count", has_text="6 groups").wait_for()
     assert "a later task" in await page.inner_text("#groups-table")
     assert wrong == []
-
-
-async def test_a_person_scores_a_group_sees_it_and_the_judge_is_compared_with_them(browser, served):
-    url, _, root = served
-    page, wrong = await opened(browser, viewport=DESKTOP)
-    await page.goto(f"{url}/annotate{GROUP.removeprefix('/group')}")
-    columns = await page.locator("table.rounds tbody tr").last.locator("td").all()
-    boxes = await page.locator('input[type="number"]').all()
-    assert len(columns) == len(boxes) == 8
-    for column, box in zip(columns, boxes, strict=True):
-        said = await column.text_content()
-        number = next(n for n in range(8) if f"{'x' * 400} {n}" in (said or ""))
-        await box.fill(str(10 - number))  # the judge's order, upside down
-    await page.get_by_role("button", name="Save and go on").click()
-    await page.wait_for_url("**/annotate/**")
-    await page.goto(url + GROUP)
-    assert await page.get_by_text("you:").count() == 8
-    assert wrong == []
-    asked = ["judge", "report", str(root / "annotations.jsonl"), "--reference", "human"]
-    report = gavel(*asked, cwd=root)
-    assert report.returncode == 0, report.stderr
-    assert [line.split()[2] for line in report.stdout.splitlines() if line.startswith("Kendall's tau-b")] == ["-1.00"]
