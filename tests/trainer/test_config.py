@@ -4,6 +4,7 @@ import logging
 import math
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,8 +12,10 @@ import gavel
 from gavel.base.fields import FieldError
 from gavel.trainer.config import (
     RECIPES,
+    AdvantageKind,
     LoopConfig,
     LoraSettings,
+    Loss,
     RecipeError,
     TrainConfig,
     recipe_settings,
@@ -57,7 +60,7 @@ def test_an_unknown_recipe_names_the_known_ones():
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
-CLASSES = ("Cispo", "ClippedSurrogate", "Gspo", "Ppo", "Reinforce", "SamplerCorrection")
+CLASSES = (*(each.__name__ for each in get_args(get_args(Loss)[0])), "SamplerCorrection")
 SETTINGS = [
     setting for line in PAGE.splitlines() if line.startswith("| ") for setting in re.findall(r"`(\w+=[^`]*)`", line)
 ]
@@ -71,7 +74,7 @@ def test_every_setting_of_the_page_makes_a_configuration(setting):
 
 
 def test_the_page_has_every_kind_of_loss_advantage_and_correction():
-    for kind in ("mean", "std", "rloo", "rank", "shrunk", "k1", "k2", "k3"):
+    for kind in (*get_args(AdvantageKind), "k1", "k2", "k3"):
         assert any(f'"{kind}"' in setting for setting in SETTINGS), kind
     for name in (*CLASSES, "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"):
         assert any(name in setting for setting in SETTINGS), name

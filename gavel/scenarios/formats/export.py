@@ -47,7 +47,7 @@ def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = Non
         "inspect": Export("an Inspect log", (".json",), partial(inspect_log.log_chunks, name=name, created=created)),
     }
     for module in entry_points.load_all("gavel.formats"):
-        for form, export in module.EXPORTS.items():
+        for form, export in getattr(module, "EXPORTS", {}).items():
             if form in found:
                 remedy = f"Uninstall the distribution of {module.__name__}."
                 raise ExportError(f"two formats are called {form!r}.", remedy)

@@ -93,7 +93,9 @@ def all_formats() -> tuple[Format, ...]:
 
     From the most specific to the most general: a row is of the first that fits.
     """
-    of_integrations = [each for module in entry_points.load_all("gavel.formats") for each in module.FORMATS]
+    of_integrations = [
+        each for module in entry_points.load_all("gavel.formats") for each in getattr(module, "FORMATS", ())
+    ]
     return *_BEFORE, *of_integrations, *_AFTER
 
 
