@@ -186,7 +186,8 @@ class LocalBackend:
         return self._run(model).token_space
 
     async def logprobs(self, model: TrainableSpec, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """What the live policy gives the trained tokens of each sequence, in nats at their temperature. `[S, T]`"""
+        """The live policy's log-probs of the trained tokens of each sequence, in nats at the tokens' temperatures. `[S,
+        T]`"""
         return await self._step(model, lambda run: run.logprobs(sequences))
 
     def parameter_count(self, model: TrainableSpec) -> int:

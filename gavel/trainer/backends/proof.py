@@ -41,9 +41,9 @@ from gavel.trainer.policy.policy import Policy
 FEWEST = 32
 """Tokens below which nothing is told."""
 _CLEARLY = 2.0
-"""How many times nearer the sampler must be to one adapter than to the other."""
+"""Min ratio of the sampler's distances to the two adapters for a verdict."""
 _BEYOND = 4.0
-"""How many times larger than rounding the distance to the other one must be."""
+"""Min ratio of the distance to the other adapter and the rounding error for a verdict."""
 _ANOTHER = 4.0
 """A gap so many times the rounding and the learner's own change belongs to another adapter."""
 _QUANTILES = (0.5, 0.9)
@@ -117,17 +117,17 @@ def _unmoved(new: Scores, last: Scores) -> bool:
 
 
 class Movement:
-    """How far the sampler's log-probs move at a publication, for each nat that the learner's move."""
+    """Change of the sampler's log-probs at a publication, per nat of change of the learner's."""
 
     def __init__(self) -> None:
         self._shares: deque[float] = deque(maxlen=_REMEMBERED)
         self._bits = 0.0
 
     def stands_still(self, new: Scores, last: Scores, again: torch.Tensor) -> bool:
-        """Whether the sampler certainly did not move at the last publications, while the learner did.
+        """True if the sampler certainly stood still over the last publications while the learner moved.
 
-        `last`: scores of the same tokens before the publication; `again`: the sampler's, asked for a second time after
-        it. Where two passes differ by about as much as the sampler moves when it follows, nothing is told.
+        `last`: scores of the same tokens before the publication; `again`: the sampler's scores after it, requested a
+        second time. Returns False where two passes differ by about as much as a sampler that follows would move.
         """
         learner = (new.learner - last.learner).abs().mean().item()
         moved = (new.sampler - last.sampler).abs().mean().item()
@@ -145,7 +145,7 @@ class Movement:
 
 
 _SEQUENCES, _MAX_TOKENS = 2, 256
-"""Of a probe, and tokens of each."""
+"""Number of sequences in a probe, and max tokens of each."""
 FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 """Nats per token below which a gap is always rounding, while that is not known yet."""
 _FLOOR_ONCE_KNOWN = 0.1
@@ -280,7 +280,7 @@ def all_trained(ids: list[int]) -> TokenSequence:
 
 
 _PROMPT_TOKENS, _SAMPLED_TOKENS, _OBSERVED_TOKENS = 24, 16, 4
-"""Of each conversation and turn, where the context has room for twice as many."""
+"""Tokens per conversation and turn, if the context has room for twice as many."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
 ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model."

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 EXPORTS = "exports"
 _OF_THE_CHECKPOINT = ("manifest.json", "trainer_state")
-"""What a checkpoint holds for the trainer alone."""
+"""Checkpoint files that only the trainer needs; exports leave them out."""
 
 
 def export_run(

@@ -63,7 +63,7 @@ _DELETE = "Restore the file, or delete it: the run then measures what fits again
 
 
 class _Kept(BaseModel, strict=True, extra="ignore"):
-    """What memory.json holds."""
+    """The contents of memory.json."""
 
     gradient_checkpointing: bool | None
     micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
@@ -162,7 +162,7 @@ class SaveError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How the runs of a backend sample and serve; `LocalBackend` says what each setting is."""
+    """Sampling and serving settings shared by the runs of a backend; `LocalBackend` documents each."""
 
     vllm: VllmSettings | None
     """None: the embedded engine samples."""
@@ -186,7 +186,7 @@ class TrainingRun:
         """Training steps done."""
         self._lock = threading.Lock()
         self._reference = "base"
-        """What divergences are from, as `TrainConfig.reference` names it."""
+        """The reference policy of the KL divergence, as `TrainConfig.reference` names it."""
         self._description = description = described_model(model)
         directory.check(description)
         self._start = RunStart(model, directory)

@@ -230,7 +230,7 @@ class FireworksHost:
         return (await make_once(record, "the adapter cannot be loaded", find, make, remedies))["id"]
 
     async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> Ids | None:
-        """What is loaded of the model; with `ends`, also what is just being unloaded."""
+        """The ids of the model's loaded parts; with `ends`, also of those that are being unloaded."""
         model = self._model(record)
 
         async def find() -> Ids | None:
@@ -262,7 +262,7 @@ class FireworksHost:
 
 
 def base_name(base_model: str) -> str:
-    """What Fireworks calls a model of the Hub: Qwen/Qwen2.5-7B is accounts/fireworks/models/qwen2p5-7b."""
+    """Fireworks' name of a Hub model: accounts/fireworks/models/qwen2p5-7b for Qwen/Qwen2.5-7B."""
     name = base_model.rpartition("/")[2].lower().replace("meta-llama", "llama")
     if name.startswith("llama-3"):
         name = name.replace("llama-3", "llama-v3", 1)

@@ -1,4 +1,4 @@
-"""What a host of deployments does, the host that an address names, and how a host is asked.
+"""The interface of deployment hosts, how an address selects one, and how its API is called.
 
     host = open_host("vllm:http://10.0.0.2:8000", path_map="/home/me/runs=/mnt/runs")
 
@@ -55,14 +55,14 @@ _backoff = wait_random_exponential(multiplier=0.25, max=20)
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where the policy of one step is served, OpenAI-compatible."""
+    """The address and model id under which the policy of one step is served, OpenAI-compatible."""
 
     host: "DeployHost"
     record: DeploymentRecord
     base_url: str
     """Empty until the host has given it one."""
     model_id: str
-    """What to pass as `model` in a request."""
+    """The value for `model` in a request."""
     key_variable: str | None
     """The environment variable that holds the API key; None for a server without one."""
 
@@ -73,7 +73,7 @@ class Deployment:
 
     @property
     def stop_hint(self) -> str:
-        """What it costs and how to stop it."""
+        """A sentence that states the cost and how to stop it."""
         return self.host.costs(self.record)
 
     def openai_client(self) -> AsyncOpenAI:
@@ -96,9 +96,9 @@ class DeployHost(Protocol):
 
     name: str
     place: str
-    """What follows the colon of its address, in the one form that the host knows it by."""
+    """The part of the address after the colon, normalized by the host."""
     remedies: Mapping[int, str]
-    """What to do about its refusals, by HTTP status, where that is not what one does elsewhere."""
+    """Remedies for the host's refusals by HTTP status, where they differ from the common ones."""
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""
@@ -112,7 +112,7 @@ class DeployHost(Protocol):
         ...
 
     async def status(self, record: DeploymentRecord) -> str:
-        """What the host says of it now, in a few words."""
+        """The deployment's state at the host, in a few words."""
         ...
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
@@ -123,7 +123,7 @@ class DeployHost(Protocol):
         ...
 
     def costs(self, record: DeploymentRecord) -> str:
-        """What it costs while it stands, and how to stop that."""
+        """A sentence that states the cost while deployed, and how to stop it."""
         ...
 
 
@@ -224,10 +224,10 @@ async def repeated(
     find: Callable[[], Awaitable[T | None]] | None = None,
     patience: float | None = None,
 ) -> T:
-    """What `request` gives, asked again after errors that pass, for `patience` seconds; then the last error.
+    """Returns the result of `request`, retried on transient errors for `patience` seconds; then raises the last one.
 
-    `creates`: it is not idempotent, so after a 5xx or a cut line `find` is asked whether it was made after all; without
-    `find` the error is raised.
+    `creates`: the request is not idempotent, so after a 5xx or a cut connection `find` looks up whether it succeeded;
+    without `find` the error is raised.
     """
     limit = PATIENCE if patience is None else patience
 
@@ -271,7 +271,7 @@ async def ask(
     find: Callable[[], Awaitable[T | None]] | None = None,
     remedies: Mapping[int, str] | None = None,
 ) -> T:
-    """What a repeated request gives. Raises `DeployError` (`what`: could not be done) for what the host refuses."""
+    """Returns the result of `repeated`. Raises `DeployError` (`what`: could not be done) if the host refuses."""
     try:
         return await repeated(request, creates=creates, find=find)
     except Exception as error:
@@ -294,7 +294,7 @@ async def make_once(
 
 
 async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:
-    """What a request gives; None for what is not there (404)."""
+    """Returns the result of a request; None if the host replies 404."""
     try:
         return await request()
     except Exception as error:
@@ -350,7 +350,7 @@ def refused(what: str, error: BaseException, remedies: Mapping[int, str] | None 
 
 
 def _words(error: BaseException) -> str:
-    """What the host says, without what its SDK puts around it."""
+    """The host's own message, without its SDK's wrapping."""
     response: Any = getattr(error, "response", None)
     text = str(getattr(response, "text", "")) or (str(error).splitlines() or [type(error).__name__])[0]
     try:

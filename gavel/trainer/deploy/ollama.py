@@ -138,11 +138,11 @@ class OllamaHost:
 
 
 def _model_files(merged: Path) -> list[Path]:
-    """What the converter reads."""
+    """The files that the converter reads."""
     kinds = (".safetensors", ".json")
     return [file for file in sorted(merged.iterdir()) if file.suffix in kinds or file.name == "tokenizer.model"]
 
 
 def _scratch(record: DeploymentRecord) -> Path:
-    """Where the merged model is until the server has it."""
+    """The directory of the merged model until the server has it."""
     return record.path.with_suffix(".merged")

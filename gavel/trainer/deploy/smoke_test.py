@@ -79,7 +79,7 @@ class _Answer:
     """Their texts; empty where the host gives no log-probs."""
     logprobs: list[float]
     prompt_tokens: int | None
-    """As the host counts them."""
+    """The host's count of the prompt's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class SmokeTest:
     """For all of it."""
 
     async def __call__(self, deployment: Deployment, report: Report) -> str:
-        """What was found. Raises `DeployError` for a deployment that serves something else."""
+        """Returns the result in a sentence. Raises `DeployError` if the deployment serves something else."""
         report("smoke test: loading the policy here …")
         try:
             local = await asyncio.to_thread(LocalPolicy, self.description, dict(self._candidates()))
@@ -354,7 +354,7 @@ class LocalPolicy:
         return found
 
     def logprobs(self, candidate: str, prompt_ids: Sequence[int], reply_ids: Sequence[int]) -> list[float]:
-        """What `candidate` says of a reply's tokens after the prompt. `[T]`, nats"""
+        """`candidate`'s log-probs of a reply's tokens after the prompt. `[T]`, nats"""
         ids = torch.tensor([[*prompt_ids, *reply_ids]], device=self._model.device)
         with self._active(candidate):
             logits: Any = plain_logits(self._model, ids)
@@ -362,7 +362,7 @@ class LocalPolicy:
         return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
 
     def greedy_text(self, candidate: str, prompt_ids: Sequence[int], tokens: int) -> str:
-        """What `candidate` says greedily after the prompt, without special tokens."""
+        """`candidate`'s greedy continuation of the prompt, without special tokens."""
         ids = torch.tensor([list(prompt_ids)], device=self._model.device)
         with self._active(candidate):
             said = self._model.generate(

@@ -351,7 +351,7 @@ async def _put_parts(file: Path, parts: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def _hashed(file: Path) -> dict[str, Any]:
-    """What Together knows a file by: the MD5 of its one part, or that of its parts' MD5s with their number behind."""
+    """Together's content id of a file: the MD5 of its one part, or that of the parts' MD5s followed by their number."""
     with file.open("rb") as stream:
         md5s = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: stream.read(PART), b"")]
     joined = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()

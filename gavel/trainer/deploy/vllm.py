@@ -34,7 +34,7 @@ from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployErr
 KEY_VARIABLE = "VLLM_API_KEY"
 RANKS = range(1, 513)
 SERVER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What `--max-lora-rank` takes."""
+"""The values that `--max-lora-rank` accepts."""
 _LOAD_SECONDS = 300.0
 
 

@@ -27,7 +27,7 @@ _BASES = (
     "meta-llama/Llama-3.1-70B-Instruct",
 )
 _REGION = "coreweave-us"
-"""Where the artifact is kept; Inference reads those of its own."""
+"""The storage region of the artifact; Inference reads only from its own."""
 
 
 def open_host(place: str, *, base: str = "") -> "WandbHost":

@@ -109,7 +109,7 @@ class _Asked:
     """The attempt, which is cancelled with the request."""
 
     def attempt(self) -> SamplingRequest:
-        """What to ask a sampler for next."""
+        """Begins the next attempt and returns the request for it."""
         self.attempts, self.running = self.attempts + 1, None
         number, on_tokens = self.attempts, self.request.on_tokens
         if on_tokens is None:
@@ -155,7 +155,7 @@ class PooledEngine(Engine, Protocol):
 
     @property
     def address(self) -> str:
-        """Of its server."""
+        """The server's address."""
         ...
 
     def healthy(self) -> bool:
@@ -174,7 +174,7 @@ class _Member:
     engine: PooledEngine
     state: Literal["serving", "gone", "back"] = "serving"
     loaded: bool = False
-    """Of one that is back: whether it has the live adapter."""
+    """True if a sampler that reconnected has the live adapter."""
 
 
 class EnginePool(Engine):
@@ -200,12 +200,12 @@ class EnginePool(Engine):
 
     @property
     def serving(self) -> list[PooledEngine]:
-        """Those that take requests."""
+        """The samplers that take requests."""
         return [member.engine for member in self._members if member.state == "serving"]
 
     @property
     def returned(self) -> list[PooledEngine]:
-        """Those that came back and have the live adapter: to be proven, and then admitted or refused."""
+        """The samplers that reconnected and have the live adapter: to be proven, then admitted or refused."""
         return [member.engine for member in self._members if member.state == "back" and member.loaded]
 
     def admit(self, engine: PooledEngine) -> None:
@@ -332,7 +332,8 @@ class EnginePool(Engine):
         return self._members[self._schedule.place(asked.prompt_ids, live, holders)]
 
     def _ended(self, pooled: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]") -> None:
-        """What comes after an attempt; called in a thread of `engine`, which the member had then."""
+        """Completes the request, retries it elsewhere, or fails it; called in a thread of `engine`, the member's engine
+        at the attempt's start."""
         with self._lock:
             self._schedule.done(member.number)
         if attempt.cancelled():

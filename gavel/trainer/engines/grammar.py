@@ -118,7 +118,7 @@ def _reason(told: str) -> str:
 
 
 def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Constraint | None":
-    """Of a request; None where it may say anything. Raises `GrammarError`."""
+    """The constraint of a request; None if its reply is free. Raises `GrammarError`."""
     if request.grammar is None:
         return None
     if grammars is None:
@@ -127,7 +127,7 @@ def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Const
 
 
 class Constraint:
-    """What one reply may say."""
+    """The grammar state of one reply."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Constraint:
         return self._opened > 0 and (not self._may_be_json or self._opened == len(self._opening))
 
     def take(self, token: int) -> bool:
-        """Whether the reply may go on with this token, which it then does."""
+        """Advances by `token`. Returns False if the grammar forbids it."""
         if self.free:
             return True
         if self._thinks and self._thought is not None:

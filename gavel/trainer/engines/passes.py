@@ -134,7 +134,7 @@ class EvenShapes:
 
     @classmethod
     def measured(cls) -> "EvenShapes":
-        """Those of this machine, by attention over random numbers."""
+        """Measures the shapes on this machine, by attention over random numbers."""
         generator = torch.Generator().manual_seed(0)
         query, keys, values = (torch.randn(1, 1, n, 64, generator=generator) for n in (16, _KEYS, _KEYS))
 
@@ -349,7 +349,7 @@ class AdapterCache:
         base = CachedAdapter(0, next(self._numbers), plain)
         self._base = CachedAdapter(BASE, next(self._numbers), plain)
         self.published = [base]
-        """Those that requests can name, the live one last; the list is replaced, never modified."""
+        """The adapter versions that requests can name, the live one last; the list is replaced, never modified."""
         self._retired: list[CachedAdapter] = []
         self._active: CachedAdapter | None = base
 

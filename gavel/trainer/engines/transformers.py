@@ -73,7 +73,8 @@ def sample_tokens(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.
 
 
 def _passed(weights: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the cumulative `weights` `[rows, n]` pass `shares` of their sum, and how far into it. `[rows]`"""
+    """The index at which the cumulative `weights` `[rows, n]` pass `shares` of their sum, and the fraction within it.
+    `[rows]`"""
     upto = weights.double().cumsum(-1)
     wanted = shares[:, None] * upto[:, -1:] * _BELOW
     at = torch.searchsorted(upto, wanted, right=True).clamp(max=weights.shape[1] - 1)  # for sums that are NaN
@@ -94,9 +95,9 @@ class Draw:
     token: int
     logprob: float
     likeliest: list[tuple[int, float]] | None = None
-    """Of the distribution that it was drawn from; None where nobody asks."""
+    """The most likely tokens of its distribution with their log-probs; None if not requested."""
     again: bool = False
-    """Whether the policy drew one that the grammar forbids."""
+    """True if the policy first drew a token that the grammar forbids."""
 
 
 def draw_tokens(logits: torch.Tensor, rows: Sequence["RunningReply"]) -> list[Draw | GrammarError]:
@@ -164,7 +165,7 @@ class RunningReply:
     request: SamplingRequest
     future: "Future[Sampled]"
     ids: np.ndarray
-    """Of the prompt."""
+    """The prompt's token ids."""
     adapter: CachedAdapter
     constraint: Constraint | None
     slot: int = -1

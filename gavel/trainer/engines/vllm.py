@@ -115,7 +115,7 @@ def error_message(response: httpx.Response) -> str:
 
 
 def failed_future(error: EngineError) -> "Future[Any]":
-    """What a request gets that is not even sent."""
+    """A future that has failed with `error`, for a request that is not sent."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
@@ -251,7 +251,7 @@ class VllmEngine(Engine):
 
     @property
     def address(self) -> str:
-        """Of the server."""
+        """The server's address."""
         return self._url
 
     def healthy(self) -> bool:

@@ -131,7 +131,7 @@ _LOOK_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server serves."""
+    """The base model and adapter limits of a server."""
 
     base_model: str
     """A directory or a hub id."""

@@ -29,7 +29,7 @@ class HeadError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class LogitForm:
-    """What a model makes of the product of hidden state and head: logits = cap * tanh(scale * product / cap)."""
+    """A model's map from hidden states to logits: logits = cap * tanh(scale * product / cap)."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -141,7 +141,8 @@ class _TiledLogprobs(torch.autograd.Function):
 
 
 class _Scored(NamedTuple):
-    """Of a tile of positions: `[R]`, `[R]`, and the gradients of both to the hidden states. `[R, H]`"""
+    """Log-probs and entropies of a tile of positions, `[R]` each, and their gradients to the hidden states, `[R,
+    H]`."""
 
     logprobs: torch.Tensor
     entropies: torch.Tensor

@@ -46,7 +46,7 @@ class AttentionError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """What the attention needs to know of a packed row. The parts are the same in all layers of one span."""
+    """The layout of a packed row, as the attention reads it. Layers of one span share their parts."""
 
     packed: Packed
     spans: Sequence[Span]

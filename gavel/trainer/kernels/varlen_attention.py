@@ -213,7 +213,7 @@ def _pytorch_flash_backward(
 def _cudnn(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `flash`, in one call for each long run."""
+    """cuDNN's counterpart of `flash`, one call per long run."""
     outputs, normalisers = [], []
     for rows, keys in level.long_runs:
         output, normaliser, *_ = _aten._scaled_dot_product_cudnn_attention(

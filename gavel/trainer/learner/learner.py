@@ -171,9 +171,9 @@ def check_optimizer(asked: OptimizerName, current: OptimizerName, *, begun: bool
 
 
 def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Exception:
-    """What to raise: `LearnerError` with a remedy when memory ran out in `micro_batch`, else the error itself.
+    """Returns a `LearnerError` with a remedy if memory ran out in `micro_batch`, else the error itself.
 
-    The memory that the pass held is free again: its frames, in the error's traceback, are dropped.
+    Drops the frames of the error's traceback, which frees the memory of the pass.
     """
     if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
         return error
@@ -288,7 +288,7 @@ class _Sample:
     estimate: ValueEstimates | None
     """From the value head, if the loss has one."""
     advantages: torch.Tensor
-    """Of its tokens. `[T]`"""
+    """Advantages of its tokens. `[T]`"""
     reference: torch.Tensor | None
     """Its tokens' log-probs under the reference, if they are known. `[T]`"""
     chosen: torch.Tensor | None
@@ -357,7 +357,7 @@ class Learner:
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to continue exactly."""
+        """The state that `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
         optimizer = {"optimizer": self.optimizer.state_dict(), "optimizer_name": self.optimizer_name}
         return optimizer | {"value_head": head, "steps": self.steps}

@@ -36,7 +36,7 @@ from gavel.trainer.config import (
 
 _MAX_LOG_RATIO = 20.0
 _ROUNDING = 1e-9
-"""So that 0.2 of 10 tokens are 2, whatever 0.2 is in binary."""
+"""Tolerance for counts: 0.2 of 10 tokens are 2, whatever 0.2 is in binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TokenScores:
     reference: torch.Tensor | None = None
     """Under the base model; adds beta times the KL divergence to the losses. `[T]`"""
     entropies: torch.Tensor | None = None
-    """Of the distributions of the tokens, with a gradient where there is an entropy bonus. `[T]`"""
+    """Entropies of the tokens' distributions, with gradient if there is an entropy bonus. `[T]`"""
     chosen: torch.Tensor | None = None
     """True for the tokens that the policy loss trains; None: all. `[T]`"""
 
@@ -165,7 +165,8 @@ def clipped(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the lower and where the upper bounds of `clipped_surrogate` remove the gradient. `[T]` each, bool"""
+    """Masks of the tokens whose gradient the lower and the upper bound of `clipped_surrogate` remove. `[T]` each,
+    bool"""
     low = (ratio < 1 - clip_low) & (advantages < 0)
     high = (ratio > 1 + clip_high) & (advantages > 0)
     if dual_clip is not None:
@@ -276,7 +277,7 @@ class ValueEstimates:
     """Values, returns and advantages of the trained tokens of one sequence. `[T]` each, without a gradient."""
 
     values: torch.Tensor
-    """As they were when the batch began."""
+    """The value estimates from before the batch's first update."""
     returns: torch.Tensor
     """Targets of the values: advantages before whitening, plus values."""
     advantages: torch.Tensor

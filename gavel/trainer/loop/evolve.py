@@ -49,7 +49,7 @@ _MAY_CHANGE = {"iterations", "concurrency", "stall_seconds"}
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What one iteration did. Iteration 0 explores nothing: it imitates the base data alone."""
+    """Result of one iteration. Iteration 0 explores nothing: it imitates the base data alone."""
 
     number: int
     first_step: int
@@ -327,6 +327,6 @@ def _task_id(group: TrajectoryGroup) -> str:
 
 
 def _was_scored(group: TrajectoryGroup) -> bool:
-    """Whether there is anything to choose from: identical attempts, too, are judged."""
+    """True if a best member can be chosen: identical attempts, too, are judged."""
     status = "" if group.judgement is None else group.judgement.status
     return status == "degenerate" or any(member.reward is not None for member in group)

@@ -1,4 +1,4 @@
-"""What a run is pinned to: a run goes on only as the experiment that it was begun as."""
+"""The fingerprint of a run's experiment: a run resumes only with the one that it was begun with."""
 
 import ast
 import inspect
@@ -22,7 +22,7 @@ from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.config import LoopConfig, TrainConfig
 
 MOST_TASKS = 10_000
-"""Of a split, that are named one by one."""
+"""Max tasks of a split that are listed one by one."""
 FIRST_DRAWN = 32
 _INSTALLED = {"site-packages", "dist-packages"}
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -55,7 +55,7 @@ def described_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, train
 
 
 def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
-    """What a run is pinned to of its scenarios and judge."""
+    """The fingerprint of a run's scenarios and judge."""
     experiment: dict[str, Any] = {
         "scenario": mixture.name,
         "scenarios": {scenario.name: described_scenario(scenario) for scenario in mixture},
@@ -93,12 +93,11 @@ def described_judge(judge: Judge) -> dict[str, Any]:
 
 
 def described_scenario(scenario: Scenario) -> dict[str, Any]:
-    """What an agent is asked and what it can do, by hashes where it is long: another one makes another experiment.
+    """The fingerprint of a scenario's tasks and tools, with hashes in place of long values.
 
-    What counts as success, and the functions of tools, are told apart by their source; so are the files of them, of the
-    world and of an own rollout, and what these files import from their folders. Installed packages, files of data and
-    servers are not. Names of tools, tasks and files end with @ and the hash of what they hold; of more than MOST_TASKS
-    there is one hash.
+    Functions (success, tools) are compared by source; so are their files, those of the world and of a custom rollout,
+    and the modules that these import from their folders. Installed packages, data files and servers are left out. Names
+    of tools, tasks and files end with @ and the hash of their content; more than MOST_TASKS tasks share one hash.
     """
     return described_world(scenario) | {
         "code": code_of(scenario),

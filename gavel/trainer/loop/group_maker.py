@@ -140,7 +140,7 @@ def _no_prior() -> NoisePrior | None:
 
 @dataclass(frozen=True, slots=True)
 class GroupMaker:
-    """What all groups of a run are made with."""
+    """Makes the groups of a run: samples the members and has them judged."""
 
     model: ChatModel
     judges: Mapping[str, Judge]
@@ -153,9 +153,9 @@ class GroupMaker:
     rolling: BusyTime = field(default_factory=BusyTime)
     judging: BusyTime = field(default_factory=BusyTime)
     several: bool = False
-    """Whether the run has several scenarios, whose figures are told apart."""
+    """True if the run has several scenarios, whose metrics are logged separately."""
     fields: Mapping[str, Any] = field(default_factory=lambda: COMPACT)
-    """Of each request to the model."""
+    """Extra fields of each request to the model."""
 
     async def make(
         self,

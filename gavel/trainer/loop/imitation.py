@@ -39,9 +39,9 @@ class BestMembers:
     """Among their group's best, but not above the threshold."""
     not_best: int = 0
     groups: int = 0
-    """Of which at least one member was chosen."""
+    """Groups of which at least one member was chosen."""
     alike: int = 0
-    """Of these, the groups without a best member: all scores are the same, and only the first members were chosen."""
+    """Those of `groups` without a best member: all scores are equal, and only the first members were chosen."""
 
 
 def best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float | None = None) -> BestMembers:

@@ -97,7 +97,7 @@ class LikelihoodJudge:
 
     @torch.inference_mode()
     def _score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
-        """What all conversations begin with is computed once, the rest in batches of similar length."""
+        """Computes the common prefix of all conversations once, the rest in batches of similar length."""
         if not pairs:
             return []
         shared = _common([start[:-1] for start, _ in pairs])
@@ -124,7 +124,7 @@ class LikelihoodJudge:
 
 
 def _common(rows: Sequence[list[int]]) -> int:
-    """How many ids all rows begin with."""
+    """The length of the common prefix of all rows."""
     columns = zip(*rows, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda column: len({*column}) == 1, columns))
 

@@ -34,7 +34,7 @@ def is_too_old(version: int | None, step: int, max_staleness: int) -> bool:
 
 
 def steps_ahead(step: int, steps: int, max_staleness: int) -> int:
-    """How many of a run's `steps` may have groups in the making at `step`, counted from the first step of all."""
+    """The number of steps, counted from the run's first, whose groups may be started at `step`."""
     return min(step + max_staleness + 1, steps)
 
 
@@ -55,7 +55,7 @@ def _oldest(trajectory: Trajectory) -> int | None:
 
 
 Made = TypeVar("Made")
-"""What is made for a position of the plan: a group, or all groups of one task."""
+"""The product of a position of the plan: a group, or all groups of one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class StepBatch(Generic[Made]):
 
 @dataclass(frozen=True, slots=True)
 class GroupSlot:
-    """What the coroutine that makes a group is given."""
+    """The argument of the coroutine that makes a group."""
 
     position: int
     """In the plan; it alone decides the group's task and seeds."""

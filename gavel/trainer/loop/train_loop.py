@@ -88,7 +88,8 @@ class Checks:
     golden: Sequence[GoldenGroup]
 
     async def metrics(self, step: int, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """What is found after `step` training steps, whose next one trains `groups`. Costs are in `checks/…`."""
+        """The metrics of the checks after `step` training steps, with `groups` to be trained next. Costs are in
+        `checks/…`."""
         found: dict[str, float] = {}
         asked: list[TrajectoryGroup] = []
         try:
@@ -133,8 +134,8 @@ def checks_of(judge: Judge, second: Judge | None, config: JudgeChecks, model: Tr
 async def second_opinion(
     second: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> dict[str, float]:
-    """How another judge scores the first `most` scored groups: its mean score, the first judge's mean of the same
-    members, and the mean Kendall tau-b within groups. What it judged is appended to `asked`."""
+    """Metrics of another judge on the first `most` scored groups: its mean score, the first judge's mean over the same
+    members, and the mean Kendall tau-b within groups. The groups it judged are appended to `asked`."""
     pairs = await _scored_again(second, groups, most, asked)
     both = [pair for of_group in pairs for pair in of_group]
     if not both:
@@ -150,7 +151,7 @@ async def second_opinion(
 async def anchor_drift(
     judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> dict[str, float]:
-    """How far the scores of the first `most` scored groups moved since they were stored: mean, and mean of the size."""
+    """Drift of the scores of the first `most` scored groups since they were stored: mean and mean absolute value."""
     changes = [now - before for of_group in await _scored_again(judge, groups, most, asked) for before, now in of_group]
     if not changes:
         return {}
@@ -192,7 +193,7 @@ def _costs(asked: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did and how long its parts took, in seconds; parts overlap, so their sum may exceed `whole`."""
+    """Result of one step, and the seconds of its parts; parts overlap, so their sum may exceed `whole`."""
 
     result: TrainResult
     groups: list[TrajectoryGroup]
@@ -332,7 +333,7 @@ class _Loop:
                 await self.model.delete_checkpoints(self._best_by(), config.keep_checkpoints, config.keep_best)
 
     def _best_by(self) -> list[str]:
-        """What makes a checkpoint the best: for all scenarios, and for each of several."""
+        """The metrics by which the best checkpoints are chosen: over all scenarios, and for each of several."""
         chosen = self.config.keep_best_by
         if chosen != LoopConfig.model_fields["keep_best_by"].default:
             return [chosen]

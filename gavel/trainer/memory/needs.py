@@ -58,12 +58,13 @@ def as_on(device: str) -> Iterator[TensorBytes]:
 
 
 def recomputing() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[Any]]:
-    """What `torch.utils.checkpoint` enters for a layer, and for computing it again, where `as_on` does not reach."""
+    """Context managers of `torch.utils.checkpoint` for a layer and for its recomputation, which `as_on` does not
+    reach."""
     return contextlib.nullcontext(), _FusedAttention()
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Of meta tensors PyTorch computes attention with all its scores; devices have a kernel that does not keep them."""
+    """Attention of meta tensors without scores: PyTorch would allocate all of them, a device's kernel keeps none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -95,7 +96,7 @@ _SMALL = 4
 
 
 class PlannedPolicy(Policy):
-    """What the learner uses of a policy; it has neither weights nor a tokenizer."""
+    """A policy without weights and tokenizer, with the interface that the learner uses."""
 
     def __init__(self, config: Any, lora: LoraSettings, dtype: torch.dtype, *, quantized: bool = False) -> None:
         """`quantized`: the layers are PEFT's, as over 4-bit weights. Raises `BaseModelError` for no language model."""
@@ -110,7 +111,7 @@ class PlannedPolicy(Policy):
             self.quantized_bytes: int = self.base_bytes - sum(
                 layer.weight.nbytes - _nf4_bytes(layer) for layer in layers
             )
-            """Of the base in 4 bits."""
+            """Bytes of the base in 4 bits."""
             self.largest_dequantized = max((layer.weight.nbytes for layer in layers), default=0) if quantized else 0
             """Bytes of the weights that a quantized layer makes of its own for one product."""
             self.layer_bytes = [
@@ -141,7 +142,7 @@ class PlannedPolicy(Policy):
 
 
 def _linear_layers(model: Any) -> list[torch.nn.Linear]:
-    """Those that bitsandbytes quantizes: all but the head and what shares its weights with others."""
+    """The layers that bitsandbytes quantizes: all but the head and those that share its weights."""
     kept = get_keys_to_not_convert(model)
     return [
         module
@@ -199,7 +200,8 @@ _COUNTED = 4096, 8192
 
 
 def learner_bytes(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
-    """Of a step on `device` (`cpu`, `cuda`), beside base and adapter: gradients and optimizer state are in `fixed`."""
+    """Bytes of a step on `device` (`cpu`, `cuda`), without base and adapter; gradients and optimizer state are in
+    `fixed`."""
     small, large = step_peaks(policy, _COUNTED, device=device, checkpointing=checkpointing)
     return PassBytes.through((_COUNTED[0], small), (_COUNTED[1], large))
 
@@ -240,7 +242,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """What samples the rollouts."""
+    """Memory of the rollout engine."""
 
     name: str
     held: int
@@ -255,7 +257,7 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Of one run. In bytes unless a name says otherwise."""
+    """Memory needs of one run, in bytes unless a name says otherwise."""
 
     base: int
     adapter: int
@@ -263,7 +265,7 @@ class Needs:
     """Tokens of a conversation."""
     sampler: Sampler
     checkpointing: bool
-    """What the run would use."""
+    """True if the run would use gradient checkpointing."""
     left: int
     """For the learner's passes."""
     micro_batch_tokens: int
@@ -272,11 +274,11 @@ class Needs:
     needed: int
     """Everything at once."""
     missing: int
-    """What the device lacks; 0: it fits."""
+    """Bytes that the device lacks; 0 if the run fits."""
 
 
 class MemoryNeeds:
-    """What runs of one base model need on one device."""
+    """Computes the memory needs of runs of one base model on one device."""
 
     def __init__(self, base_model: str, device: Device) -> None:
         """Raises `BaseModelError` for a model whose config cannot be read or that cannot be trained."""
@@ -381,7 +383,7 @@ class MemoryNeeds:
 
 
 class _Plain:
-    """What `slot_bytes` asks of a model."""
+    """The part of a policy that `slot_bytes` reads."""
 
     def __init__(self, policy: PlannedPolicy) -> None:
         self.device = torch.device("meta")

@@ -38,7 +38,7 @@ from gavel.trainer.kernels.attention_kernels import layer_spans
 
 
 def misnamed(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
-    """What is wrong with the name and what to do; None where nothing is known to be. `known`: the built-in models."""
+    """The problem with the name and its remedy; None if there is no known problem. `known`: the built-in models."""
     path = Path(source)
     if path.is_file():
         if path.suffix == ".gguf":
@@ -127,7 +127,7 @@ def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
 
 
 def published_quantization(config: Any) -> str | None:
-    """How the weights of a base model are quantized in its own files: gptq, fp8, …; None where they are not."""
+    """The quantization of a base model's own files: gptq, fp8, …; None if they are not quantized."""
     given = getattr(config, "quantization_config", None)
     if given is None:
         return None
@@ -198,7 +198,7 @@ def auto_class(config: Any) -> Any:
 
 
 def model_class(config: Any) -> tuple[Any, Any]:
-    """What `auto_class` loads: the model's own class, and its config. Raises `BaseModelError`."""
+    """The model class that `auto_class` loads, and its config. Raises `BaseModelError`."""
     kind = auto_class(config)._model_mapping[type(config)]
     inner = getattr(config, "sub_configs", {}).get("text_config")
     return kind, config.get_text_config() if kind.config_class is inner else config
@@ -220,7 +220,7 @@ def text_decoder(model: Any) -> Any:
 
 
 def plain_logits(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
-    """Those of the model's own forward pass, in its precision. `[B, T]` to `[B, T, V]`
+    """Logits of the model's own forward pass, in its precision. `[B, T]` to `[B, T, V]`
 
     Llama 4 has a language model with its head inside one that reads images: transformers 5.24 fails in the outer pass.
     """

@@ -137,7 +137,7 @@ def _has_tokenizer(checkpoint: Path | None) -> bool:
 
 
 def _copy_processor(source: str, directory: Path) -> None:
-    """What reads images or sound for the base model, if it has such."""
+    """Copies the base model's processor of images or sound, if it has one."""
     for name in _PROCESSOR_FILES:
         try:
             file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, local_files_only=True)

@@ -157,15 +157,15 @@ def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
 
 
 def _not_of_experts(names: set[str], model: Any) -> set[str]:
-    """Those that PEFT does not take for the parameters of fused experts."""
+    """The names that PEFT does not take for parameters of fused experts."""
     asked = LoraConfig(target_modules=list(names))
     convert_peft_config_for_transformers(asked, model, None)
     return set(asked.target_modules or ())
 
 
 def _that_load_again(names: Iterable[str], model: Any) -> set[str]:
-    """Those whose adapter has the same name when PEFT reads it from a file: transformers' names of checkpoints, which
-    PEFT goes by, fit other modules too."""
+    """The names whose adapter keeps its name when PEFT reads it from a file; PEFT renames by transformers' checkpoint
+    names, which may match other modules too."""
     halves = {name: f"base_model.model.{name}.lora_A.weight" for name in names}
     weights = {half: torch.empty(0) for half in halves.values()}
     read = convert_peft_adapter_state_dict_for_transformers(model, LoraConfig(target_modules=list(names)), weights)
@@ -194,7 +194,7 @@ def _leaf(name: str) -> str:
 
 
 def storage_bytes(model: torch.nn.Module) -> int:
-    """Of parameters and buffers; tied ones once."""
+    """Bytes of parameters and buffers; tied ones count once."""
     tensors = [*model.parameters(), *model.buffers()]
     return sum({id(each): each.nbytes for each in tensors}.values())
 
@@ -272,7 +272,7 @@ logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
 _UNREADABLE = (AttributeError, KeyError, OSError, ValueError)
-"""What transformers raises for the files of a model."""
+"""The errors that transformers raises for unreadable model files."""
 _NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *SCENARIOS))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
@@ -284,7 +284,7 @@ class Policy:
     """Base model + LoRA (PEFT, or Unsloth) on one device."""
 
     keeps_attention = False
-    """Whether a pass with gradient checkpointing keeps what attention gave, which costs most to compute again."""
+    """True if gradient checkpointing keeps attention outputs, the most expensive to recompute."""
 
     def __init__(
         self,
@@ -357,7 +357,7 @@ class Policy:
         self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
         self.model.eval()
         self.spans: Sequence[Span] | None = None
-        """How far back its layers attend, if its attention can compute a shared prefix once."""
+        """The attention span of each layer; None if its attention cannot compute a shared prefix once."""
         if settings.loader == "peft" and alone is None:
             try:
                 self.spans = attend_packed(self.decoder())
@@ -408,7 +408,7 @@ class Policy:
 
     @property
     def lora_scale(self) -> float:
-        """Of the adapter, the same in every layer."""
+        """The adapter's LoRA scale, the same in every layer."""
         return next(m.scaling["default"] for m in self.model.modules() if isinstance(m, LoraLayer))
 
     @contextlib.contextmanager

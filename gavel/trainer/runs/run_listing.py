@@ -105,9 +105,10 @@ def is_running(directory: Path) -> bool:
 
 
 def wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int | None:
-    """What run.toml of `gavel train`, experiment.json of `gavel sft` or summary.json of a finished demo says.
+    """The planned steps by run.toml of `gavel train`, experiment.json of `gavel sft` or summary.json of a finished
+    demo.
 
-    Of `gavel evolve`: where its last round ends, as its metrics `rows` say once that round has begun.
+    For `gavel evolve`: the end of its last round, known from its metrics `rows` once that round has begun.
     """
     settings, rounds = _settings(directory), None
     with contextlib.suppress(KeyError, TypeError):

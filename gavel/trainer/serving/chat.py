@@ -490,7 +490,7 @@ class ChatCompletions:
         return len(self._open(body).prompt.token_ids)
 
     def _version(self, name: str) -> int | None:
-        """Of the adapter that a request names; None: the live one."""
+        """The version of the adapter that a request names; None: the live one."""
         if name not in self.names:
             raise UnknownModel(name, self.names)
         if name in self._base:
@@ -515,7 +515,7 @@ class ChatCompletions:
 
 
 def _characters(content: Any) -> int:
-    """Of a text or of text parts; spaces, which templates may cut, are none."""
+    """Non-space characters of a text or of text parts; templates may strip spaces."""
     if isinstance(content, list):
         return sum(_characters(part.get("text")) for part in cast("list[dict[str, Any]]", content))
     return len("".join(content.split())) if isinstance(content, str) else 0

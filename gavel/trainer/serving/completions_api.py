@@ -23,7 +23,7 @@ from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
 
 _DEFAULT_MAX_TOKENS = 16
-"""As in OpenAI's API, and in vLLM."""
+"""The default of OpenAI's API and of vLLM."""
 _HARMLESS = {"echo": (None, False), "suffix": (None, ""), "best_of": (None, 1)}
 _OF_GENERATE = {"prompt", "logprobs", "stream", "model", "prompt_logprobs"}
 _OWN = {"prompt", "stream", "stream_options", *_HARMLESS}
@@ -70,7 +70,7 @@ class CompletionsApi:
         }
 
     def _prompts(self, given: Any) -> list[list[int]]:
-        """Of a text, or of a list of texts."""
+        """Prompt token ids of a text, or of a list of texts."""
         texts: list[Any] = given if isinstance(given, list) else [given]
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise BadRequest("prompt is empty, or no text", "Give a text or a list of texts; token ids are not taken.")

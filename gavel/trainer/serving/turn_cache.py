@@ -27,11 +27,11 @@ _INERT = {"refusal", "audio", "annotations", "function_call", "parsed", "token_i
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Of a conversation: the key is what all harmless rewrites have in common, the rest is what tells them apart."""
+    """Compares conversations: harmless rewrites share the `key`; the other fields tell them apart."""
 
     key: bytes
     call_ids: tuple[str | None, ...]
-    """Of its tool calls, in order."""
+    """Ids of its tool calls, in order."""
     reasonings: tuple[bytes, ...]
     """A digest of each assistant turn's reasoning; empty where it has none."""
 
@@ -57,7 +57,7 @@ class Meaning:
 
 
 def meaning(messages: Sequence[Message]) -> Meaning:
-    """Of messages as `plain_message` gives them."""
+    """The `Meaning` of messages from `plain_message`."""
     said: list[Any] = []
     call_ids: list[str | None] = []
     reasonings: list[bytes] = []
@@ -151,7 +151,7 @@ class ChatFormat:
 
     renderer: Renderer
     arguments: str = ""
-    """What tells it from others; empty for the model's own."""
+    """Key of the arguments; empty for the model's own renderer."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -163,9 +163,9 @@ class _Turn:
     """A sampled turn."""
 
     meaning: Meaning
-    """Of the conversation up to it."""
+    """Meaning of the conversation up to and including the turn."""
     ids: dict[bytes, tuple[list[int], list[int]]] = field(default_factory=dict[bytes, tuple[list[int], list[int]]])
-    """Of prompt and turn, by the tools and arguments of the template."""
+    """Token ids of (prompt, turn) by key of tools and template arguments."""
 
 
 class TurnCache:

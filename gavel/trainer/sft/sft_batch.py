@@ -141,7 +141,7 @@ class _TurnTokens:
             ) from error
 
     def _continuation(self, opening: Sequence[int], turn: Sequence[int]) -> list[int] | None:
-        """What follows `opening` in `turn`; a token of `turn` that reaches over the cut is spelt anew."""
+        """The tokens of `turn` after `opening`; a token that spans the cut is re-encoded."""
         pairs = zip(opening, turn, strict=False)
         cut = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(opening), len(turn)))
         left = self._tokenizer.decode(opening[cut:])
@@ -173,7 +173,7 @@ def _checked(number: int, message: Message) -> Message:
 
 
 def _after_messages(rendered: RenderedTokens) -> int:
-    """Where the generation prompt begins."""
+    """The index at which the generation prompt begins."""
     indices = rendered.message_indices
     return max((at for at, index in enumerate(indices) if index >= 0), default=-1) + 1
 

@@ -44,11 +44,11 @@ from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_exp
 from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2
-"""Of a file that arrives altered, or of which another version was begun."""
+"""Max downloads of a file whose hash does not match."""
 
 
 def check_target(target: Path, files: Mapping[str, str] | None = None) -> bool:
-    """Whether it is there already, with these files. Raises `ExportError` when something else is."""
+    """True if `target` exists and, if given, has these files. Raises `ExportError` if something else is there."""
     if not target.exists() and not target.is_symlink():
         return False
     if files is None:

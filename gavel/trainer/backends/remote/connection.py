@@ -102,7 +102,8 @@ class Attempts:
             )
 
     def __call__(self, request: Callable[[], T]) -> T:
-        """What `request` gives; then patience begins anew. Raises `RemoteBackendError`, and what `request` raises."""
+        """Returns the result of `request`, retried while errors are transient; success resets the patience. Raises
+        `RemoteBackendError`, and what `request` raises."""
         retrying = Retrying(
             retry=retry_if_exception(_passes),
             wait=wait_random_exponential(multiplier=0.1, max=5.0),
@@ -341,7 +342,7 @@ def _fault(answer: httpx.Response) -> Fault | None:
 
 
 def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
-    """As the server reads them, so that both hash the same; what is no finite number becomes null, as in metrics.
+    """The arguments as the server parses them, so that both hash the same; a number that is not finite becomes null.
 
     Raises `RemoteBackendError` for what JSON cannot hold.
     """

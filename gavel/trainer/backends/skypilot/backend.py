@@ -140,7 +140,7 @@ class Launch:
         return self._record if state == "up" else None
 
     async def offer(self) -> Offer:
-        """What it will be and cost, which is told."""
+        """The machines and price that the cluster would have."""
         package = await asyncio.to_thread(own_package, state_directory() / "wheels")
         self._task = ClusterTask(self._settings, package)
         offer = await self.host.offer(self._task)
@@ -166,7 +166,7 @@ class Launch:
 
 
 def price_sentence(offer: Offer, settings: ClusterSettings) -> str:
-    """What the cluster costs, and when that ends."""
+    """A sentence that states the cluster's price and when the cost ends."""
     price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
     after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
     return f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes"

@@ -141,7 +141,7 @@ class ClusterSettings(BaseModel):
         return self.idle_minutes_to_autostop - self.last_minutes
 
     def machines(self) -> dict[str, object]:
-        """What cannot be changed while the cluster runs."""
+        """The settings that are fixed while the cluster runs."""
         return self.model_dump(include={"accelerators", "infra", "image", "num_nodes", "use_spot"})
 
 
@@ -171,7 +171,7 @@ class ClusterRecord(BaseModel):
     key: SecretStr
     port: int
     machines: dict[str, Any] = Field(default_factory=dict)
-    """What was asked for, as `ClusterSettings.machines` gives it."""
+    """The requested machines, as `ClusterSettings.machines` gives them."""
     job: int | None = None
     """Number of the server's job there; None while the cluster is started."""
     process: int | None = None
@@ -224,7 +224,7 @@ _BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", "gavel")
 
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
-    """What pip installs, from an index, a repository or a wheel."""
+    """A package for pip: from an index, a repository or a wheel."""
 
     identity: str
     """Different for other code."""

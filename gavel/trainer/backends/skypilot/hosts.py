@@ -46,7 +46,7 @@ JobState = Literal["waiting", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a cluster will be, and cost."""
+    """Machines and price of a cluster that is not started yet."""
 
     lines: tuple[str, ...] = ()
     """For people."""
@@ -79,7 +79,7 @@ class ClusterHost(Protocol):
         ...
 
     async def offer(self, task: ClusterTask) -> Offer:
-        """What the task's machines would be and cost; nothing is started."""
+        """The machines and price for the task; starts nothing."""
         ...
 
     async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
@@ -176,7 +176,8 @@ def free_port() -> int:
 
 
 async def in_background(call: Callable[[], T], seconds: float) -> T:
-    """What `call` gives. Raises `TimeoutError`; the call itself then goes on in its daemon thread, unheard."""
+    """Returns the result of `call`, which runs in a daemon thread. Raises `TimeoutError`; the call is not stopped then,
+    but its result is dropped."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -237,7 +238,7 @@ class LineWriter(io.TextIOBase):
 
 
 _ASK_SECONDS = 300.0
-"""Of a question; the first one starts SkyPilot's API server."""
+"""Timeout of a request; the first one starts SkyPilot's API server."""
 _LAUNCH_SECONDS = 3600.0
 _DOWN_SECONDS = 1200.0
 _STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "AUTOSTOPPING": "stopping"}
