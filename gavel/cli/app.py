@@ -155,7 +155,7 @@ _OF_A_SCENARIO = ("check", "train", "evaluate", "compare", "evolve", "config", "
 """Commands whose first argument is a scenario, which its own file leaves out."""
 
 _is_running = False
-"""Whether this process runs a command."""
+"""True while this process runs a command."""
 
 
 def run(scenario: "Scenario") -> None:

@@ -123,14 +123,14 @@ def serve_atropos(
 
 
 _LINGER_SECONDS = 3.0
-"""That the server still answers after the last step, so that environments hear that it is done."""
+"""Seconds that the server stays up after the last step, so that environments learn that it is done."""
 _CHECKPOINTS = 3
 FILE = "queue.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
-    """Where the API listens, and its bounds."""
+    """The address and limits of the API."""
 
     host: str
     port: int
@@ -231,7 +231,7 @@ async def serve_learner(
 
 
 def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None) -> dict[str, object]:
-    """What a run goes on as; another setting of these is another run."""
+    """The fingerprint of the run: another value of one of these settings makes another run."""
     training = config.train.model_dump(
         mode="json",
         exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"},

@@ -66,7 +66,7 @@ async def run_at(url: str, named: str) -> AsyncGenerator[tuple["RemoteBackend", 
 
 @contextlib.contextmanager
 def of_this_machine(named: str) -> Generator[None]:
-    """What is told of a run that is not here says how one of a backend is named."""
+    """Adds a --backend-url hint to the error for a run that is not here."""
     try:
         yield
     except NamedRunError as error:

@@ -212,7 +212,7 @@ def _runs(
 
 
 def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
-    """As they were typed, or, where a path was, by as much of its end as tells the runs apart."""
+    """The runs' names as typed, or, for paths, the shortest ends that tell them apart."""
     if all(len(Path(each).parts) <= 2 for each in typed):
         return list(typed)
     ends = (
@@ -445,7 +445,7 @@ def _scores(group: TrajectoryGroup) -> list[float | None]:
 
 
 def _pairs(scores: Sequence[float | None], values: Sequence[float | None]) -> list[tuple[float, float]]:
-    """Of the members that have both."""
+    """The pairs of the members that have both values."""
     both = zip(scores, values, strict=True)
     return [(score, float(value)) for score, value in both if score is not None and value is not None]
 

@@ -1,4 +1,4 @@
-"""What `gavel compare` and `gavel.compare` do: plan the cells, run them, rank attempts, and write the report.
+"""Implements `gavel compare` and `gavel.compare`: plan the cells, run them, rank attempts, and write the report.
 
     comparison = await gavel.compare("returns_desk", rewards=["judge", "hand"], seeds=3, steps=20)
     comparison.paired["judge - hand"].verdict
@@ -379,7 +379,7 @@ def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path, blind: 
 
 
 def folder_of(scenario: Scenario, root: Path) -> Path:
-    """Where the comparison's report is written, beside its runs."""
+    """The directory of the comparison's report, beside its runs."""
     return run_path(root, scenario.name, "x").parent
 
 
@@ -429,7 +429,7 @@ def _different_steps(cells: Sequence[CellFigures]) -> str:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -512,7 +512,7 @@ def attempts_by_seed(cells: Sequence[CellFigures], *, same_start: bool) -> dict[
 
 
 def _comparable(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """Those with attempts of at least two contenders."""
+    """The groups with attempts of at least two contenders."""
     return [group for group in groups if len({str(member.metadata.get("model")) for member in group}) > 1]
 
 

@@ -1,4 +1,4 @@
-"""What `gavel demo` does: a judge's scores train a small agent, and a report shows what changed.
+"""Implements `gavel demo`: a judge's scores train a small agent, and a report shows what changed.
 
 Only the size is small: a transformer with LoRA, exact tokens, files on disk. Which model learns which job is told by
 the `DemoJob`. With --real the report also shows replies before and after training, and how likely the frozen base finds
@@ -115,7 +115,7 @@ class TextComparison:
     summary: dict[str, Any]
     """For summary.json."""
     source: str
-    """Where the base's weights came from."""
+    """The source of the base's weights."""
 
 
 def compare_texts(base: FrozenBase, directory: Path, outcome: Outcome) -> TextComparison:

@@ -129,7 +129,8 @@ async def _prepare(
     *,
     dry_run: bool = False,
 ) -> tuple[list[_Prepared], dict[str, GavelError]]:
-    """What can be evaluated, and why the others cannot. Raises `GavelError` for what no scenario can be evaluated with.
+    """The scenarios that can be evaluated, and the errors of the others. Raises `GavelError` for an error that affects
+    all of them.
 
     A `dry_run` asks no server and needs no key of a judge.
     """
@@ -302,7 +303,7 @@ def print_model_table(console: Console, table: ModelTable) -> None:
 
 
 def _outcome(table: ModelTable) -> str:
-    """What came of it in a sentence, by success, or by the judge where success is not known."""
+    """A sentence that states the result by success, or by the judge where success is not known."""
     known = any(row.success.tasks for row in table.rows)
     by = "success" if known else "the judge's score"
     figures = {row.name: row.success if known else row.score for row in table.rows}

@@ -168,7 +168,7 @@ async def evaluate_many(
 
 
 def folder_of_all(scenarios: Sequence[str]) -> Path:
-    """Where the common report of several scenarios is."""
+    """The directory of the common report of several scenarios."""
     name = "+".join(scenarios)
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -176,7 +176,7 @@ def folder_of_all(scenarios: Sequence[str]) -> Path:
 
 
 def folder_of(scenario: Scenario) -> Path:
-    """Where its evaluations are kept."""
+    """The directory of the scenario's evaluations."""
     return run_path(runs_root() / "evaluations", scenario.name, "x").parent
 
 
@@ -242,7 +242,8 @@ def missing_work(
     *,
     fresh: bool = False,
 ) -> tuple[dict[str, int], int]:
-    """How many episodes of each model `evaluate_models` would sample, and groups it would judge; changes nothing."""
+    """The number of episodes of each model that `evaluate_models` would sample, and of groups it would judge; changes
+    nothing."""
     names = _checked_names(models, tasks, samples)
     folder = folder_of(scenario)
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
@@ -300,7 +301,7 @@ async def _episodes(
 
     with display.waiting(model.name, len(missing), "episodes", status) as advance:
         failed = await sample_missing(model, missing, file, config.loop, done)
-    # As they are read later, so that a later evaluation finds their judgements.
+    # Read back from the file, so that a later evaluation finds their judgements.
     return _kept(file, tasks, samples), failed
 
 
@@ -338,7 +339,7 @@ def _alone_in(folder: Path) -> Generator[None]:
 _BASE = "base:"
 _FIGURES_OF_ANOTHER_JOB = "its figures say nothing of a model that can do the job"
 _RETRIES = 4
-"""Of a request whose server is busy."""
+"""Max retries of a request whose server is busy."""
 
 
 def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budget) -> SampledModel:
@@ -466,7 +467,7 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
 
 
 def _renderer(run: Path) -> str | None:
-    """As the run's own settings name it."""
+    """The renderer named by the run's own settings."""
     try:
         table: Any = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))
         return table["model"]["renderer"]

@@ -51,11 +51,11 @@ class Flag:
     """An option that sets one field."""
 
     path: str
-    """Of the field: `judge.orders`."""
+    """The field's path: `judge.orders`."""
     name: str
-    """Of the option: `--orders`."""
+    """The option's name: `--orders`."""
     default: object = None
-    """What the help shows as default, where the field's own is not used."""
+    """The default shown by the help, if it differs from the field's own."""
 
     by_key: bool = False
     """For a table: whether each key=value sets one key and leaves the others; else the option is the whole table."""
@@ -113,7 +113,7 @@ def typed_options(context: typer.Context) -> list[str]:
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
-    """What `--set train.loss.kind=gspo` sets; a value is read as TOML or JSON where it is that, else as a text.
+    """The values by path of `--set train.loss.kind=gspo`; a value is parsed as TOML or JSON, else taken as text.
 
     Raises `OptionError` for a key that is given twice.
     """
@@ -167,7 +167,7 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
 
 
 def _group(model: type[BaseModel], path: str) -> str | None:
-    """Where the help lists the option."""
+    """The help's panel for the option."""
     table = path.rpartition(".")[0]
     while table and table not in _GROUPS:
         table = table.rpartition(".")[0]
@@ -211,7 +211,7 @@ def _field(model: type[BaseModel], path: str) -> tuple[Any, FieldInfo]:
 
 
 def _base_type(annotation: Any) -> Any:
-    """What the option takes: bool, int, float, a choice of literals, dict (key=value pairs), else str."""
+    """The option's type: bool, int, float, a choice of literals, dict (key=value pairs), else str."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
     members = [member for member in members if member is not type(None) and get_origin(member) is not Callable]
@@ -467,7 +467,7 @@ def recorded(judge: JudgeConfig) -> Cassette | None:
 
 
 def replies_directory(out: Path | None) -> Path:
-    """Where the replies behind an output are kept: beside a file; else, as for standard output, among the runs."""
+    """The directory of the replies behind an output: beside a file, or among the runs for standard output."""
     is_stream = out is None or str(out) == "-" or out.is_relative_to("/dev") or (out.exists() and not out.is_file())
     if out is None or is_stream:
         return Path(os.environ.get("GAVEL_RUNS") or "runs")

@@ -30,11 +30,11 @@ from gavel.trainer.run_config import EvolveRunConfig, RunConfig
 
 Table = dict[str, Any]
 Where = dict[tuple[str, ...], str]
-"""Where each value was set: `--orders`, or `run.toml, line 12`."""
+"""The source of each value by path: `--orders`, or `run.toml, line 12`."""
 
 _WIDTH = 116
 _SIMILAR = 0.75
-"""How alike a mistyped name and the one that is suggested are, at least; `difflib`'s ratio."""
+"""Min similarity of a mistyped name and its suggestion; `difflib`'s ratio."""
 _SHOW = "`gavel config` shows every setting with its description."
 _MAKE = "gavel config > run.toml"
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -174,7 +174,7 @@ def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) 
 
 
 def _at(annotation: Any, name: str) -> list[Any]:
-    """What may stand under `name` in a table of this type."""
+    """The types that `name` may have in a table of this type."""
     if get_origin(annotation) is dict:
         return [get_args(annotation)[1]]
     return [one.model_fields[name].annotation for one in models_in(annotation) if name in one.model_fields]
@@ -262,7 +262,7 @@ def paths_seen_from(config: Run, folder: Path) -> Run:
 
 
 def _moved(settings: Any, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> Any:
-    """What stands at `path` of a run or of the service, with the paths in it moved; those it has are of `folder`."""
+    """The settings at `path` with their paths moved; relative ones start at `folder`."""
     if isinstance(settings, list):
         return [_moved(each, move, folder, path) for each in settings]
     if isinstance(settings, str | Path):

@@ -99,7 +99,7 @@ def service_config(values: Mapping[str, Any], file: Path | None = None) -> Servi
 
 
 def _environment() -> dict[str, dict[tuple[str, ...], Any]]:
-    """What environment variables set, by variable."""
+    """The settings from environment variables, by variable."""
     found: dict[str, dict[tuple[str, ...], Any]] = {}
     for name, text in sorted(os.environ.items()):
         if name.startswith(ENVIRONMENT_PREFIX) and text:

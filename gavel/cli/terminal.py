@@ -1,4 +1,4 @@
-"""What a command shows and hears: lines, live waits, tables of figures, and Ctrl-C.
+"""Terminal input and output of commands: lines, live waits, tables of figures, and Ctrl-C.
 
 Gavel's own lines only; text from files and models is printed as plain characters.
 
@@ -43,7 +43,7 @@ _QUIET = {
 }
 
 TRAINER = "loading torch and transformers"
-"""What the commands that train or sample wait for first."""
+"""The first wait of the commands that train or sample."""
 
 _ASCII = {
     "✓": "yes",
@@ -64,7 +64,7 @@ _ASCII = {
     "“": '"',
     "”": '"',
 }
-"""What is printed for characters that an encoding lacks; for the rest, their escapes."""
+"""Replacements for characters that an encoding lacks; others are escaped."""
 
 
 def replace_unprintable() -> None:
@@ -161,7 +161,7 @@ FIRST_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 
 _waits: list[Callable[[], str]] = []
-"""What is waited for, in words; the innermost last."""
+"""Descriptions of the current waits, the innermost last."""
 
 
 @contextmanager
@@ -303,7 +303,7 @@ def _in_main_thread() -> bool:
 
 
 class Work:
-    """What is done now, and how far it is."""
+    """The current work and its progress."""
 
     def __init__(self, what: str = "starting", total: int = 0) -> None:
         self.doing(what, total)

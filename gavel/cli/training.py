@@ -1,4 +1,4 @@
-"""What the commands that train share: a run's model, directory and backend, its progress, estimate and last words.
+"""Shared by the commands that train: a run's model, directory and backend, its progress, estimate and last words.
 
 Torch is imported when a backend is opened.
 """
@@ -116,7 +116,7 @@ class OpenRun:
     """None = another process or machine writes it."""
     replaced: ReplacedRun | None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Of the metrics log, at the end."""
+    """Rows of the metrics log, at the end."""
     page: Path | None = None
     """The report, at the end."""
 
@@ -129,7 +129,7 @@ class OpenRun:
             self.replaced.delete()
 
     def say_end(self) -> None:
-        """What was replayed, and where report and run are."""
+        """Prints how much was replayed, and the paths of report and run."""
         if self.judge is not None:
             close_replies(self.console, self.judge)
         if self.page is not None:
@@ -187,7 +187,7 @@ def say_outcome(
     scenario: str = "SCENARIO",
     judges: Sequence[str] = (),
 ) -> None:
-    """What came of a run, before tables and paths: see `outcome_in_words`."""
+    """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""
     for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario, judges=judges):
         say(console, line)
 
@@ -211,7 +211,7 @@ def starting_over(console: Console, model: TrainableModel) -> Generator[Replaced
 
 
 def status_of(judge: Judge) -> Callable[[], str]:
-    """What a wait for the judge shows: nothing of one that asks no server."""
+    """The text shown while waiting for the judge; empty for one that asks no server."""
     return lambda: judge.status if judge.asks_servers else ""
 
 
@@ -347,7 +347,7 @@ class RunDisplay(Observer):
         say(self._console, line)
 
     def _figures(self, *, live: bool = False) -> list[str]:
-        """What matters most first: a narrow terminal cuts the end off."""
+        """The figures, the most important first: a narrow terminal cuts off the end."""
         parts: list[str] = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
@@ -416,7 +416,7 @@ def print_run_estimates(
 
 
 def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Estimate":
-    """What so many episodes of an API model would take if each had all `turns`, and `tokens` tokens at its end."""
+    """The estimate for `episodes` episodes of an API model, each with all `turns` and `tokens` tokens at its end."""
 
     prompts, replies = episodes * turns * tokens // 2, episodes * tokens // 2
     per_million = price(model, prices_from_environment())
