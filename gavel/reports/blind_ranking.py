@@ -19,7 +19,7 @@ from gavel.scenarios.group import TrajectoryGroup
 
 @dataclass(frozen=True, slots=True)
 class WinRate:
-    """How often one contender's attempt is scored above another's; a tie is half."""
+    """The rate at which one contender's attempt is scored above another's; a tie is half."""
 
     over_seeds: MeanOverSeeds
     by_seed: Mapping[int, TaskMean]
@@ -34,7 +34,7 @@ class WinRate:
 
 @dataclass(frozen=True, slots=True)
 class BlindRanking:
-    """What the judge found."""
+    """Result of a blind ranking."""
 
     judges: Sequence[str]
     rubric: str
@@ -44,7 +44,7 @@ class BlindRanking:
     overall: Mapping[str, WinRate]
     """Against all others."""
     rates: Mapping[tuple[str, str], WinRate]
-    """How often the first beats the second, both ways round; without those that no task compares."""
+    """Win rates of (first, second), in both directions; without pairs that no task compares."""
     tasks: int
     """Groups that were compared, over all seeds."""
     unscored: int
@@ -89,7 +89,8 @@ class BlindRanking:
 def blind_ranking(
     judged: Mapping[int, Sequence[TrajectoryGroup]], contenders: Sequence[str], judges: Sequence[str], **more: str
 ) -> BlindRanking:
-    """Of the judged groups by seed, whose members' metadata say whose they are. `more`: rubric and cost."""
+    """The ranking from the judged groups by seed, whose members' metadata name their contenders. `more`: rubric and
+    cost."""
     groups = [group for of_seed in judged.values() for group in of_seed]
     asked = [group for group in groups if group.judgement is None or group.judgement.status != "degenerate"]
     members = [member for group in asked for member in group]

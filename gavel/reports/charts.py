@@ -24,7 +24,7 @@ _MIN_HEIGHT = 1.5
 """Keeps a bar of one trajectory among thousands visible."""
 
 COLOURS = 6
-"""Of curves: how many the style sheet has."""
+"""Number of curve colours in the style sheet."""
 Style = Literal["stems", "scatter", "bars"]
 
 

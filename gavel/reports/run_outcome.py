@@ -111,10 +111,11 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
 def outcome_in_words(
     rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO", judges: Sequence[str] = ()
 ) -> list[str]:
-    """What came of a run, in one sentence or more, and then, where there is something to try, what to try.
+    """The run's outcome in one sentence or more, then a suggestion if there is one.
 
-    `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: of a reply, as the run has it. `scenario`:
-    as a command names it. `judges`: the models. A run is pinned to its settings, so what changes one begins anew.
+    `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: the run's limit of a reply. `scenario`:
+    its name in commands. `judges`: the models. A run is pinned to its settings, so a suggestion that changes one begins
+    anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
           cut at 48 tokens.",
