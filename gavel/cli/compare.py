@@ -61,9 +61,9 @@ from gavel.cli.terminal import (
 from gavel.cli.training import (
     check_run,
     close_replies,
-    key_told_at_the_end,
+    defer_missing_key,
     print_run_estimates,
-    seen_lengths,
+    read_seen_lengths,
     with_tasks_there_are,
 )
 from gavel.judge.audit.agreement import agreement_of_pairs
@@ -264,7 +264,7 @@ async def train_and_print(
 
 
 def _judged_by(cells: Sequence[Cell]) -> str:
-    """Which models judge, and how their cost is seen and bounded before."""
+    """A line that names the judge models and how their cost is seen and bounded before."""
     runs = [cell.config for cell in cells if "judge" in cell.config.loop.reward]
     judges = [config.judge.build() for config in runs]
     names = dict.fromkeys(name for judge in judges for name in judge.names)
@@ -316,7 +316,7 @@ def print_comparison_estimate(
         estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
-    lengths = seen_lengths(scenario, resolved.backend.max_context)
+    lengths = read_seen_lengths(scenario, resolved.backend.max_context)
     print_run_estimates(estimates, lengths, fewer if arms else "")
 
 
@@ -399,7 +399,7 @@ async def compare_judges(
     configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
     if dry_run:
         built = {name: config.build(rubric, cassette=recorded(config)) for name, config in configs.items()}
-        with key_told_at_the_end(built.values()):
+        with defer_missing_key(built.values()):
             for name, judge in built.items():
                 estimate = await estimate_groups(judge, groups)
                 typer.echo(f"{name}: {counted(len(groups), 'group')}: {estimate.words}. Nothing was asked.")

@@ -30,7 +30,7 @@ from gavel.cli.compare_session import settings_of
 from gavel.cli.named import scenario_named
 from gavel.cli.options import check_base_fits, check_stand_in, register_likelihood, with_cassette, with_default_judge
 from gavel.cli.terminal import WaitDisplay
-from gavel.cli.training import opened_backend, run_directory_of, status_of, trainable
+from gavel.cli.training import open_backend, run_directory_of, status_of, trainable
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
@@ -73,7 +73,7 @@ from gavel.trainer.loop.model_samples import (
     wanted_samples,
 )
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.model_spec import described_model
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
@@ -125,7 +125,7 @@ async def evaluate(
             judge = judge.with_rubric(world.rubric)
         check_stand_in(judge, world)
     chosen = [
-        model_named(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
+        find_model(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
         for each in ([models] if isinstance(models, str) else models)
     ]
     return await evaluate_models(world, chosen, config, judge, tasks, samples)
@@ -196,7 +196,7 @@ async def evaluate_models(
     names = _checked_names(models, tasks, samples)
     folder, display = folder_of(scenario), display or WaitDisplay()
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
-    with _alone_in(folder):
+    with _lock_folder(folder):
         if judge is not None:
             await judge.probe(replayed=False)
         episodes: dict[str, dict[Sample, TrajectoryGroup]] = {}
@@ -205,7 +205,7 @@ async def evaluate_models(
             file = model.file(folder, scenario, config.loop)
             if fresh:
                 file.unlink(missing_ok=True)
-            episodes[model.name], failed[model.name] = await _episodes(
+            episodes[model.name], failed[model.name] = await _sample_episodes(
                 model, file, scenario, chosen, samples, config, display
             )
         groups: list[TrajectoryGroup] = []
@@ -232,7 +232,7 @@ async def evaluate_models(
     return table
 
 
-def missing_work(
+def count_missing_work(
     scenario: Scenario,
     models: Sequence[SampledModel],
     config: RunConfig,
@@ -273,7 +273,7 @@ def _checked_names(models: Sequence[SampledModel], tasks: int, samples: int) -> 
     return names
 
 
-async def _episodes(
+async def _sample_episodes(
     model: SampledModel,
     file: Path,
     scenario: Scenario,
@@ -282,7 +282,7 @@ async def _episodes(
     config: RunConfig,
     display: WaitDisplay,
 ) -> tuple[dict[Sample, TrajectoryGroup], int]:
-    """All of a model, by task and number, and how many failed."""
+    """All episodes of a model by task and number, sampling those that are missing; and how many failed."""
     found = _kept(file, tasks, samples)
     missing = [(task, number) for task, number in wanted_samples(tasks, samples) if (task.id, number) not in found]
     if not missing:
@@ -317,7 +317,7 @@ def _measured(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> li
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Generator[None]:
+def _lock_folder(folder: Path) -> Generator[None]:
     """Holds the directory's lock: two evaluations at once would sample the same episodes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -342,7 +342,7 @@ _RETRIES = 4
 """Max retries of a request whose server is busy."""
 
 
-def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budget) -> SampledModel:
+def find_model(named: str, scenario: Scenario, config: RunConfig, budget: Budget) -> SampledModel:
     """The model of this name; a run of the scenario itself may be named without its project.
 
     `config`: how models of this machine are served. `budget`: of API models. Raises `GavelError` where there is none.
@@ -399,7 +399,7 @@ async def own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> 
     base_named = "base_model" in given.model.model_fields_set
     if config.backend.url is not None:
         check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
-        async with await opened_backend(config.backend, config) as backend:
+        async with await open_backend(config.backend, config) as backend:
             await model.register(backend)
             name = model.get_inference_name()
         identity = {"remote": config.backend.url, "model": name, "project": model.project}
@@ -491,7 +491,7 @@ def _local(
     """A model of this machine."""
     policy = model.policy.model_dump(mode="json")
     identity = {"base": model.base_model, "policy": policy, "engine_context": config.backend.max_context} | identity
-    if files := described_model(model).get("base_files"):
+    if files := describe_model(model).get("base_files"):
         identity["base_files"] = files
     return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config, elsewhere=True))
 
@@ -503,7 +503,7 @@ async def _serving_policy(
     """`elsewhere`: from a directory that is deleted afterwards, so that measuring leaves no run behind."""
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(tempfile.TemporaryDirectory(prefix="gavel-evaluate-")) if elsewhere else None
-        async with await opened_backend(config.backend, config, path) as backend:
+        async with await open_backend(config.backend, config, path) as backend:
             await model.register(backend)
             yield _playing(model, scenario, config)
 

@@ -52,12 +52,12 @@ def names_in(text: str) -> list[str]:
 
 
 def find_run(named: str) -> Path | None:
-    """Its directory; None where there is none. `named`: a directory, or `project/name`."""
+    """The run's directory; None if there is none. `named`: a directory, or `project/name`."""
     return next((path for path in (Path(named), runs_root() / named) if (path / "model.json").is_file()), None)
 
 
 def run_named(named: str) -> Path:
-    """Its directory. Raises `GavelError` where there is none."""
+    """The run's directory. Raises `GavelError` if there is none."""
     if (found := find_run(named)) is None:
         raise GavelError(
             f"there is no run {named}.", "Name it as `gavel runs` lists it (project/name), or by its directory."

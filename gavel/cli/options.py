@@ -26,7 +26,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
-from gavel.cli.run_file import Table, Where, merged, models_in, paths_beside, read_tables, validated
+from gavel.cli.run_file import Table, Where, merge, models_in, paths_beside, read_tables, validate
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
@@ -357,7 +357,7 @@ def run_config(
         tables[name] = {**table, **own} if isinstance(own, dict) else own
     if recipe is not None:
         settings = recipe_tables(recipe)
-        tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
+        tables, where = merge(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = given(values, kind, flags)
     assigned = parse_assignments(assignments or ())
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}
@@ -366,7 +366,7 @@ def run_config(
     where |= names | dict.fromkeys(assigned, "--set")
     typed = _engine_in_parts(tables, chosen | assigned)
     _check_no_parts_of_values(typed, names)
-    config = validated(kind, merged(with_loss_kind(tables), typed), where)
+    config = validate(kind, merge(with_loss_kind(tables), typed), where)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
 
 
@@ -398,7 +398,7 @@ def judge_config(values: Mapping[str, Any]) -> JudgeConfig:
     """The judge that the options of `JUDGE_FLAGS` describe."""
     chosen = given(values, JudgeConfig, JUDGE_FLAGS)
     where = {(flag.path,): flag.name for flag in JUDGE_FLAGS}
-    return with_default_judge(validated(JudgeConfig, merged({}, chosen), where))
+    return with_default_judge(validate(JudgeConfig, merge({}, chosen), where))
 
 
 def default_judge() -> str:
@@ -534,12 +534,12 @@ def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, els
     ]
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
-        f"Name a base model: {''.join(own[:1])}{_fitting()}. `gavel plan MODEL` shows what another needs of "
+        f"Name a base model: {''.join(own[:1])}{_list_fitting()}. `gavel plan MODEL` shows what another needs of "
         "memory, and --dry-run what the judge will cost.",
     )
 
 
-def _fitting() -> str:
+def _list_fitting() -> str:
     """Models that this machine can train at the defaults, the largest first."""
     import torch
 

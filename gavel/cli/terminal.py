@@ -166,7 +166,7 @@ _waits: list[Callable[[], str]] = []
 
 @contextmanager
 def waiting_for(what: str | Callable[[], str]) -> Generator[None]:
-    """Around a wait. `what`: what for, which is told with the seconds so far; or the whole line, whenever it is told.
+    """Shows a wait while the block runs. `what`: its reason, shown with the seconds so far; or a function of the line.
 
     A text is shown at once as a live line where stderr is a terminal.
     """
@@ -192,7 +192,8 @@ def waited_for() -> str:
 def heartbeat(
     command: str, *, serves: bool = False, quiet: float = QUIET_SECONDS, first: float = FIRST_SECONDS
 ) -> Generator[None]:
-    """Around a whole command. One that `serves` waits for others: once it has begun, only its `waiting_for` is told."""
+    """Prints a line whenever a command was silent for long. One that `serves` waits for others: once it has begun, only
+    its `waiting_for` is shown."""
     began = time.monotonic()
     written: list[float] = []
 
@@ -347,7 +348,7 @@ class WaitDisplay:
         unit: str,
         status: Callable[[], str] = lambda: "",
     ) -> Generator[Callable[[], None]]:
-        """Around work in `total` parts, each of which calls what this gives. Nothing is shown where there are none.
+        """Shows the progress of work in `total` parts, each of which calls the yielded function; nothing for 0 parts.
 
         `status` is read whenever it is shown.
         """

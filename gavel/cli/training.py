@@ -45,7 +45,7 @@ from gavel.trainer.loop.experiment import described_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.model_spec import described_model
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import (
@@ -80,7 +80,7 @@ def run_directory_of(model: TrainableModel) -> Path:
     return run_path(runs_root(), model.project, model.name)
 
 
-async def opened_backend(
+async def open_backend(
     backend: BackendConfig, config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
 ) -> "LocalBackend | RemoteBackend":
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
@@ -139,7 +139,7 @@ class OpenRun:
 
 
 @contextlib.asynccontextmanager
-async def opened_run(
+async def open_run(
     console: Console,
     model: TrainableModel,
     backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]",
@@ -390,7 +390,7 @@ def print_run_estimates(
     for a key that is not set, which the estimate does not need, after it.
     """
     judges = [judge for _, judge, _, _ in estimates if judge is not None]
-    with key_told_at_the_end(judges):
+    with defer_missing_key(judges):
         for name, judge, loop, runs in estimates:
             if name:
                 typer.echo(name)
@@ -427,8 +427,8 @@ def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Es
 
 
 @contextlib.contextmanager
-def key_told_at_the_end(judges: Iterable[Judge]) -> Generator[None]:
-    """Around an estimate. Raises what is wrong with a judge before it, and a key that is not set after it."""
+def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
+    """Raises a judge's error before the block (an estimate), but a missing key only after it."""
     missing_key = None
     for judge in judges:
         try:
@@ -464,7 +464,7 @@ def check_run(
         model = trainable(config, scenario.name)
         check_base(model.base_model)
         if not fresh:
-            directory.check(described_model(model))
+            directory.check(describe_model(model))
         if model.from_checkpoint is not None:
             from gavel.trainer.backends.run_start import RunStart
 
@@ -500,7 +500,7 @@ def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> N
         print_warning(f"the lengths were not kept for --dry-run: {file} cannot be written: {error.strerror or error}")
 
 
-def seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
+def read_seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
     """Lengths of a rollout to assume, by label; of several scenarios, those of the longest."""
     try:
         seen = [json.loads(_kept(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]

@@ -26,7 +26,7 @@ class WinRate:
 
     @property
     def text(self) -> str:
-        """With an interval over seeds, or over the tasks of one seed."""
+        """The rate with an interval over seeds, or over the tasks of one seed, as text."""
         if len(self.by_seed) == 1:
             return next(iter(self.by_seed.values())).text()
         return with_interval(self.over_seeds)
@@ -42,7 +42,7 @@ class BlindRanking:
     """Empty where no server was asked."""
     contenders: Sequence[str]
     overall: Mapping[str, WinRate]
-    """Against all others."""
+    """Win rates against all others."""
     rates: Mapping[tuple[str, str], WinRate]
     """Win rates of (first, second), in both directions; without pairs that no task compares."""
     tasks: int
@@ -61,12 +61,12 @@ class BlindRanking:
         return f"{counted(self.unscored, 'attempt')} unscored{why}"
 
     def beats(self, one: str, other: str) -> WinRate | None:
-        """None for a contender and itself, and where no task compares the two."""
+        """The win rate of one over the other; None for a contender and itself, and where no task compares the two."""
         return self.rates.get((one, other))
 
     @property
     def pairs(self) -> dict[tuple[str, str], WinRate]:
-        """Every two once, in the order of `contenders`."""
+        """Every pair of contenders once, in the order of `contenders`."""
         return {pair: self.rates[pair] for pair in combinations(self.contenders, 2) if pair in self.rates}
 
     def as_json(self) -> dict[str, Any]:

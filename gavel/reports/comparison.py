@@ -96,7 +96,7 @@ class Arm:
     final: MeanOverSeeds
     area: MeanOverSeeds
     steps_to: MeanOverSeeds
-    """Over the seeds that reached the threshold; `seeds` says how many."""
+    """Mean over the seeds that reached the threshold; `seeds` says how many."""
     hacking_gap: MeanOverSeeds
     drift_hand: MeanOverSeeds
     """Change of tau between judge and hand from the first third of training to the last."""
@@ -218,7 +218,7 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
 
 
 def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> dict[str, MeanOverSeeds]:
-    """At the first (`min`) or the last (`max`) evaluated step of each run."""
+    """The outcome at the first (`min`) or the last (`max`) evaluated step of each run."""
     names = dict.fromkeys(name for cell in cells for name in cell.measures)
     curves = {name: [cell.measures[name] for cell in cells if name in cell.measures] for name in names}
     return {name: mean_over_seeds([curve[which(curve)] for curve in each]) for name, each in curves.items()}

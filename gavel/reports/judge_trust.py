@@ -89,7 +89,7 @@ class DisagreeingGroup:
     """A group that the judge and the reference rank differently, by the two members that show it best."""
 
     number: int
-    """In the file, from 1."""
+    """Number in the file, from 1."""
     tau: float
     preferred: Trajectory
     """By the judge."""
@@ -123,7 +123,7 @@ class JudgeReport:
     """Members without a score, by reason."""
     verdict: str
     disagreements: list[DisagreeingGroup]
-    """With the reference, the worst first; empty without one."""
+    """Disagreements with the reference, the worst first; empty without one."""
 
 
 def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source: str) -> JudgeReport:

@@ -137,7 +137,7 @@ def furthest_apart(judged: Sequence[TrajectoryGroup], count: int = 3) -> list[Tr
 
 
 def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:
-    """Over groups, the mean over all pairs of an attempt of `one` and one of `other` (None = of any other model).
+    """The mean over groups of the mean over all pairs of an attempt of `one` and one of `other` (None: any other).
 
     Attempts that are all identical, about which no judge was asked, are tied.
     """
@@ -167,7 +167,8 @@ def _score(member: Trajectory) -> float | None:
 
 
 def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
-    """Who did best, in a sentence: nobody, where the 95 % intervals of the best two overlap. Empty without figures."""
+    """A sentence that names the best model: nobody, where the 95 % intervals of the best two overlap. Empty without
+    figures."""
     known = sorted(((each.value, name) for name, each in named.items() if each.value is not None), reverse=True)
     if not known:
         return []

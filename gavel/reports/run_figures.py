@@ -259,7 +259,7 @@ def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart
 
 
 def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[int, CurvePoint]:
-    """With the 95 % interval of a share of held-out tasks."""
+    """The curve's points with the 95 % interval of a share of held-out tasks."""
     is_success = (split, name) == ("held_out", "success")
     tasks = curve_of(rows if is_success else (), split, "trajectories")
     points = {step: CurvePoint(value) for step, value in curve.items()}

@@ -107,7 +107,7 @@ def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:
 
 
 def curve_over_seeds(curves: Sequence[Curve]) -> dict[int, IntervalEstimate]:
-    """At every step that all seeds have, the mean with a percentile bootstrap interval over seeds."""
+    """The mean at every step that all seeds have, with a percentile bootstrap interval over seeds."""
     if not curves:
         return {}
     common = set(curves[0]).intersection(*curves)

@@ -75,12 +75,12 @@ class Transcript:
 
     @property
     def turns(self) -> tuple[ShownTurn, ...]:
-        """All of them, in order."""
+        """All turns, in order."""
         return sum(self.rounds, self.opening)
 
 
 def transcribe(trajectory: Trajectory) -> list[Transcript]:
-    """Its histories, the main one first."""
+    """The trajectory's histories, the main one first."""
     histories = trajectory.histories()
     return [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
 
@@ -93,7 +93,7 @@ def title_of(trajectory: Trajectory) -> str:
 
 
 def shortened(text: str) -> str:
-    """In one line, cut between words."""
+    """The text in one line, cut between words."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 2].rsplit(' ', 1)[0]} …"
 

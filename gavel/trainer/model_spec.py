@@ -53,7 +53,7 @@ class TrainableSpec(ModelSpec):
         return str(value) if isinstance(value, Path) else value
 
 
-def described_model(model: TrainableSpec) -> dict[str, Any]:
+def describe_model(model: TrainableSpec) -> dict[str, Any]:
     """The description that a run stores of its model; for a base that is a directory, with a digest of its files."""
     description = model.model_dump(include=_DESCRIBED)
     if Path(model.base_model).is_dir():

@@ -76,7 +76,7 @@ class Scores:
 
 
 def verdict(new: Scores, earlier: Scores, last: Scores, rounding: float, floor: float) -> Verdict:
-    """Which adapter the sampler serves, from its scores after a publication (`new`).
+    """The adapter that the sampler serves, judged by its scores after a publication (`new`).
 
     `earlier`: before, under an adapter that it certainly served; `last`: at the publication before this one, the same
     unless that was not told. `rounding`: the largest mean gap of sampler and learner that was seen under one adapter,
@@ -101,7 +101,7 @@ def verdict(new: Scores, earlier: Scores, last: Scores, rounding: float, floor: 
 
 
 def _smaller(gaps: torch.Tensor, others: torch.Tensor) -> bool:
-    """In the mean, and at every quantile."""
+    """True if `gaps` are smaller than `others` in the mean and at every quantile."""
     at = torch.tensor(_QUANTILES, device=gaps.device)
     ranked = bool((torch.quantile(others, at) >= _CLEARLY * torch.quantile(gaps, at)).all())
     return ranked and bool(others.mean() > _CLEARLY * gaps.mean())
@@ -167,9 +167,9 @@ class PublishError(GavelError):
 class _Probe:
     token_ids: list[list[int]]
     earlier: Scores
-    """Under the adapter that was proven last."""
+    """Scores under the adapter that was proven last."""
     last: Scores
-    """Under the adapter that was published last."""
+    """Scores under the adapter that was published last."""
     adapter: torch.Tensor
     """The fingerprint of that."""
     publications: int = 0
@@ -275,7 +275,7 @@ def _chosen(sequences: Sequence[TrainedSequence], longest: int) -> list[list[int
 
 
 def all_trained(ids: list[int]) -> TokenSequence:
-    """Every token but the first."""
+    """Marks every token but the first as trained."""
     return TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
 
 
@@ -307,7 +307,7 @@ def prove_engine(
     computes other log-probs when sequences share a prefix; and `EngineError`.
     """
     tolerance = _TOLERANCE[dtype]
-    conversations = _conversations(engine, vocabulary)
+    conversations = _sample_conversations(engine, vocabulary)
     served = [torch.tensor(engine.score(each.token_ids)) for each in conversations]
     for turn, where in enumerate(("", " in the second turn of a conversation")):
         gap = max(_sampling_gap(each, plain, turn) for each, plain in zip(conversations, served, strict=True))
@@ -335,7 +335,7 @@ def prove_engine(
         )
 
 
-def _conversations(engine: Engine, vocabulary: int) -> list[_Conversation]:
+def _sample_conversations(engine: Engine, vocabulary: int) -> list[_Conversation]:
     room = engine.max_context
     prompt = list(range(min(_PROMPT_TOKENS, vocabulary, max(2, room // 4))))
     half = len(prompt) // 2
@@ -356,7 +356,7 @@ def _conversations(engine: Engine, vocabulary: int) -> list[_Conversation]:
 
 
 def _sample(engine: Engine, asked: Sequence[SamplingRequest]) -> list[Sampled]:
-    """All at once."""
+    """Samples all requests concurrently."""
     futures = [engine.submit(request) for request in asked]
     try:
         return [future.result(timeout=DEADLINE) for future in futures]
@@ -397,7 +397,7 @@ class SamplerProof:
         self._logprobs = learner_logprobs
         self._base = base_logprobs
         self._checks: dict[Engine, PublishCheck] = {
-            sampler: self._proven(sampler, adapted)
+            sampler: self._prove(sampler, adapted)
             for sampler in (engine.serving if isinstance(engine, EnginePool) else [engine])
         }
 
@@ -431,7 +431,7 @@ class SamplerProof:
             return {}
         for sampler in self._engine.returned:
             try:
-                check = self._proven(sampler, adapted=True)
+                check = self._prove(sampler, adapted=True)
             except (PublishError, EngineError) as error:
                 self._engine.leave_out(sampler, error)
             else:
@@ -440,7 +440,7 @@ class SamplerProof:
         self._checks = {sampler: self._checks[sampler] for sampler in self._engine.serving}
         return self._engine.take_counts()
 
-    def _proven(self, sampler: Engine, adapted: bool) -> PublishCheck:
+    def _prove(self, sampler: Engine, adapted: bool) -> PublishCheck:
         policy = self._policy
         try:
             prove_engine(sampler, self._logprobs, policy.vocabulary, policy.dtype, self._base if adapted else None)

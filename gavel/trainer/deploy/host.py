@@ -140,7 +140,7 @@ def open_host(address: str, **options: Any) -> DeployHost:
     return make(place, **options)
 
 
-def misfits(
+def find_misfits(
     service: str,
     adapter: AdapterFacts,
     *,
@@ -188,7 +188,7 @@ def place_of_server(given: str, example: str) -> str:
         raise DeployError(str(error), f"Give {example} alone.") from error
 
 
-async def until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
+async def poll_until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
     """The first result of `look` that is not None; its second value is the state, reported when it changes.
 
     The caller bounds the wait: `deploy` and `undeploy` run a host within one deadline.
@@ -217,7 +217,7 @@ def status_of(error: BaseException) -> int | None:
     return 0 if is_cut else None
 
 
-async def repeated(
+async def retry(
     request: Callable[[], Awaitable[T]],
     *,
     creates: bool = False,
@@ -271,9 +271,9 @@ async def ask(
     find: Callable[[], Awaitable[T | None]] | None = None,
     remedies: Mapping[int, str] | None = None,
 ) -> T:
-    """Returns the result of `repeated`. Raises `DeployError` (`what`: could not be done) if the host refuses."""
+    """Returns the result of `retry`. Raises `DeployError` (`what`: could not be done) if the host refuses."""
     try:
-        return await repeated(request, creates=creates, find=find)
+        return await retry(request, creates=creates, find=find)
     except Exception as error:
         if status_of(error) is None or isinstance(error, DeployError):
             raise
@@ -308,7 +308,7 @@ async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Repor
 
     async def once() -> tuple[bool | None, str]:
         try:
-            await repeated(request)
+            await retry(request)
         except Exception as error:
             status = status_of(error)
             if status is None:
@@ -320,7 +320,7 @@ async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Repor
             return False, ""
         return True, ""
 
-    if await until(once, f"the end of {what}", report):
+    if await poll_until(once, f"the end of {what}", report):
         report(f"removed {what}")
 
 
@@ -364,8 +364,8 @@ def _words(error: BaseException) -> str:
 
 
 @contextmanager
-def explained(host: DeployHost) -> Generator[None]:
-    """Around what a host does: a refusal gets the host's own remedy, and a page of HTML is told as such.
+def explain_errors(host: DeployHost) -> Generator[None]:
+    """Adds the host's own remedy to a refusal raised inside, and reports an HTML page as such.
 
     SDKs hand out a page that a proxy answers with as if it were the text of an answer.
     """

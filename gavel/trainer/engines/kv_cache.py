@@ -67,7 +67,7 @@ class Slots:
         self.lengths[self.adapters == adapter] = 0
 
     def shared_prefixes(self, ids: np.ndarray, adapter: int) -> np.ndarray:
-        """For each slot, how many leading tokens of `ids` it holds as `adapter` computes them. `[slots]`"""
+        """The number of leading tokens of `ids` that each slot holds as `adapter` computes them. `[slots]`"""
         width = min(len(ids), self.capacity)
         if not width:
             return np.zeros(self.count, dtype=np.int64)

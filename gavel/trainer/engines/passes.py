@@ -128,12 +128,12 @@ class EvenShapes:
     """Shapes of attention whose results have the same bits as those of larger ones."""
 
     queries: int
-    """At least so many."""
+    """Min number of queries."""
     keys: list[int]
     """Zeros behind so many keys change nothing. Ascending; the last is `_KEYS`."""
 
     @classmethod
-    def measured(cls) -> "EvenShapes":
+    def measure(cls) -> "EvenShapes":
         """Measures the shapes on this machine, by attention over random numbers."""
         generator = torch.Generator().manual_seed(0)
         query, keys, values = (torch.randn(1, 1, n, 64, generator=generator) for n in (16, _KEYS, _KEYS))
@@ -171,7 +171,7 @@ class BatchedPasses:
         self._dtype, self._device = model.dtype, model.device
         attend_grouped(self._decoder)
         is_even = self._device.type == "cpu" and self._dtype == torch.float32  # others round as the learner does
-        self._even = EvenShapes.measured() if is_even else None
+        self._even = EvenShapes.measure() if is_even else None
         if self._even is not None:
             for module in self._decoder.modules():
                 if isinstance(getattr(module, "act_fn", None), torch.nn.SiLU | SiLUActivation):

@@ -37,7 +37,7 @@ class Shaping:
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
     def logits(self, logits: "torch.Tensor", prompt_ids: Sequence[int], token_ids: Sequence[int]) -> "torch.Tensor":
-        """With biases and penalties; before the temperature. `[vocabulary]`"""
+        """The logits with biases and penalties, before the temperature. `[vocabulary]`"""
         import torch
 
         found = logits.clone()
@@ -53,7 +53,7 @@ class Shaping:
         return found
 
     def logprobs(self, logprobs: "torch.Tensor") -> "torch.Tensor":
-        """Without the tail; after the temperature. `[vocabulary]`"""
+        """The log-probs without the tail, after the temperature. `[vocabulary]`"""
         import torch
 
         kept = torch.ones_like(logprobs, dtype=torch.bool)
@@ -136,7 +136,8 @@ class Grammar:
     opening: tuple[int, ...] = ()
     """The tokens that open a tool call; none where the reply may call none."""
     call: str = ""
-    """In place of all this, for a reply that is the rest of a tool call: a grammar in llguidance's dialect of Lark."""
+    """Replaces the other fields for a reply that is the rest of a tool call: a grammar in llguidance's dialect of
+    Lark."""
 
 
 @dataclass(frozen=True, slots=True)

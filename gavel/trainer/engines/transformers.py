@@ -85,7 +85,7 @@ def _passed(weights: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, 
 
 _SEED_BITS = 2**64 - 1
 _ANOTHER = 0x5851F42D4C957F2D
-"""Between the seed of a row and that of tokens which are drawn again."""
+"""Offset between the seed of a row and that of tokens that are drawn again."""
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def _uniforms(rows: Sequence["RunningReply"], apart: int) -> torch.Tensor:
 
 @dataclass(slots=True)
 class RunningReply:
-    """Its tokens so far, and where it is computed."""
+    """A reply in progress: its tokens so far, and the slot in which it is computed."""
 
     request: SamplingRequest
     future: "Future[Sampled]"
@@ -217,7 +217,7 @@ _DENSE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Something to do between two passes."""
+    """Work to do between two passes."""
 
     call: Callable[[], Any]
     done: "Future[Any]"

@@ -345,7 +345,7 @@ def factors_of(wrapper: ParamWrapper, adapter: str = "default") -> ExpertFactors
 
 
 def compute_experts(model: torch.nn.Module) -> None:
-    """Every module of adapted experts of `model` is computed as it says here."""
+    """Replaces the forward pass of all modules of adapted experts of `model` by this module's."""
     inner = {id(module.base_layer) for module in model.modules() if isinstance(module, ParamWrapper)}
     for module in list(model.modules()):
         if type(module) is ParamWrapper and id(module) not in inner:

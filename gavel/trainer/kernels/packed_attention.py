@@ -37,7 +37,8 @@ NAME = "gavel_packed"
 
 
 NO_MASK = torch.empty((1, 1, 0, 0))
-"""For a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none itself."""
+"""The mask for a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none
+itself."""
 
 
 class AttentionError(GavelError):

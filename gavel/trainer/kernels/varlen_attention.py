@@ -133,7 +133,7 @@ def backward(
     row: Sequence[Level],
     scale: float,
 ) -> Tensors:
-    """To queries, keys and values, given output and normalizer of the whole attention."""
+    """Gradients to queries, keys and values, given output and normalizer of the whole attention."""
     first, *deeper = row
     given = flash_backward(gradient, query, key, value, output, normaliser, first, scale)
     found = [each.to(_sum_type(row, query)) for each in given]

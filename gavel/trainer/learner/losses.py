@@ -44,9 +44,9 @@ class TokenScores:
     """Log-probs and advantages of the trained tokens; only `logprobs` has a gradient."""
 
     logprobs: torch.Tensor
-    """Under the policy in training. `[T]`"""
+    """Log-probs under the policy in training. `[T]`"""
     old: torch.Tensor
-    """Under the policy in the ratio's denominator. `[T]`"""
+    """Log-probs under the policy in the ratio's denominator. `[T]`"""
     sampler: torch.Tensor
     """Reported by the sampler. `[T]`"""
     advantages: torch.Tensor
@@ -54,7 +54,7 @@ class TokenScores:
     lengths: Sequence[int]
     """Trained tokens of each sequence, at least 1; they sum to T."""
     reference: torch.Tensor | None = None
-    """Under the base model; adds beta times the KL divergence to the losses. `[T]`"""
+    """Log-probs under the base model; adds beta times the KL divergence to the losses. `[T]`"""
     entropies: torch.Tensor | None = None
     """Entropies of the tokens' distributions, with gradient if there is an entropy bonus. `[T]`"""
     chosen: torch.Tensor | None = None
@@ -72,7 +72,7 @@ class TokenLosses:
     clipped_high: torch.Tensor
     """True where the ratio is bounded from above."""
     divergence: torch.Tensor | None = None
-    """From the base model, in nats; None without a reference."""
+    """Divergence from the base model, in nats; None without a reference."""
     correction: "SamplerWeights | None" = None
     """None without `sampler_correction`."""
 
@@ -165,8 +165,7 @@ def clipped(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks of the tokens whose gradient the lower and the upper bound of `clipped_surrogate` remove. `[T]` each,
-    bool"""
+    """Masks of the tokens that lose their gradient to the lower and upper bound of `clipped_surrogate`. `[T]` each"""
     low = (ratio < 1 - clip_low) & (advantages < 0)
     high = (ratio > 1 + clip_high) & (advantages > 0)
     if dual_clip is not None:

@@ -238,7 +238,7 @@ def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 BASE, BEST = "base", "best"
 WINS = "wins/"
-"""Before the name of the rival."""
+"""Prefix of the rival's name."""
 
 
 async def judge_wins(
@@ -288,5 +288,5 @@ def _task(trajectory: Trajectory) -> tuple[str, str | None]:
 
 
 def _bare(trajectory: Trajectory) -> Trajectory:
-    """Without what an earlier judge said."""
+    """The group without its judgement."""
     return trajectory.model_copy(update={"reward": None, "judgement": None})

@@ -48,23 +48,23 @@ def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
 
 def described_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
     """All that a run of the training loop is pinned to."""
-    return described_experiment(mixture, judge) | {
+    return describe_experiment(mixture, judge) | {
         "loop": loop.model_dump(mode="json", exclude=_CHANGEABLE_LOOP),
         "training": described_training(training),
     }
 
 
-def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
+def describe_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
     """The fingerprint of a run's scenarios and judge."""
     experiment: dict[str, Any] = {
         "scenario": mixture.name,
-        "scenarios": {scenario.name: described_scenario(scenario) for scenario in mixture},
+        "scenarios": {scenario.name: describe_scenario(scenario) for scenario in mixture},
     }
     if len(mixture) > 1:
         experiment["mixture"] = mixture.dump()
     if judge is None:
         return experiment
-    experiment |= described_judge(judge)
+    experiment |= describe_judge(judge)
     if len(mixture) > 1:
         experiment["rubrics"] = {name: each.rubric.dump() for name, each in judges_of(mixture, judge).items()}
     told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
@@ -73,7 +73,7 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
     return experiment
 
 
-def described_judge(judge: Judge) -> dict[str, Any]:
+def describe_judge(judge: Judge) -> dict[str, Any]:
     """Models, rubric, and under `judging` whatever else changes a score; not retries, limits, costs and addresses."""
     judging = {name: value for name, value in judge.settings.items() if name not in _NAMED_APART | {"content_retries"}}
     public = [{name: value for name, value in one.public_params.items() if name not in _PLACE} for one in judge.jurors]
@@ -92,15 +92,15 @@ def described_judge(judge: Judge) -> dict[str, Any]:
     }
 
 
-def described_scenario(scenario: Scenario) -> dict[str, Any]:
+def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     """The fingerprint of a scenario's tasks and tools, with hashes in place of long values.
 
     Functions (success, tools) are compared by source; so are their files, those of the world and of a custom rollout,
     and the modules that these import from their folders. Installed packages, data files and servers are left out. Names
     of tools, tasks and files end with @ and the hash of their content; more than MOST_TASKS tasks share one hash.
     """
-    return described_world(scenario) | {
-        "code": code_of(scenario),
+    return describe_world(scenario) | {
+        "code": hash_code(scenario),
         "success": source_hash(scenario.success),
         "hand_reward": source_hash(scenario.hand_reward),
         "train_tasks": _identities(scenario.tasks("train")),
@@ -108,7 +108,7 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def described_world(scenario: Scenario) -> dict[str, Any]:
+def describe_world(scenario: Scenario) -> dict[str, Any]:
     """The part of it that an agent meets: neither tasks nor what measures an episode."""
     return {
         "system": scenario.system,
@@ -116,14 +116,14 @@ def described_world(scenario: Scenario) -> dict[str, Any]:
             f"{tool.name}@{content_hash(json.dumps([tool.schema, source_hash(tool.function)], sort_keys=True))}"
             for tool in scenario.own_tools
         ],
-        "code": code_of(scenario, checks=False),
+        "code": hash_code(scenario, checks=False),
         "tool_servers": [content_hash(str(server)) for server in scenario.servers],
         "user": None if scenario.user is None else [*scenario.user.settings],
         **scenario.limits,
     }
 
 
-def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
+def hash_code(scenario: Scenario, *, checks: bool = True) -> list[str]:
     """The user's files that the scenario's behaviour is read from, as `name@hash`. `checks`: also by what they hold of
     `success` and the hand-written reward."""
     users = [scenario.success, scenario.hand_reward] if checks else []

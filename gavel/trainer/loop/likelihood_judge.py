@@ -150,12 +150,12 @@ def brevity(text: str, shortest: int, longest: int) -> float:
 
 
 def sense(mean_logprob: float) -> float:
-    """From 0 for nonsense to 1 for what reads as language, by the mean log-prob of a token in nats."""
+    """A score from 0 for nonsense to 1 for what reads as language, by the mean log-prob of a token in nats."""
     return 1 / (1 + math.exp(min(50.0, (_MIDDLE - mean_logprob) / _WIDTH)))
 
 
 def relevance(nats: float) -> float:
-    """From 0 to 1, by the nats by which the question raises the log-prob of the whole reply."""
+    """A score from 0 to 1, by the nats by which the question raises the log-prob of the whole reply."""
     return 1 / (1 + math.exp(min(50.0, _RELATED - nats)))
 
 

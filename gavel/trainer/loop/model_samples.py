@@ -31,7 +31,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError
-from gavel.trainer.loop.experiment import described_world, source_hash
+from gavel.trainer.loop.experiment import describe_world, source_hash
 
 COST, SECONDS = "cost_usd", "seconds"
 """Metrics of an episode's group; a cost that is not known is absent."""
@@ -59,7 +59,7 @@ class SampledModel:
         world = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
         settings = {
             "model": dict(self.identity),
-            "scenario": [scenario.name, described_world(scenario), *map(source_hash, world)],
+            "scenario": [scenario.name, describe_world(scenario), *map(source_hash, world)],
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
             "seed": config.seed,

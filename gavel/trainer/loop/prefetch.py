@@ -63,7 +63,7 @@ class StepBatch(Generic[Made]):
     """The groups that one step trains on, and those that others replaced."""
 
     groups: list[Made]
-    """In the order in which they were started."""
+    """The made groups, in the order in which they were started."""
     stale: int
     """Groups that were cancelled since the batch before, for being too old."""
     refills: int = 0
@@ -77,9 +77,9 @@ class GroupSlot:
     """The argument of the coroutine that makes a group."""
 
     position: int
-    """In the plan; it alone decides the group's task and seeds."""
+    """Position in the plan; it alone decides the group's task and seeds."""
     tally: GroupTally
-    """For the progress display: the coroutine counts in it."""
+    """Counts for the progress display, written by the coroutine."""
     rollout_starts: Callable[[], None]
     """To be called whenever a rollout starts: a group is as old as the policy of its first rollout."""
     refill: int | None = None
@@ -97,7 +97,7 @@ class _InFlight(Generic[Made]):
     task: "asyncio.Task[Made]" = field(init=False)
     tally: GroupTally = field(default_factory=GroupTally)
     number: int = 0
-    """In the order in which groups are started."""
+    """Rank in the order in which groups are started."""
     version: int | None = None
     """Training step of the policy that its first rollout started with; None before."""
 
@@ -130,7 +130,7 @@ class RolloutPrefetcher(Generic[Made]):
         self._refills = refills
         self._has_signal = has_signal
         self._in_flight: list[_InFlight[Made]] = []
-        """In the order of the plan."""
+        """Groups in flight, in the order of the plan."""
         self._cancelled: set[asyncio.Task[Made]] = set()
         """Stale groups whose tasks have not ended yet."""
         self._started = 0

@@ -8,7 +8,7 @@ disk before the next one is trained, and groups in flight at a kill are made aga
 
 Checks of a judge that ask it, or another one, more than training does: is it still the one that the run began with?
 
-    checks = checks_of(judge, None, JudgeChecks(every=10, second="anthropic/claude-haiku-4-5"), model)
+    checks = make_checks(judge, None, JudgeChecks(every=10, second="anthropic/claude-haiku-4-5"), model)
     await checks.metrics(step, groups)        # {"health/golden_right": 0.97, "health/second_tau": 0.6, …}
 
 The golden set and the anchors are the same at every check, so only the judge can change their figures; a cassette would
@@ -94,7 +94,7 @@ class Checks:
         asked: list[TrajectoryGroup] = []
         try:
             if self.second is not None:
-                found |= await second_opinion(self.second, groups, self.config.second_groups, asked)
+                found |= await ask_second_judge(self.second, groups, self.config.second_groups, asked)
             if self.config.every and step % self.config.every == 0:
                 found |= await self._replayed(step, asked)
         except JudgeError as error:
@@ -111,11 +111,11 @@ class Checks:
             found[f"{PREFIX}golden_right"] = sum(result.right for result in results) / pairs
         if step >= _BASELINE and self.config.anchors:
             stored = await self.model.backend.logged(self.model, "train", _BASELINE)
-            found |= await anchor_drift(judge, stored, self.config.anchors, asked)
+            found |= await measure_anchor_drift(judge, stored, self.config.anchors, asked)
         return found
 
 
-def checks_of(judge: Judge, second: Judge | None, config: JudgeChecks, model: TrainableModel) -> Checks:
+def make_checks(judge: Judge, second: Judge | None, config: JudgeChecks, model: TrainableModel) -> Checks:
     """The checks that the settings ask for; `second` is instead of the model that they name, which has the rubric,
     orders and budget of `judge`.
 
@@ -131,12 +131,12 @@ def checks_of(judge: Judge, second: Judge | None, config: JudgeChecks, model: Tr
     return Checks(judge, second, config, model, golden)
 
 
-async def second_opinion(
+async def ask_second_judge(
     second: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> dict[str, float]:
     """Metrics of another judge on the first `most` scored groups: its mean score, the first judge's mean over the same
     members, and the mean Kendall tau-b within groups. The groups it judged are appended to `asked`."""
-    pairs = await _scored_again(second, groups, most, asked)
+    pairs = await _score_again(second, groups, most, asked)
     both = [pair for of_group in pairs for pair in of_group]
     if not both:
         return {}
@@ -148,17 +148,17 @@ async def second_opinion(
     return found | ({f"{PREFIX}second_tau": fmean(taus)} if taus else {})
 
 
-async def anchor_drift(
+async def measure_anchor_drift(
     judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> dict[str, float]:
     """Drift of the scores of the first `most` scored groups since they were stored: mean and mean absolute value."""
-    changes = [now - before for of_group in await _scored_again(judge, groups, most, asked) for before, now in of_group]
+    changes = [now - before for of_group in await _score_again(judge, groups, most, asked) for before, now in of_group]
     if not changes:
         return {}
     return {f"{PREFIX}anchor_drift": fmean(changes), f"{PREFIX}anchor_change": fmean(map(abs, changes))}
 
 
-async def _scored_again(
+async def _score_again(
     judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> list[list[tuple[float, float]]]:
     """The stored and the new score of each member that has both, by group."""
@@ -180,7 +180,7 @@ async def _scored_again(
 
 
 def _bare(group: TrajectoryGroup) -> TrajectoryGroup:
-    """Without what an earlier judge said."""
+    """The group without its judgement."""
     members = [member.model_copy(update={"reward": None, "judgement": None}) for member in group]
     return group.model_copy(update={"trajectories": members, "judgement": None})
 
@@ -206,7 +206,7 @@ class StepReport:
 
 
 class Observer(EvaluationObserver):
-    """Also of steps, points of the learning curve and alarms."""
+    """Also observes steps, points of the learning curve and alarms."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -262,7 +262,7 @@ async def train_scenario(
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
     model.backend.pin(model, described_run(mixture, judge, config, train_config))
-    checks = None if judge is None else checks_of(judge, second, config.checks, model)
+    checks = None if judge is None else make_checks(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
     maker = GroupMaker(
         model,
@@ -449,7 +449,7 @@ class _Loop:
             self.observer.evaluated(step, found)
 
     async def _finish_evaluation(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
-        """With how often its attempts beat those of the base and of the best step so far, where that is wanted."""
+        """Adds how often its attempts beat those of the base and of the best step so far, where that is wanted."""
         tasks = self.config.judged_tasks
         if tasks is None:
             tasks = _JUDGED_TASKS if scenario.success is None else 0

@@ -52,7 +52,8 @@ from gavel.trainer.run_config import RunConfig
 
 @contextlib.contextmanager
 def as_on(device: str) -> Iterator[TensorBytes]:
-    """Within it, meta tensors are computed as those of `device` (`cpu`, `cuda`) are; what is given counts them."""
+    """Within the block, meta tensors are computed as those of `device` (`cpu`, `cuda`) are; yields their byte
+    counter."""
     with assume(device), _FusedAttention(), TensorBytes() as counted:
         yield counted
 
@@ -123,8 +124,8 @@ class PlannedPolicy(Policy):
                 self.base_bytes = self.quantized_bytes
             self.parameter_count: int = base.num_parameters()
             self.vocabulary: int = base.get_input_embeddings().num_embeddings
-            fuse_norms(torch.nn.ModuleList(_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
-            fuse_mlps(torch.nn.ModuleList(_fusible(base, "MLP", fuse_mlps, _small_mlp)))
+            fuse_norms(torch.nn.ModuleList(_find_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
+            fuse_mlps(torch.nn.ModuleList(_find_fusible(base, "MLP", fuse_mlps, _small_mlp)))
             self.model = adapted(base, lora, plain=not quantized)
             self.model.eval()
             self.spans = None
@@ -157,7 +158,7 @@ def _nf4_bytes(layer: torch.nn.Linear) -> int:
     return weights // 2 + weights // 64 + weights // (64 * 64)
 
 
-def _fusible(
+def _find_fusible(
     model: torch.nn.Module,
     name: str,
     fuse: Callable[[torch.nn.ModuleList], Any],
@@ -202,11 +203,11 @@ _COUNTED = 4096, 8192
 def learner_bytes(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
     """Bytes of a step on `device` (`cpu`, `cuda`), without base and adapter; gradients and optimizer state are in
     `fixed`."""
-    small, large = step_peaks(policy, _COUNTED, device=device, checkpointing=checkpointing)
+    small, large = measure_step_peaks(policy, _COUNTED, device=device, checkpointing=checkpointing)
     return PassBytes.through((_COUNTED[0], small), (_COUNTED[1], large))
 
 
-def step_peaks(policy: PlannedPolicy, sizes: Sequence[int], *, device: str, checkpointing: bool) -> list[int]:
+def measure_step_peaks(policy: PlannedPolicy, sizes: Sequence[int], *, device: str, checkpointing: bool) -> list[int]:
     """The peak bytes of a step over each of these numbers of tokens."""
     learner = Learner(policy)
     config = TrainConfig(gradient_checkpointing=checkpointing, micro_batch_tokens=max(sizes))
@@ -267,7 +268,7 @@ class Needs:
     checkpointing: bool
     """True if the run would use gradient checkpointing."""
     left: int
-    """For the learner's passes."""
+    """Bytes left for the learner's passes."""
     micro_batch_tokens: int
     longest: int
     """Tokens of the largest pass: a longer sequence is a micro-batch of its own."""

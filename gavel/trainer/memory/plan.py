@@ -156,7 +156,7 @@ _CHOICES: tuple[Callable[[MemoryNeeds, RunConfig], Sequence[Option]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """All in bytes unless a name says otherwise."""
+    """The plan of a run, in bytes unless a name says otherwise."""
 
     model: str
     family: str
@@ -194,7 +194,7 @@ class MemoryPlan:
     micro_batch_tokens: int
     """The micro-batch size that the run would use, in tokens."""
     whole_pass_tokens: int | None
-    """Up to so many tokens a pass is computed without checkpointing, with which larger ones are; None: all or none."""
+    """Max tokens of a pass without checkpointing; larger passes use it. None: all or none."""
     fitting_tokens: int
     """The largest micro-batch that fits."""
     needed: int

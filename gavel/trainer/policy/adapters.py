@@ -44,7 +44,7 @@ class AdaptedWeight:
     """W, of which the adapter makes W + scale * B A."""
 
     name: str
-    """In the plain model."""
+    """The weight's name in the plain model."""
     _layer: Any
 
     @property

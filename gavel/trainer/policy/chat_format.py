@@ -1,4 +1,4 @@
-"""Which renderer makes the prompts of a base model.
+"""Chooses the renderer of a base model's prompts.
 
 In this order: the one that was named; the exact one that the `renderers` library has for a published model; the one of
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.

@@ -233,7 +233,7 @@ def _is_finite(weight: torch.Tensor) -> bool:
     return weight.dtype not in _CHECKED or weight.is_meta or bool(weight.isfinite().all())
 
 
-def loaded_whole(kind: Any, source: str, **given: Any) -> Any:
+def load_whole(kind: Any, source: str, **given: Any) -> Any:
     """The model that `kind.from_pretrained` loads from `source`.
 
     Raises `BaseModelError` for weights that its files lack, or have in another shape: transformers draws the first at
@@ -260,7 +260,7 @@ def is_quantized(model: Any) -> bool:
     return getattr(model.config, "quantization_config", None) is not None
 
 
-def sharing_copy(model: Any) -> Any:
+def copy_sharing_weights(model: Any) -> Any:
     """Another instance of a frozen model over the same storage: what one of them does to its layers, the other lacks.
 
     Its parameters are objects of its own, but for quantized ones, which carry how to read them.
@@ -276,7 +276,7 @@ def sharing_copy(model: Any) -> Any:
     return copy.deepcopy(model, kept)
 
 
-def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:
+def load_unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:
     """The base model with Unsloth's kernels, loaded by exactly this name.
 
     Raises `BaseModelError` without Unsloth or a GPU, OSError or ValueError when there is no such model.
@@ -296,8 +296,8 @@ def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, devi
     return model.requires_grad_(False)
 
 
-def unsloth_adapted(base: Any, lora: LoraSettings) -> Any:
-    """Unsloth's adapter of `lora` over a model of `unsloth_base`."""
+def add_unsloth_adapter(base: Any, lora: LoraSettings) -> Any:
+    """Unsloth's adapter of `lora` over a model of `load_unsloth_base`."""
     return _unsloth().get_peft_model(
         base,
         r=lora.rank,

@@ -51,7 +51,7 @@ def write_merged(
     """
     if settings.loader == "unsloth":
         settings = settings.model_copy(update={"loader": "peft"})  # the adapter is PEFT's either way
-    base = _plain_base(base_model, settings)
+    base = _load_plain_base(base_model, settings)
     loaded = base.dtype
     probe = _probe(base)
     if checkpoint is None:
@@ -76,7 +76,7 @@ def write_merged(
     return gap
 
 
-def _plain_base(base_model: str, settings: PolicySettings) -> Any:
+def _load_plain_base(base_model: str, settings: PolicySettings) -> Any:
     """The base with the weights that the policy computes with, in no quantized form."""
     load_config(base_model)
     device = "cpu" if settings.quantization is None else ("cuda" if torch.cuda.is_available() else "cpu")

@@ -60,19 +60,19 @@ from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.loading import (
     FETCH_AGAIN,
     BaseModelError,
+    add_unsloth_adapter,
     auto_class,
     check_settings,
+    copy_sharing_weights,
     dtype_of,
     is_quantized,
-    loaded_whole,
+    load_unsloth_base,
+    load_whole,
     misnamed,
     model_class,
     prepare_4bit_layers,
     quantization_config,
-    sharing_copy,
     text_decoder,
-    unsloth_adapted,
-    unsloth_base,
     usable_context,
     what_transformers_says,
     why_alone,
@@ -113,7 +113,7 @@ def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
         raise BaseModelError(
             f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
         )
-    names = _chosen(names, wanted, model)
+    names = _choose_layers(names, wanted, model)
     leaves = {_leaf(name) for name in names}
     named_alike = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
     return sorted(leaves if named_alike == names else names)
@@ -141,7 +141,7 @@ def expert_targets(model: Any) -> list[str]:
     return sorted(ends if named_alike == names else names)
 
 
-def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
+def _choose_layers(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
     if not wanted:
         return names
     chosen: set[str] = set()
@@ -219,7 +219,7 @@ def check_room(base_model: str, config: Any, dtype: torch.dtype, device: str) ->
         )
 
 
-def sharded_base(source: str, config: Any, dtype: torch.dtype, device: str) -> Any:
+def load_sharded_base(source: str, config: Any, dtype: torch.dtype, device: str) -> Any:
     """The base model of `source`, frozen, whose decoder layers are sharded over all processes.
 
     Its layers are sharded while they have no storage, so transformers reads of each tensor what this process keeps.
@@ -324,12 +324,12 @@ class Policy:
         )
         try:
             if settings.loader == "unsloth":
-                base = unsloth_base(source_of(base_model), settings, self.dtype, device)
+                base = load_unsloth_base(source_of(base_model), settings, self.dtype, device)
             elif load is not None:
                 base = load(base_model, self.dtype, device)
             elif sharded:
                 with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
-                    base = sharded_base(source_of(base_model), config, self.dtype, device)
+                    base = load_sharded_base(source_of(base_model), config, self.dtype, device)
             else:
                 if settings.quantization is None:
                     check_room(base_model, config, self.dtype, device)
@@ -345,7 +345,7 @@ class Policy:
                 "Use the tokenizer that the model was trained with.",
             )
         self.parameter_count: int = base.num_parameters()
-        self._plain = None if sharded or settings.loader == "unsloth" else sharing_copy(base)
+        self._plain = None if sharded or settings.loader == "unsloth" else copy_sharing_weights(base)
         self._saving = threading.Lock()
         self.sharded = sharded
         for part in whole_parts(base) if sharded else [base]:
@@ -354,7 +354,7 @@ class Policy:
                 fuse_mlps(part)
         if with_liger:
             logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
-        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
+        self.model: PeftModel = add_unsloth_adapter(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
         self.model.eval()
         self.spans: Sequence[Span] | None = None
         """The attention span of each layer; None if its attention cannot compute a shared prefix once."""
@@ -557,7 +557,7 @@ def load_base(
     extra = {} if quantized is None else {"quantization_config": quantized}
     with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
         kind = auto_class(config)
-        base = loaded_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
+        base = load_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
     return base.requires_grad_(False)
 

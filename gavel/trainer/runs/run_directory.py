@@ -231,7 +231,7 @@ class RunDirectory:
             ) from error
         except OSError as error:
             self._refuse("lock a file", error)
-        if (failed := failing_on(self.path)) is not None:
+        if (failed := find_failing_operation(self.path)) is not None:
             self._refuse(*failed)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name, tracker=tracker)
@@ -329,7 +329,7 @@ class RunDirectory:
         self._lock.close()
 
 
-def failing_on(directory: Path) -> tuple[str, OSError] | None:
+def find_failing_operation(directory: Path) -> tuple[str, OSError] | None:
     """The operation that fails in the directory, and its error; None if it can hold a run. A mounted bucket often
     cannot append to a file or rename one, and would lose metrics or half a checkpoint."""
     tried = directory / ".mount_check"

@@ -70,7 +70,7 @@ def _summary(directory: Path, name: str) -> RunSummary:
     if read.damage and not rows:
         raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
-    steps = wanted_steps(directory, rows)
+    steps = read_wanted_steps(directory, rows)
     if steps is None:  # of rounds, the last one has not begun
         state = "interrupted" if "evolve" in _settings(directory) else "stopped"
     else:
@@ -104,7 +104,7 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-def wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int | None:
+def read_wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int | None:
     """The planned steps by run.toml of `gavel train`, experiment.json of `gavel sft` or summary.json of a finished
     demo.
 

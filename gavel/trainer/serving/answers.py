@@ -176,12 +176,12 @@ async def streamed_answer(
 
 async def _answer_to(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
-        return await until_gone(request, work)
+        return await run_until_gone(request, work)
     except asyncio.CancelledError as error:  # only a server that is closing cancels its requests
         raise Closing from error
 
 
-async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def run_until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Returns the result of `work`, which is cancelled when the client disconnects. Raises `ClientGone` then."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request))

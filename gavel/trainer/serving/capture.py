@@ -43,7 +43,7 @@ class CapturedTurn:
     parent: int | None
     """Number of the turn that it continues."""
     context: list[Message]
-    """Its messages after that turn's reply."""
+    """The request's messages after that turn's reply."""
     tools: list[Message] | None
     choice: Message
 
@@ -208,8 +208,7 @@ class OpenCapture:
         self.turns.append(CapturedTurn(parent, context, tools, choice))
 
     def _parent(self, known: Sequence[int], choice: Message) -> int | None:
-        """Among turns of equal text, the one whose tokens this turn continues, else the last; None for an edited
-        one."""
+        """The turn of equal text whose tokens this turn continues, else the last one; None for an edited turn."""
         if not choice["continues_sampled"]:
             return None
         for number in reversed(known):

@@ -236,7 +236,7 @@ MAX_TEXTS = 1024
 _LONGEST_TOKEN = 128
 """Characters, spaces not counted."""
 _SEED_STEP = 0x9E3779B97F4A7C15
-"""Between the seeds of a request's turns."""
+"""Distance between the seeds of a request's turns."""
 
 
 class ChatCompletions:

@@ -90,7 +90,7 @@ class StreamedText:
 Decode = Callable[[Sequence[int]], str]
 
 
-def text_with(
+def append_calls(
     content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode, *, alone: bool = True
 ) -> str:
     """`content` and behind it `calls`, with the space between them that was sampled.
@@ -110,7 +110,7 @@ def text_with(
 
 
 def _sampled(call: ParsedToolCall, token_ids: Sequence[int], decode: Decode) -> str:
-    """With the tags around it, where the parser tells which tokens it read."""
+    """The call's tokens with the tags around them, if the parser reports which tokens it read."""
     if call.token_span is None:
         return call.raw
     text = decode(token_ids[slice(*call.token_span)])
@@ -135,7 +135,7 @@ def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Deco
     agent to see, and so does any where no `tools` may be called."""
     calls = [call for call in parsed.tool_calls if tools and is_call(call)]
     unread = [call for call in parsed.tool_calls if not (tools and is_call(call))]
-    content = text_with(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
+    content = append_calls(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
     reply: Message = {"role": "assistant", "content": content}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content

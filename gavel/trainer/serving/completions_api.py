@@ -90,9 +90,9 @@ class CompletionsApi:
                 raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
         if body.get("logprobs"):
             raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
-        return await json_answer(request, self._generated(body, prompt))
+        return await json_answer(request, self._generate_text(body, prompt))
 
-    async def _generated(self, body: Message, prompt: list[int]) -> Message:
+    async def _generate_text(self, body: Message, prompt: list[int]) -> Message:
         asked = {name: value for name, value in body.items() if name not in _OF_GENERATE}
         asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
         choices = await self._chat.complete_text(asked, [prompt])

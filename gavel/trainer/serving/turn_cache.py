@@ -194,12 +194,12 @@ class TurnCache:
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         turn = None if last is None else self._turn(messages[: last + 1], messages[last + 1 :])
         if last is None or turn is None:
-            return Prompt(self._rendered(messages, tools, chat), False)
+            return Prompt(self._render(messages, tools, chat), False)
         known = turn.ids.get(_offered(tools, chat))
         if known is None:
-            return Prompt(self._rendered(messages, tools, chat), True)
+            return Prompt(self._render(messages, tools, chat), True)
         if last + 1 == len(messages):
-            return Prompt(self._asked_again(known, self._rendered(messages, tools, chat), chat), True)
+            return Prompt(self._asked_again(known, self._render(messages, tools, chat), chat), True)
         bridged = chat.renderer.bridge_to_next_turn(
             *known,
             messages[last + 1 :],  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ class TurnCache:
         )
         if bridged is not None:
             return Prompt(list(bridged.token_ids), True)
-        return Prompt(self._spliced(known[0] + known[1], self._rendered(messages, tools, chat), chat), True)
+        return Prompt(self._splice(known[0] + known[1], self._render(messages, tools, chat), chat), True)
 
     def sampled(
         self,
@@ -245,7 +245,7 @@ class TurnCache:
             self._turns.move_to_end(found.meaning.exact)
         return found
 
-    def _rendered(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
+    def _render(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
         key = digest(messages) + _offered(tools, chat)
         opening = self._openings.get(key)
         if opening is None:
@@ -270,7 +270,7 @@ class TurnCache:
         sampled = known[0] + known[1]
         return sampled + rendered[ends[-1] :] if ends and sampled[-1] in chat.stop_ids else rendered
 
-    def _spliced(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
+    def _splice(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`.
 
         A turn that was cut by a limit goes on with the end that it is rendered with.

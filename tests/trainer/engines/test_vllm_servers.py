@@ -23,7 +23,7 @@ from gavel.trainer.engines.vllm_launch import (
     _devices,
     check_startable,
     free_port,
-    vllm_engine,
+    open_vllm_engine,
 )
 from tests.limits import HANG_SECONDS
 from tests.trainer.engines.vllm_stand_in import until
@@ -161,7 +161,7 @@ def test_replicas_take_the_last_gpus_that_this_process_sees(
 
 def test_more_replicas_than_gpus_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="5 replicas of vLLM need a GPU each, and there are 4") as error:
-        vllm_engine(VllmSettings(replicas=5), SERVED, tmp_path)
+        open_vllm_engine(VllmSettings(replicas=5), SERVED, tmp_path)
     assert "Set replicas to 4" in error.value.remedy
 
 
@@ -176,7 +176,7 @@ def test_each_replica_sees_its_gpu_alone_and_has_a_port_and_a_log_of_its_own(
 
     monkeypatch.setattr(vllm_launch, "ServerProcess", start)
     with pytest.raises(EngineError, match="as far as"):
-        vllm_engine(VllmSettings(replicas=2, python="/bin/sh"), SERVED, tmp_path)
+        open_vllm_engine(VllmSettings(replicas=2, python="/bin/sh"), SERVED, tmp_path)
     assert sorted((gpu, log.relative_to(tmp_path).as_posix()) for gpu, _, log in started) == [
         ("2", "vllm-logs/0.log"),
         ("3", "vllm-logs/1.log"),
@@ -189,7 +189,7 @@ def test_experts_are_served_in_the_form_that_peft_writes(tmp_path: Path) -> None
     assert "--enable-mixed-moe-lora-format" in _arguments(VllmSettings(), served, 1)
     assert "--enable-mixed-moe-lora-format" not in _arguments(VllmSettings(), SERVED, 1)
     with pytest.raises(EngineError, match="on a GPU alone") as error:
-        vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
+        open_vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
     assert "--lora-experts" in error.value.remedy
 
 

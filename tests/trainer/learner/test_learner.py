@@ -36,7 +36,7 @@ from gavel.trainer.learner.learner import (
     check_optimizer,
     learning_rate,
     make_optimizer,
-    penalized_advantages,
+    penalize_advantages,
 )
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy
@@ -242,7 +242,7 @@ def test_the_divergence_in_the_reward_is_that_written_out_from_the_given_referen
     assert metrics["kl_in_reward"] == pytest.approx(torch.cat(k1).mean().item(), abs=1e-5)
     expected, policy = torch.zeros(()), exact_policy()
     count = sum(len(own) for own in k1)
-    advantages = penalized_advantages(batch.sequences, k1, config)
+    advantages = penalize_advantages(batch.sequences, k1, config)
     for trained, ref, advantage in zip(batch.sequences, reference, advantages, strict=True):
         logprobs = trained_logprobs(policy, [trained.tokens])
         ratio = torch.exp(logprobs - torch.tensor(trained.tokens.logprobs[4:]))

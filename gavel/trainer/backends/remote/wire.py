@@ -39,7 +39,7 @@ class _Wire(BaseModel):
 
 
 class Job(_Wire):
-    """Something that a model is to do."""
+    """A task for a model."""
 
     id: str = Field(min_length=8, max_length=100)
     kind: Kind
@@ -87,7 +87,7 @@ class KeptRun(_Wire):
     """A run that the server keeps, whether or not a client has registered it."""
 
     description: dict[str, Any]
-    """Its model.json."""
+    """The run's model.json."""
     checkpoints: list[int]
     """Steps, in order."""
 
@@ -109,7 +109,7 @@ class JobState(_Wire):
     state: Literal["waiting", "running", "done", "failed"]
     result: dict[str, Any] | None = None
     model: ModelState | None = None
-    """After the job."""
+    """The model's state after the job."""
     error: Fault | None = None
 
     @property

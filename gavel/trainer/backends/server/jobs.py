@@ -89,7 +89,7 @@ class Journal:
         self._write({"id": job, "done": result})
 
     def forget(self, job: str) -> None:
-        """After a job that failed: it may be begun again."""
+        """Drops the entry of a job that failed, so that it may be begun again."""
         self._begun.pop(job, None)
         self._write({"id": job, "failed": True})
 
@@ -190,7 +190,7 @@ class ServedModel:
 
 
 class Jobs:
-    """All models of one backend. A model that a killed server had is loaded again when somebody asks for it."""
+    """The models and jobs of one backend. A model that a killed server had is loaded again on its next request."""
 
     def __init__(self, backend: LocalBackend, root: Path, uploads: Uploads) -> None:
         self._backend = backend
@@ -221,12 +221,12 @@ class Jobs:
         return running
 
     def find(self, key: Key, job: str) -> RunningJob | None:
-        """None for a job that this server does not know: it was restarted, or the job was never sent."""
+        """The job; None if this server does not know it: it was restarted, or the job was never sent."""
         model = self._models.get(key)
         return model.jobs.get(job) if model else None
 
     def model(self, key: Key) -> ServedModel:
-        """Also one that no client registered, whose run is here. Raises `NotRegisteredError`."""
+        """The served model, also if no client registered it but its run is here. Raises `NotRegisteredError`."""
         if key not in self._models:
             directory = run_path(self._root, *key)
             spec = self._registrations.spec(key)
@@ -288,7 +288,7 @@ class Jobs:
         async with model.lock:
             running.become(state="running")
             try:
-                result = await self._done(model, job)
+                result = await self._run_once(model, job)
                 running.become(state="done", result=result, model=self._state(model))
             except GavelError as error:
                 running.become(state="failed", error=Fault.of(error))
@@ -299,7 +299,7 @@ class Jobs:
                 kind = type(error).__name__
                 running.become(state="failed", error=Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE))
 
-    async def _done(self, model: ServedModel, job: Job) -> dict[str, Any]:
+    async def _run_once(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":
             await self._register(model, job)
             return {}

@@ -167,7 +167,7 @@ class WandbStore:
         return self._opened[0]
 
     def _version(self, alias: str) -> Any:
-        """None where there is none."""
+        """The newest version; None if there is none."""
         api = artifacts_api(self._entity, self._project)
         path = f"{self._entity}/{self._project}/{self._name}:{alias}"
         return api.artifact(path, type=_TYPE) if api.artifact_exists(path, type=_TYPE) else None
