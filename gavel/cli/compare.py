@@ -234,7 +234,7 @@ async def train_and_print(
 ) -> None:
     """Runs the cells with a line for each, then prints the table."""
     console, at_once = Console(), parallel or cores()
-    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    scenario, root, cells, ranks = _plan_cells(config, rewards, judges, seeds, blind)
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
     say(
@@ -275,7 +275,7 @@ def _judged_by(cells: Sequence[Cell]) -> str:
     return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
 
 
-def _planned(
+def _plan_cells(
     config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: tuple[str, str | None] | None
 ) -> tuple[Scenario, Path, list[Cell], Judge | None]:
     """The scenario, where its runs are kept, the runs, and the judge that ranks; `blind`: its model and rubric."""
@@ -292,7 +292,7 @@ def print_comparison_estimate(
     config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: tuple[str, str | None] | None
 ) -> None:
     """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
-    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    scenario, root, cells, ranks = _plan_cells(config, rewards, judges, seeds, blind)
     check_cells(cells, scenario, folder_of(scenario, root), ranks)
     arms: dict[str, tuple[Judge | None, int]] = {}
     resolved = cells[0].config.resolved()

@@ -15,8 +15,8 @@ from gavel.cli.evaluate_session import (
     count_missing_work,
     evaluate_models,
     find_model,
+    find_own_model,
     folder_of_all,
-    own_model,
     scoring_judge,
 )
 from gavel.cli.lazy_commands import single_command
@@ -163,7 +163,7 @@ async def _prepare(
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
         judge = scoring_judge(config.judge, scenario, budget) if wants_judge else None
         if named is None:
-            chosen = [await own_model(scenario, config, asked_for)]
+            chosen = [await find_own_model(scenario, config, asked_for)]
         else:
             chosen = [find_model(name, scenario, config, budget) for name in named]
         prepared.append(_Prepared(source, scenario, config, judge, chosen))

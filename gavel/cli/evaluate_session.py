@@ -216,7 +216,7 @@ async def evaluate_models(
             missing = len(groups) - len(judged_before(groups, file))
             with display.waiting("judging", missing, "tasks", status_of(judge)) as advance:
                 groups = await judge_together(judge, groups, file, advance)
-    measured = {name: _measured(scenario, of_model) for name, of_model in episodes.items()}
+    measured = {name: _measure_episodes(scenario, of_model) for name, of_model in episodes.items()}
     table = ModelTable(
         scenario=scenario.name,
         rows=[model_row(name, measured[name], groups, failed[name]) for name in names],
@@ -305,7 +305,7 @@ async def _sample_episodes(
     return _kept(file, tasks, samples), failed
 
 
-def _measured(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
+def _measure_episodes(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
     found: list[Episode] = []
     for (task, number), group in of_model.items():
         for member in group:
@@ -373,7 +373,7 @@ def find_model(named: str, scenario: Scenario, config: RunConfig, budget: Budget
             f"{named} is no run, no directory and no API model: {error.message}",
             "Name a run as `gavel runs` lists it (desk/clerk@12), base:MODEL, or one of LiteLLM (openai/gpt-5-mini).",
         ) from error
-    return SampledModel(named, {"api": named}, lambda: _serving_api(named, scenario, config, budget))
+    return SampledModel(named, {"api": named}, lambda: _serve_api(named, scenario, config, budget))
 
 
 def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> SampledModel:
@@ -383,12 +383,12 @@ def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> Samp
 
     @contextlib.asynccontextmanager
     async def serving() -> AsyncGenerator[Play]:
-        yield _playing(model, scenario, config)
+        yield _make_play(model, scenario, config)
 
     return SampledModel(name, identity, serving)
 
 
-async def own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
+async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
     """The newest policy of the run that `config` describes; its base, where there is no run yet.
 
     `given`: the configuration before defaults were filled in. Raises `RunDirectoryError` where it names a run that is
@@ -403,7 +403,7 @@ async def own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> 
             await model.register(backend)
             name = model.get_inference_name()
         identity = {"remote": config.backend.url, "model": name, "project": model.project}
-        return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config))
+        return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
     if (directory / "model.json").is_file():
         return _checkpoint(str(directory), scenario, config, runs_root())
     if given.model.name is not None:
@@ -493,11 +493,11 @@ def _local(
     identity = {"base": model.base_model, "policy": policy, "engine_context": config.backend.max_context} | identity
     if files := describe_model(model).get("base_files"):
         identity["base_files"] = files
-    return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config, elsewhere=True))
+    return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config, elsewhere=True))
 
 
 @contextlib.asynccontextmanager
-async def _serving_policy(
+async def _serve_policy(
     model: TrainableModel, scenario: Scenario, config: RunConfig, *, elsewhere: bool = False
 ) -> AsyncGenerator[Play]:
     """`elsewhere`: from a directory that is deleted afterwards, so that measuring leaves no run behind."""
@@ -505,11 +505,11 @@ async def _serving_policy(
         path = stack.enter_context(tempfile.TemporaryDirectory(prefix="gavel-evaluate-")) if elsewhere else None
         async with await open_backend(config.backend, config, path) as backend:
             await model.register(backend)
-            yield _playing(model, scenario, config)
+            yield _make_play(model, scenario, config)
 
 
 @contextlib.asynccontextmanager
-async def _serving_api(name: str, scenario: Scenario, config: RunConfig, budget: Budget) -> AsyncGenerator[Play]:
+async def _serve_api(name: str, scenario: Scenario, config: RunConfig, budget: Budget) -> AsyncGenerator[Play]:
     async def play(task: Task, seed: int) -> TrajectoryGroup:
         agent = ChatAgent(name, budget)
         refused: list[BudgetError] = []
@@ -528,7 +528,7 @@ async def _serving_api(name: str, scenario: Scenario, config: RunConfig, budget:
                 refused.append(error)
                 raise
 
-        group = await _playing(FunctionModel(name, turn), scenario, config)(task, seed)
+        group = await _make_play(FunctionModel(name, turn), scenario, config)(task, seed)
         if refused:
             raise LlmError(
                 refused[0].message, "Raise --max-cost; the same command goes on with the episodes that are missing."
@@ -541,7 +541,7 @@ async def _serving_api(name: str, scenario: Scenario, config: RunConfig, budget:
     yield play
 
 
-def _playing(model: ChatModel, scenario: Scenario, config: RunConfig) -> Callable[[Task, int], Any]:
+def _make_play(model: ChatModel, scenario: Scenario, config: RunConfig) -> Callable[[Task, int], Any]:
     async def play(task: Task, seed: int) -> TrajectoryGroup:
         others: list[Trajectory] = []
         first = await rollout(

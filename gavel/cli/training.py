@@ -41,7 +41,7 @@ from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
-from gavel.trainer.loop.experiment import described_run
+from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
 from gavel.trainer.model import TrainableModel
@@ -487,7 +487,7 @@ def check_base(base_model: str) -> None:
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:
     """Raises `RunDirectoryError` where the run in `directory` was begun as another experiment, or on another base."""
     check_description(directory, {"base_model": config.model.base_model}, "model.json")
-    check_description(directory, described_run(Mixture.of(scenario), judge, config.loop, config.train))
+    check_description(directory, describe_run(Mixture.of(scenario), judge, config.loop, config.train))
 
 
 def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> None:

@@ -34,8 +34,6 @@ class WinRate:
 
 @dataclass(frozen=True, slots=True)
 class BlindRanking:
-    """Result of a blind ranking."""
-
     judges: Sequence[str]
     rubric: str
     cost: str

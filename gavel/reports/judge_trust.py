@@ -92,9 +92,9 @@ class DisagreeingGroup:
     """Number in the file, from 1."""
     tau: float
     preferred: Trajectory
-    """By the judge."""
+    """The attempt that the judge prefers."""
     better: Trajectory
-    """By the reference."""
+    """The attempt that the reference prefers."""
     scores: tuple[float, float]
     """The judge's, of `preferred` and `better`."""
     values: tuple[float, float]

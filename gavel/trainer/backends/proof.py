@@ -171,7 +171,7 @@ class _Probe:
     last: Scores
     """Scores under the adapter that was published last."""
     adapter: torch.Tensor
-    """The fingerprint of that."""
+    """The adapter's fingerprint."""
     publications: int = 0
 
 

@@ -324,8 +324,6 @@ Activate = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedAdapter:
-    """A published adapter."""
-
     version: int
     number: int
     """Unique in the engine; the same version may be published again."""

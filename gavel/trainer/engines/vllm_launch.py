@@ -139,7 +139,6 @@ class Served:
     device: str
     """`cuda` or `cpu`."""
     rank: int
-    """Rank of the adapters."""
     slots: int
     """Conversations sampled at once."""
     max_context: int

@@ -255,7 +255,7 @@ class StepMetrics:
         self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
 
     @staticmethod
-    def of_all(parts: Sequence["StepMetrics"]) -> "StepMetrics":
+    def combine(parts: Sequence["StepMetrics"]) -> "StepMetrics":
         """Combines the metrics of all processes; they make the same updates."""
         whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
         for step_metrics in parts:
@@ -351,7 +351,7 @@ class Learner:
                 ]
                 self._update(samples, config, rate, step_metrics)
         self.steps += 1
-        metrics = StepMetrics.of_all(self.world.gather(step_metrics)).metrics()
+        metrics = StepMetrics.combine(self.world.gather(step_metrics)).metrics()
         if penalties:
             metrics["kl_in_reward"] = torch.cat(penalties).mean().item()
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}

@@ -57,7 +57,7 @@ class Iteration:
     last_step: int
     """Training steps done after it; its checkpoint is that of this step."""
     explored: int = 0
-    """Attempts."""
+    """Number of attempts."""
     explored_reward: float | None = None
     """Their mean reward, of those that have one."""
     kept: int = 0

@@ -46,11 +46,11 @@ def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
     return {each.name: judge if each.rubric is None else judge.with_rubric(each.rubric) for each in mixture}
 
 
-def described_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
+def describe_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
     """All that a run of the training loop is pinned to."""
     return describe_experiment(mixture, judge) | {
         "loop": loop.model_dump(mode="json", exclude=_CHANGEABLE_LOOP),
-        "training": described_training(training),
+        "training": describe_training(training),
     }
 
 
@@ -194,7 +194,7 @@ def _told(tasks: Sequence[Task]) -> Sequence[Task]:
     return tasks[:FIRST_DRAWN] if isinstance(tasks, DrawnTasks) else tasks
 
 
-def described_training(config: TrainConfig) -> Mapping[str, Any]:
+def describe_training(config: TrainConfig) -> Mapping[str, Any]:
     """The settings of the learner that may not change."""
     training = config.model_dump(mode="json", exclude=_CHANGEABLE)
     if config.reference_path is not None:

@@ -56,7 +56,7 @@ from gavel.trainer.loop.evaluation import (
     evaluate_once,
     judge_wins,
 )
-from gavel.trainer.loop.experiment import described_run, judges_of
+from gavel.trainer.loop.experiment import describe_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
@@ -261,7 +261,7 @@ async def train_scenario(
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
-    model.backend.pin(model, described_run(mixture, judge, config, train_config))
+    model.backend.pin(model, describe_run(mixture, judge, config, train_config))
     checks = None if judge is None else make_checks(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
     maker = GroupMaker(

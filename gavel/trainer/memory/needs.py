@@ -46,7 +46,7 @@ from gavel.trainer.policy.loading import (
     why_alone,
     why_unbatched,
 )
-from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes
+from gavel.trainer.policy.policy import Policy, add_adapter, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
 
 
@@ -126,7 +126,7 @@ class PlannedPolicy(Policy):
             self.vocabulary: int = base.get_input_embeddings().num_embeddings
             fuse_norms(torch.nn.ModuleList(_find_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
             fuse_mlps(torch.nn.ModuleList(_find_fusible(base, "MLP", fuse_mlps, _small_mlp)))
-            self.model = adapted(base, lora, plain=not quantized)
+            self.model = add_adapter(base, lora, plain=not quantized)
             self.model.eval()
             self.spans = None
             if why_alone(config) is None:
@@ -234,8 +234,6 @@ def _batch(tokens: int, longest: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device to plan for."""
-
     kind: Literal["cpu", "cuda"]
     total: int
     """Bytes."""

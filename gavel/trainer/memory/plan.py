@@ -188,7 +188,7 @@ class MemoryPlan:
     pass_checkpointed: int
     """A pass of the learner over `micro_batch_tokens`, with gradient checkpointing."""
     pass_whole: int
-    """Without."""
+    """The same pass without gradient checkpointing."""
     all_logits: int
     """Bytes that all logits of such a pass would take in float32; they are never allocated."""
     micro_batch_tokens: int

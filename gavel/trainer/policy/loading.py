@@ -37,7 +37,7 @@ from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.kernels.attention_kernels import layer_spans
 
 
-def misnamed(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
+def explain_wrong_name(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
     """The problem with the name and its remedy; None if there is no known problem. `known`: the built-in models."""
     path = Path(source)
     if path.is_file():

@@ -65,10 +65,10 @@ from gavel.trainer.policy.loading import (
     check_settings,
     copy_sharing_weights,
     dtype_of,
+    explain_wrong_name,
     is_quantized,
     load_unsloth_base,
     load_whole,
-    misnamed,
     model_class,
     prepare_4bit_layers,
     quantization_config,
@@ -354,7 +354,9 @@ class Policy:
                 fuse_mlps(part)
         if with_liger:
             logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
-        self.model: PeftModel = add_unsloth_adapter(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
+        self.model: PeftModel = (
+            add_unsloth_adapter(base, lora) if settings.loader == "unsloth" else add_adapter(base, lora)
+        )
         self.model.eval()
         self.spans: Sequence[Span] | None = None
         """The attention span of each layer; None if its attention cannot compute a shared prefix once."""
@@ -495,7 +497,7 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def adapted(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> PeftModel:
+def add_adapter(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> PeftModel:
     """The base with an adapter. `plain`: over weights that are not quantized; None: as they are."""
     torch.manual_seed(lora.seed)
     settings = LoraConfig(
@@ -572,7 +574,7 @@ def source_of(base_model: str) -> str:
 def check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    if wrong := misnamed(source, (SMALL_MODEL, *SCENARIOS)):
+    if wrong := explain_wrong_name(source, (SMALL_MODEL, *SCENARIOS)):
         raise BaseModelError(f"{base_model!r} is no base model: {wrong[0]}", wrong[1])
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):

@@ -41,8 +41,6 @@ class TrackerError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The run that is tracked."""
-
     directory: Path
     project: str
     name: str

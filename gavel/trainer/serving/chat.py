@@ -444,7 +444,7 @@ class ChatCompletions:
         turn = await self._sampled(chat)
         if chat.calls_as_asked(turn):
             return chat, turn
-        forced = chat.forced(self._decode)
+        forced = chat.force_call(self._decode)
         try:
             return forced, await self._sampled(forced)
         except GrammarError as error:
@@ -549,7 +549,7 @@ class _Chat:
         calls = [call for call in self.parsed(turn.token_ids).tool_calls if is_call(call)]
         return bool(calls) and all(self.asked.call in (None, call.name) for call in calls)
 
-    def forced(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
+    def force_call(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
         """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
         opening, rule = call_rest(self.form.renderer, self.asked.offered or [], self.asked.call, decode)
         if not opening:

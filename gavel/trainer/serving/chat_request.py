@@ -303,8 +303,6 @@ class _Body(_Given):
 
 
 class ChatRequest(_Body):
-    """A validated request."""
-
     shaping: Shaping | None = None
     """None where the distribution stays the policy's."""
     forced: bool = False

@@ -160,8 +160,6 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A sampled turn."""
-
     meaning: Meaning
     """Meaning of the conversation up to and including the turn."""
     ids: dict[bytes, tuple[list[int], list[int]]] = field(default_factory=dict[bytes, tuple[list[int], list[int]]])
