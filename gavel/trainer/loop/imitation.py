@@ -41,7 +41,7 @@ class BestMembers:
     groups: int = 0
     """Groups of which at least one member was chosen."""
     alike: int = 0
-    """Those of `groups` without a best member: all scores are equal, and only the first members were chosen."""
+    """Groups without a best member: all scores are equal, and only the first members were chosen."""
 
 
 def choose_best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float | None = None) -> BestMembers:
