@@ -29,7 +29,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 from gavel.trainer.config import LoraSettings, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.vllm import VllmEngine
-from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.openai_server import EndpointServer
 
@@ -64,7 +64,7 @@ def main() -> int:
         template = Path(directory, "chatml.jinja")
         template.write_text(CHATML)
         settings = VllmSettings(arguments=("--chat-template", str(template)))
-        engine = vllm_engine(settings, served, Path(directory))
+        engine = open_vllm_engine(settings, served, Path(directory))
         try:
             engine.publish(policy, 0)
             found = asyncio.run(_measured(policy, engine, asked.requests, asked.at_once, asked.words))

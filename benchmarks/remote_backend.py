@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gavel.cli.demo_session import own_backend
+from gavel.cli.demo_session import run_own_backend
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -52,7 +52,7 @@ async def measure(rounds: int, megabytes: int) -> None:
     with tempfile.TemporaryDirectory() as runs:
         async with (
             LocalBackend(Path(runs, "local"), slots=64, max_context=1024) as local,
-            own_backend(Path(runs, "remote"), slots=64, max_context=1024) as remote,
+            run_own_backend(Path(runs, "remote"), slots=64, max_context=1024) as remote,
         ):
             models = [await registered(backend) for backend in (local, remote)]
             seconds: list[list[float]] = [[], []]

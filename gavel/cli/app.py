@@ -62,7 +62,7 @@ COMMANDS = {
 }
 
 
-def _further(entry: str) -> Any:
+def _load_further(entry: str) -> Any:
     """The module of an integration's command. One that cannot be loaded is listed, and says why when it is run."""
     try:
         module = entry_points.load("gavel.commands", entry)
@@ -80,7 +80,7 @@ def _further(entry: str) -> Any:
     return SimpleNamespace(NAME=entry, HELP="Cannot be loaded: run it to see why.", command=command)
 
 
-_FURTHER = {module.NAME: module for module in map(_further, entry_points.names("gavel.commands"))}
+_FURTHER = {module.NAME: module for module in map(_load_further, entry_points.names("gavel.commands"))}
 COMMANDS |= {name: module.HELP for name, module in _FURTHER.items()}
 
 GROUPS = {
@@ -91,7 +91,7 @@ GROUPS = {
     "Other machines": ("backend", "cluster"),
     "Other programs": ("serve-env", *_FURTHER, "serve-atropos", "send-atropos"),
 }
-"""In which the help lists the commands."""
+"""Groups in which the help lists the commands."""
 _SERVES = ("serve", "serve-atropos", "serve-env", "send-atropos", "backend", "view", "cluster")
 """Commands that wait for others, or whose programs speak for themselves."""
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -155,7 +155,7 @@ _OF_A_SCENARIO = ("check", "train", "evaluate", "compare", "evolve", "config", "
 """Commands whose first argument is a scenario, which its own file leaves out."""
 
 _is_running = False
-"""Whether this process runs a command."""
+"""True while this process runs a command."""
 
 
 def run(scenario: "Scenario") -> None:

@@ -36,7 +36,7 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
-from gavel.cli.training import opened_run, run_directory_of, trainable
+from gavel.cli.training import open_run, run_directory_of, trainable
 from gavel.integrations.atropos.group import atropos_group
 from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender, SenderSettings
@@ -50,7 +50,7 @@ from gavel.scenarios.truth import Truth
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
-from gavel.trainer.loop.experiment import described_judge
+from gavel.trainer.loop.experiment import describe_judge
 from gavel.trainer.model import Model
 from gavel.trainer.run_config import RunConfig
 
@@ -123,14 +123,14 @@ def serve_atropos(
 
 
 _LINGER_SECONDS = 3.0
-"""That the server still answers after the last step, so that environments hear that it is done."""
+"""Seconds that the server stays up after the last step, so that environments learn that it is done."""
 _CHECKPOINTS = 3
 FILE = "queue.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
-    """Where the API listens, and its bounds."""
+    """The address and limits of the API."""
 
     host: str
     port: int
@@ -178,7 +178,7 @@ async def serve_learner(
     )
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(checked_listener(settings.host, settings.port, settings.key)))
-        run = await stack.enter_async_context(opened_run(console, model, backend, judge, fresh=fresh))
+        run = await stack.enter_async_context(open_run(console, model, backend, judge, fresh=fresh))
         backend.pin(model, _experiment(config, project, settings, judge))
         run.begun()
         queue = stack.enter_context(contextlib.closing(GroupQueue(kept / FILE, most_groups=settings.max_waiting)))
@@ -231,12 +231,12 @@ async def serve_learner(
 
 
 def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None) -> dict[str, object]:
-    """What a run goes on as; another setting of these is another run."""
+    """The fingerprint of the run: another value of one of these settings makes another run."""
     training = config.train.model_dump(
         mode="json",
         exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"},
     )
-    judged = {} if judge is None else described_judge(judge)
+    judged = {} if judge is None else describe_judge(judge)
     return {"scenario": project, "batch_size": settings.batch_size, "training": training, **judged}
 
 

@@ -10,7 +10,7 @@ import typer
 
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.run_file import validated
+from gavel.cli.run_file import validate
 from gavel.trainer.config import EngineChoice, VllmSettings
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -63,7 +63,7 @@ def backend(
     sampler: EngineChoice = "transformers"
     if engine == "vllm" or vllm_url or vllm_replicas:
         settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
-        sampler = validated(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
+        sampler = validate(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
         check_startable(sampler)
     chosen_tracker(tracker)  # these are refused now, not when the first client registers a model
     if launched():

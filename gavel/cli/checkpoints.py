@@ -65,8 +65,8 @@ async def run_at(url: str, named: str) -> AsyncGenerator[tuple["RemoteBackend", 
 
 
 @contextlib.contextmanager
-def of_this_machine(named: str) -> Generator[None]:
-    """What is told of a run that is not here says how one of a backend is named."""
+def add_backend_hint(named: str) -> Generator[None]:
+    """Adds a --backend-url hint to the error for a run that is not here."""
     try:
         yield
     except NamedRunError as error:
@@ -106,7 +106,7 @@ def export(
     need_extra("train", "gavel export")
     from gavel.trainer.backends.run_export import export_run
 
-    with of_this_machine(run):
+    with add_backend_hint(run):
         directory, named = split_step(run)
     one_step(run, named, step is not None, "--step")
     _say_exported(export_run(directory, form, dtype=dtype, step=step if named is None else named, out=out), form)
@@ -165,7 +165,7 @@ def trajectories(
     margin = MARGIN if margin is None else margin
     run = find_run(source)
     if run is not None:
-        groups = _of_run(run, split, step)
+        groups = _read_run_groups(run, split, step)
         told = export_file(
             groups, form, out, margin=margin, above=above, model=_model(run), name="/".join(run.resolve().parts[-2:])
         )
@@ -187,7 +187,7 @@ def trajectories(
     typer.echo(told.summary)
 
 
-def _of_run(run: Path, split: str | None, step: int | None) -> Iterator[StoredGroup]:
+def _read_run_groups(run: Path, split: str | None, step: int | None) -> Iterator[StoredGroup]:
     """The groups of a run's stores, by split and step. Raises `GavelError` where there are none."""
     root = run / "trajectories"
     found = [
@@ -238,7 +238,7 @@ def push(
     if backend_url is not None:
         _say_pushed(asyncio.run(_push_at(backend_url, run, address)), address, run.partition("@")[0])
         return
-    with of_this_machine(run):
+    with add_backend_hint(run):
         found = find_checkpoint(run, runs_root())
     if found.parent.name != "checkpoints":
         raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
@@ -308,7 +308,7 @@ def deploy(
 
     options = read_pairs("--set", settings or ())
     if backend_url is None:
-        with of_this_machine(run):
+        with add_backend_hint(run):
             directory, step = split_step(run)
         one_step(run, step, best, "--best")
         adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
@@ -373,7 +373,7 @@ def deployments(
 ) -> None:
     """List deployments with their state, their smoke test, and what they cost."""
 
-    from gavel.trainer.deploy.host import explained, open_host
+    from gavel.trainer.deploy.host import explain_errors, open_host
     from gavel.trainer.deploy.record import find_records
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
@@ -393,7 +393,7 @@ def deployments(
             if record.state != "undeployed":
                 costs.append(f"{record.id}: {host.costs(record)}")
             if status and record.state != "undeployed":
-                with explained(host):
+                with explain_errors(host):
                     state = f"{state}, {asyncio.run(host.status(record))}"
         except GavelError as error:
             state = f"{state}, {error.message}"

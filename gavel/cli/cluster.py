@@ -72,10 +72,10 @@ def up(
     """
     need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import Launch, SkyPilotBackend
-    from gavel.trainer.backends.skypilot.cluster import cluster_settings, secret_values
+    from gavel.trainer.backends.skypilot.cluster import cluster_settings, read_secrets
     from gavel.trainer.backends.skypilot.hosts import SkyHost
 
-    values = secret_values(secret or [])
+    values = read_secrets(secret or [])
     settings = cluster_settings(
         cluster=name,
         accelerators=None if accelerators == "none" else accelerators,

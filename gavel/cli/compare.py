@@ -61,9 +61,9 @@ from gavel.cli.terminal import (
 from gavel.cli.training import (
     check_run,
     close_replies,
-    key_told_at_the_end,
+    defer_missing_key,
     print_run_estimates,
-    seen_lengths,
+    read_seen_lengths,
     with_tasks_there_are,
 )
 from gavel.judge.audit.agreement import agreement_of_pairs
@@ -212,7 +212,7 @@ def _runs(
 
 
 def _called(typed: Sequence[str], runs: Sequence[Path]) -> list[str]:
-    """As they were typed, or, where a path was, by as much of its end as tells the runs apart."""
+    """The runs' names as typed, or, for paths, the shortest ends that tell them apart."""
     if all(len(Path(each).parts) <= 2 for each in typed):
         return list(typed)
     ends = (
@@ -234,7 +234,7 @@ async def train_and_print(
 ) -> None:
     """Runs the cells with a line for each, then prints the table."""
     console, at_once = Console(), parallel or cores()
-    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    scenario, root, cells, ranks = _plan_cells(config, rewards, judges, seeds, blind)
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
     say(
@@ -264,7 +264,7 @@ async def train_and_print(
 
 
 def _judged_by(cells: Sequence[Cell]) -> str:
-    """Which models judge, and how their cost is seen and bounded before."""
+    """A line that names the judge models and how their cost is seen and bounded before."""
     runs = [cell.config for cell in cells if "judge" in cell.config.loop.reward]
     judges = [config.judge.build() for config in runs]
     names = dict.fromkeys(name for judge in judges for name in judge.names)
@@ -275,7 +275,7 @@ def _judged_by(cells: Sequence[Cell]) -> str:
     return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
 
 
-def _planned(
+def _plan_cells(
     config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: tuple[str, str | None] | None
 ) -> tuple[Scenario, Path, list[Cell], Judge | None]:
     """The scenario, where its runs are kept, the runs, and the judge that ranks; `blind`: its model and rubric."""
@@ -292,7 +292,7 @@ def print_comparison_estimate(
     config: RunConfig, rewards: Sequence[str], judges: Sequence[str], seeds: int, blind: tuple[str, str | None] | None
 ) -> None:
     """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
-    scenario, root, cells, ranks = _planned(config, rewards, judges, seeds, blind)
+    scenario, root, cells, ranks = _plan_cells(config, rewards, judges, seeds, blind)
     check_cells(cells, scenario, folder_of(scenario, root), ranks)
     arms: dict[str, tuple[Judge | None, int]] = {}
     resolved = cells[0].config.resolved()
@@ -316,7 +316,7 @@ def print_comparison_estimate(
         estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
-    lengths = seen_lengths(scenario, resolved.backend.max_context)
+    lengths = read_seen_lengths(scenario, resolved.backend.max_context)
     print_run_estimates(estimates, lengths, fewer if arms else "")
 
 
@@ -399,7 +399,7 @@ async def compare_judges(
     configs = {name: with_cassette(judge_config({**values, "judge": name}), out) for name in judges}
     if dry_run:
         built = {name: config.build(rubric, cassette=recorded(config)) for name, config in configs.items()}
-        with key_told_at_the_end(built.values()):
+        with defer_missing_key(built.values()):
             for name, judge in built.items():
                 estimate = await estimate_groups(judge, groups)
                 typer.echo(f"{name}: {counted(len(groups), 'group')}: {estimate.words}. Nothing was asked.")
@@ -445,7 +445,7 @@ def _scores(group: TrajectoryGroup) -> list[float | None]:
 
 
 def _pairs(scores: Sequence[float | None], values: Sequence[float | None]) -> list[tuple[float, float]]:
-    """Of the members that have both."""
+    """The pairs of the members that have both values."""
     both = zip(scores, values, strict=True)
     return [(score, float(value)) for score, value in both if score is not None and value is not None]
 

@@ -1,4 +1,4 @@
-"""What `gavel compare` and `gavel.compare` do: plan the cells, run them, rank attempts, and write the report.
+"""Implements `gavel compare` and `gavel.compare`: plan the cells, run them, rank attempts, and write the report.
 
     comparison = await gavel.compare("returns_desk", rewards=["judge", "hand"], seeds=3, steps=20)
     comparison.paired["judge - hand"].verdict
@@ -38,7 +38,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
 from gavel.cli.terminal import WaitDisplay
-from gavel.cli.training import opened_backend, status_of, trainable
+from gavel.cli.training import open_backend, status_of, trainable
 from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.judge import Judge
 from gavel.judge.panel.modes import ModeName
@@ -49,7 +49,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import RewardName
-from gavel.trainer.loop.experiment import described_scenario
+from gavel.trainer.loop.experiment import describe_scenario
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.model_samples import joint_groups, judge_together, judged_before, judged_file
 from gavel.trainer.loop.train_loop import train_scenario
@@ -354,7 +354,7 @@ async def run_comparison(
         if ran:
             comparison()
 
-    with steps_shown(cells, display):
+    with show_steps(cells, display):
         await run_cells(cells, root, parallel=parallel, done=finished, train=train)
     whole = comparison()  # which a judge that fails does not take away
     return whole if blind is None else await rank_runs(whole, blind, display)
@@ -364,7 +364,7 @@ def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path, blind: 
     """Raises `GavelError` where finished runs are of another experiment, or the stand-in does not read a rubric."""
     if blind is not None:
         check_stand_in(blind, scenario)
-    asked = {scenario.name: described_scenario(scenario)}
+    asked = {scenario.name: describe_scenario(scenario)}
     for cell in cells:
         cell.check_settings()
         begun = experiment_of(cell.directory).get("scenarios")
@@ -379,7 +379,7 @@ def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path, blind: 
 
 
 def folder_of(scenario: Scenario, root: Path) -> Path:
-    """Where the comparison's report is written, beside its runs."""
+    """The directory of the comparison's report, beside its runs."""
     return run_path(root, scenario.name, "x").parent
 
 
@@ -429,7 +429,7 @@ def _different_steps(cells: Sequence[CellFigures]) -> str:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -442,7 +442,7 @@ async def _train_here(scenario: Scenario, cell: Cell, root: Path) -> None:
         await judge.probe(replayed=False)
     model = trainable(config, scenario.name)
     try:
-        async with await opened_backend(config.backend, config, str(root)) as backend:
+        async with await open_backend(config.backend, config, str(root)) as backend:
             await model.register(backend)
             await train_scenario(model, scenario, judge, config.loop, config.train)
     finally:
@@ -512,7 +512,7 @@ def attempts_by_seed(cells: Sequence[CellFigures], *, same_start: bool) -> dict[
 
 
 def _comparable(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """Those with attempts of at least two contenders."""
+    """The groups with attempts of at least two contenders."""
     return [group for group in groups if len({str(member.metadata.get("model")) for member in group}) > 1]
 
 
@@ -528,12 +528,12 @@ def _held_out(directory: Path, step: int, seed: int) -> dict[tuple[str, int], Tr
 
 
 _SECONDS = 2.0
-"""Between two looks at the runs."""
+"""Seconds between two checks of the runs."""
 
 
 @contextmanager
-def steps_shown(cells: Sequence[Cell], display: WaitDisplay) -> Generator[None]:
-    """Around runs that other processes train: `display` tells each step that their directories have."""
+def show_steps(cells: Sequence[Cell], display: WaitDisplay) -> Generator[None]:
+    """Shows on `display` each step of the runs that other processes train, as their directories record it."""
     finished = {cell.label: _finished_steps(cell) for cell in cells}
     running = [cell for cell in cells if not cell.finished()]
     left = sum(cell.config.loop.steps - finished[cell.label] for cell in running)

@@ -27,11 +27,11 @@ _AT_A_DESK = LoopConfig(max_tokens=64, concurrency=256)
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """What is trained on what, and what is said of it."""
+    """A demo: the job, its training settings, and the sentences printed about it."""
 
     scenario: str
     name: str
-    """As the headline and the name of the run have it."""
+    """The name in the headline and of the run."""
     base_model: str
     judge: str
     """The judge where no other is named."""
@@ -44,10 +44,10 @@ class DemoJob:
     measures: Mapping[str, str]
     """Measures shown beside success, and their labels."""
     learned: str
-    """What is said of a run that gained."""
+    """The sentence for a run that improved."""
     caveat: str
     judge_caveat: str
-    """What is said of `judge`."""
+    """The caveat for `judge`."""
     habit: str | None = None
     """The measure that is low where the habit shows that `learned` names."""
     decimals: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -56,9 +56,9 @@ class DemoJob:
     slots: int = 256
     max_context: int = 4096
     threads: int | None = 1
-    """Of the tensor library, which splits what a tiny model computes at a loss; None: its own choice."""
+    """Threads of the tensor library, which slow down a tiny model; None: the library's default."""
     rollout_tokens: int = 200
-    """What `--dry-run` assumes."""
+    """Tokens per rollout that `--dry-run` assumes."""
     command: str = "gavel demo"
 
 

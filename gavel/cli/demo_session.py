@@ -1,4 +1,4 @@
-"""What `gavel demo` does: a judge's scores train a small agent, and a report shows what changed.
+"""Implements `gavel demo`: a judge's scores train a small agent, and a report shows what changed.
 
 Only the size is small: a transformer with LoRA, exact tokens, files on disk. Which model learns which job is told by
 the `DemoJob`. With --real the report also shows replies before and after training, and how likely the frozen base finds
@@ -29,7 +29,7 @@ from gavel.base.text import counted
 from gavel.cli.demo import ONE_SENTENCE, DemoJob
 from gavel.cli.options import LIKELIHOOD, STAND_IN, with_cassette
 from gavel.cli.terminal import print_table, say, waiting_for
-from gavel.cli.training import RunDisplay, close_replies, opened_run, run_directory_of
+from gavel.cli.training import RunDisplay, close_replies, open_run, run_directory_of
 from gavel.judge.config import JudgeConfig
 from gavel.llm.providers import register
 from gavel.reports.demo_page import DemoReport, SummaryRow, TextSample, write_report
@@ -56,8 +56,10 @@ _END_SECONDS = 120.0
 
 
 @contextlib.asynccontextmanager
-async def own_backend(runs: Path, *, slots: int, max_context: int, versions: int = 1) -> AsyncGenerator[RemoteBackend]:
-    """Starts the server, and ends it. Raises `GavelError` when it does not start."""
+async def run_own_backend(
+    runs: Path, *, slots: int, max_context: int, versions: int = 1
+) -> AsyncGenerator[RemoteBackend]:
+    """Starts a server of `gavel backend`, yields its backend, and ends it. Raises `GavelError` if it does not start."""
     key = secrets.token_urlsafe(24)
     settings = {"port": 0, "runs": runs, "slots": slots, "max-context": max_context, "versions": versions}
     options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
@@ -113,9 +115,9 @@ class TextComparison:
     samples: Sequence[TextSample]
     rows: Sequence[SummaryRow]
     summary: dict[str, Any]
-    """For summary.json."""
+    """Contents of summary.json."""
     source: str
-    """Where the base's weights came from."""
+    """The source of the base's weights."""
 
 
 def compare_texts(base: FrozenBase, directory: Path, outcome: Outcome) -> TextComparison:
@@ -213,7 +215,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     loop = job.loop.model_copy(update={"steps": settings.steps, "seed": settings.seed})
     config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
     page = directory / DEMO_RUN_REPORT
-    async with opened_run(console, model, _backend(settings), judge, fresh=settings.fresh, page=page) as run:
+    async with open_run(console, model, _backend(settings), judge, fresh=settings.fresh, page=page) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
         for line in _headline(settings, run.backend.parameter_count(model), run.start).splitlines():
@@ -249,7 +251,7 @@ async def _backend(settings: DemoSettings) -> AsyncGenerator[LocalBackend | Remo
     size: dict[str, Any] = {"slots": settings.job.slots, "max_context": settings.job.max_context}
     if settings.backend != "sky-local":
         local = settings.backend == "local"
-        async with LocalBackend(**size) if local else own_backend(runs_root(), **size) as backend:
+        async with LocalBackend(**size) if local else run_own_backend(runs_root(), **size) as backend:
             yield backend
         return
     name, runs = f"demo-{os.getpid()}", str(runs_root())

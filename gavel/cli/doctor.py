@@ -125,7 +125,8 @@ def report(console: Console, *, as_json: bool = False) -> int:
 
 
 def installation() -> tuple[dict[str, Any], list[GavelError]]:
-    """What is installed and set, for programs, and what of it cannot work. Keys are true where they are set."""
+    """The installation as JSON values, with keys that are true if set, and the errors that make parts of it
+    unusable."""
     judge, runs, torch = default_judge(), runs_root(), installed_version("torch")
     is_set = bool(os.environ.get("GAVEL_JUDGE_MODEL", "").strip())
     extras = {extra: not missing_parts(extra) for extra in EXTRAS}

@@ -12,11 +12,11 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.evaluate_session import (
+    count_missing_work,
     evaluate_models,
+    find_model,
+    find_own_model,
     folder_of_all,
-    missing_work,
-    model_named,
-    own_model,
     scoring_judge,
 )
 from gavel.cli.lazy_commands import single_command
@@ -34,7 +34,7 @@ from gavel.cli.options import (
     with_options,
 )
 from gavel.cli.terminal import WaitDisplay, print_figures, print_table, run_interruptibly, run_to_end, say
-from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, seen_lengths
+from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, read_seen_lengths
 from gavel.judge.judge import Judge
 from gavel.llm.budget import Budget
 from gavel.reports.model_table import (
@@ -129,7 +129,8 @@ async def _prepare(
     *,
     dry_run: bool = False,
 ) -> tuple[list[_Prepared], dict[str, GavelError]]:
-    """What can be evaluated, and why the others cannot. Raises `GavelError` for what no scenario can be evaluated with.
+    """The scenarios that can be evaluated, and the errors of the others. Raises `GavelError` for an error that affects
+    all of them.
 
     A `dry_run` asks no server and needs no key of a judge.
     """
@@ -162,9 +163,9 @@ async def _prepare(
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
         judge = scoring_judge(config.judge, scenario, budget) if wants_judge else None
         if named is None:
-            chosen = [await own_model(scenario, config, asked_for)]
+            chosen = [await find_own_model(scenario, config, asked_for)]
         else:
-            chosen = [model_named(name, scenario, config, budget) for name in named]
+            chosen = [find_model(name, scenario, config, budget) for name in named]
         prepared.append(_Prepared(source, scenario, config, judge, chosen))
     announce_stand_in([name for each in prepared[:1] if each.judge for name in each.judge.names])
     return prepared, failed
@@ -222,7 +223,7 @@ async def _evaluate_all(
 
 def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool) -> None:
     work = [
-        missing_work(
+        count_missing_work(
             each.scenario, each.models, each.config, each.judge, each.config.loop.final_tasks, samples, fresh=fresh
         )
         for each in prepared
@@ -230,7 +231,7 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
     for base in {str(model.identity["base"]) for each in prepared for model in each.models if "base" in model.identity}:
         check_base(base)
     estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
-    tokens = seen_lengths(Mixture([each.scenario for each in prepared]), prepared[0].config.backend.max_context)
+    tokens = read_seen_lengths(Mixture([each.scenario for each in prepared]), prepared[0].config.backend.max_context)
     for each, (missing, groups) in zip(prepared, work, strict=True):
         for model in each.models:
             episodes = missing[model.name]
@@ -302,7 +303,7 @@ def print_model_table(console: Console, table: ModelTable) -> None:
 
 
 def _outcome(table: ModelTable) -> str:
-    """What came of it in a sentence, by success, or by the judge where success is not known."""
+    """A sentence that states the result by success, or by the judge where success is not known."""
     known = any(row.success.tasks for row in table.rows)
     by = "success" if known else "the judge's score"
     figures = {row.name: row.success if known else row.score for row in table.rows}

@@ -30,7 +30,7 @@ from gavel.cli.compare_session import settings_of
 from gavel.cli.named import scenario_named
 from gavel.cli.options import check_base_fits, check_stand_in, register_likelihood, with_cassette, with_default_judge
 from gavel.cli.terminal import WaitDisplay
-from gavel.cli.training import opened_backend, run_directory_of, status_of, trainable
+from gavel.cli.training import open_backend, run_directory_of, status_of, trainable
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
@@ -73,7 +73,7 @@ from gavel.trainer.loop.model_samples import (
     wanted_samples,
 )
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.model_spec import described_model
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
@@ -125,7 +125,7 @@ async def evaluate(
             judge = judge.with_rubric(world.rubric)
         check_stand_in(judge, world)
     chosen = [
-        model_named(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
+        find_model(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
         for each in ([models] if isinstance(models, str) else models)
     ]
     return await evaluate_models(world, chosen, config, judge, tasks, samples)
@@ -168,7 +168,7 @@ async def evaluate_many(
 
 
 def folder_of_all(scenarios: Sequence[str]) -> Path:
-    """Where the common report of several scenarios is."""
+    """The directory of the common report of several scenarios."""
     name = "+".join(scenarios)
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -176,7 +176,7 @@ def folder_of_all(scenarios: Sequence[str]) -> Path:
 
 
 def folder_of(scenario: Scenario) -> Path:
-    """Where its evaluations are kept."""
+    """The directory of the scenario's evaluations."""
     return run_path(runs_root() / "evaluations", scenario.name, "x").parent
 
 
@@ -196,7 +196,7 @@ async def evaluate_models(
     names = _checked_names(models, tasks, samples)
     folder, display = folder_of(scenario), display or WaitDisplay()
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
-    with _alone_in(folder):
+    with _lock_folder(folder):
         if judge is not None:
             await judge.probe(replayed=False)
         episodes: dict[str, dict[Sample, TrajectoryGroup]] = {}
@@ -205,7 +205,7 @@ async def evaluate_models(
             file = model.file(folder, scenario, config.loop)
             if fresh:
                 file.unlink(missing_ok=True)
-            episodes[model.name], failed[model.name] = await _episodes(
+            episodes[model.name], failed[model.name] = await _sample_episodes(
                 model, file, scenario, chosen, samples, config, display
             )
         groups: list[TrajectoryGroup] = []
@@ -216,7 +216,7 @@ async def evaluate_models(
             missing = len(groups) - len(judged_before(groups, file))
             with display.waiting("judging", missing, "tasks", status_of(judge)) as advance:
                 groups = await judge_together(judge, groups, file, advance)
-    measured = {name: _measured(scenario, of_model) for name, of_model in episodes.items()}
+    measured = {name: _measure_episodes(scenario, of_model) for name, of_model in episodes.items()}
     table = ModelTable(
         scenario=scenario.name,
         rows=[model_row(name, measured[name], groups, failed[name]) for name in names],
@@ -232,7 +232,7 @@ async def evaluate_models(
     return table
 
 
-def missing_work(
+def count_missing_work(
     scenario: Scenario,
     models: Sequence[SampledModel],
     config: RunConfig,
@@ -242,7 +242,8 @@ def missing_work(
     *,
     fresh: bool = False,
 ) -> tuple[dict[str, int], int]:
-    """How many episodes of each model `evaluate_models` would sample, and groups it would judge; changes nothing."""
+    """The number of episodes of each model that `evaluate_models` would sample, and of groups it would judge; changes
+    nothing."""
     names = _checked_names(models, tasks, samples)
     folder = folder_of(scenario)
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
@@ -272,7 +273,7 @@ def _checked_names(models: Sequence[SampledModel], tasks: int, samples: int) -> 
     return names
 
 
-async def _episodes(
+async def _sample_episodes(
     model: SampledModel,
     file: Path,
     scenario: Scenario,
@@ -281,7 +282,7 @@ async def _episodes(
     config: RunConfig,
     display: WaitDisplay,
 ) -> tuple[dict[Sample, TrajectoryGroup], int]:
-    """All of a model, by task and number, and how many failed."""
+    """All episodes of a model by task and number, sampling those that are missing; and how many failed."""
     found = _kept(file, tasks, samples)
     missing = [(task, number) for task, number in wanted_samples(tasks, samples) if (task.id, number) not in found]
     if not missing:
@@ -300,11 +301,11 @@ async def _episodes(
 
     with display.waiting(model.name, len(missing), "episodes", status) as advance:
         failed = await sample_missing(model, missing, file, config.loop, done)
-    # As they are read later, so that a later evaluation finds their judgements.
+    # Read back from the file, so that a later evaluation finds their judgements.
     return _kept(file, tasks, samples), failed
 
 
-def _measured(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
+def _measure_episodes(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
     found: list[Episode] = []
     for (task, number), group in of_model.items():
         for member in group:
@@ -316,7 +317,7 @@ def _measured(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> li
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Generator[None]:
+def _lock_folder(folder: Path) -> Generator[None]:
     """Holds the directory's lock: two evaluations at once would sample the same episodes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -338,10 +339,10 @@ def _alone_in(folder: Path) -> Generator[None]:
 _BASE = "base:"
 _FIGURES_OF_ANOTHER_JOB = "its figures say nothing of a model that can do the job"
 _RETRIES = 4
-"""Of a request whose server is busy."""
+"""Max retries of a request whose server is busy."""
 
 
-def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budget) -> SampledModel:
+def find_model(named: str, scenario: Scenario, config: RunConfig, budget: Budget) -> SampledModel:
     """The model of this name; a run of the scenario itself may be named without its project.
 
     `config`: how models of this machine are served. `budget`: of API models. Raises `GavelError` where there is none.
@@ -372,7 +373,7 @@ def model_named(named: str, scenario: Scenario, config: RunConfig, budget: Budge
             f"{named} is no run, no directory and no API model: {error.message}",
             "Name a run as `gavel runs` lists it (desk/clerk@12), base:MODEL, or one of LiteLLM (openai/gpt-5-mini).",
         ) from error
-    return SampledModel(named, {"api": named}, lambda: _serving_api(named, scenario, config, budget))
+    return SampledModel(named, {"api": named}, lambda: _serve_api(named, scenario, config, budget))
 
 
 def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> SampledModel:
@@ -382,12 +383,12 @@ def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> Samp
 
     @contextlib.asynccontextmanager
     async def serving() -> AsyncGenerator[Play]:
-        yield _playing(model, scenario, config)
+        yield _make_play(model, scenario, config)
 
     return SampledModel(name, identity, serving)
 
 
-async def own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
+async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
     """The newest policy of the run that `config` describes; its base, where there is no run yet.
 
     `given`: the configuration before defaults were filled in. Raises `RunDirectoryError` where it names a run that is
@@ -398,11 +399,11 @@ async def own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> 
     base_named = "base_model" in given.model.model_fields_set
     if config.backend.url is not None:
         check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
-        async with await opened_backend(config.backend, config) as backend:
+        async with await open_backend(config.backend, config) as backend:
             await model.register(backend)
             name = model.get_inference_name()
         identity = {"remote": config.backend.url, "model": name, "project": model.project}
-        return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config))
+        return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
     if (directory / "model.json").is_file():
         return _checkpoint(str(directory), scenario, config, runs_root())
     if given.model.name is not None:
@@ -466,7 +467,7 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
 
 
 def _renderer(run: Path) -> str | None:
-    """As the run's own settings name it."""
+    """The renderer named by the run's own settings."""
     try:
         table: Any = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))
         return table["model"]["renderer"]
@@ -490,25 +491,25 @@ def _local(
     """A model of this machine."""
     policy = model.policy.model_dump(mode="json")
     identity = {"base": model.base_model, "policy": policy, "engine_context": config.backend.max_context} | identity
-    if files := described_model(model).get("base_files"):
+    if files := describe_model(model).get("base_files"):
         identity["base_files"] = files
-    return SampledModel(name, identity, lambda: _serving_policy(model, scenario, config, elsewhere=True))
+    return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config, elsewhere=True))
 
 
 @contextlib.asynccontextmanager
-async def _serving_policy(
+async def _serve_policy(
     model: TrainableModel, scenario: Scenario, config: RunConfig, *, elsewhere: bool = False
 ) -> AsyncGenerator[Play]:
     """`elsewhere`: from a directory that is deleted afterwards, so that measuring leaves no run behind."""
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(tempfile.TemporaryDirectory(prefix="gavel-evaluate-")) if elsewhere else None
-        async with await opened_backend(config.backend, config, path) as backend:
+        async with await open_backend(config.backend, config, path) as backend:
             await model.register(backend)
-            yield _playing(model, scenario, config)
+            yield _make_play(model, scenario, config)
 
 
 @contextlib.asynccontextmanager
-async def _serving_api(name: str, scenario: Scenario, config: RunConfig, budget: Budget) -> AsyncGenerator[Play]:
+async def _serve_api(name: str, scenario: Scenario, config: RunConfig, budget: Budget) -> AsyncGenerator[Play]:
     async def play(task: Task, seed: int) -> TrajectoryGroup:
         agent = ChatAgent(name, budget)
         refused: list[BudgetError] = []
@@ -527,7 +528,7 @@ async def _serving_api(name: str, scenario: Scenario, config: RunConfig, budget:
                 refused.append(error)
                 raise
 
-        group = await _playing(FunctionModel(name, turn), scenario, config)(task, seed)
+        group = await _make_play(FunctionModel(name, turn), scenario, config)(task, seed)
         if refused:
             raise LlmError(
                 refused[0].message, "Raise --max-cost; the same command goes on with the episodes that are missing."
@@ -540,7 +541,7 @@ async def _serving_api(name: str, scenario: Scenario, config: RunConfig, budget:
     yield play
 
 
-def _playing(model: ChatModel, scenario: Scenario, config: RunConfig) -> Callable[[Task, int], Any]:
+def _make_play(model: ChatModel, scenario: Scenario, config: RunConfig) -> Callable[[Task, int], Any]:
     async def play(task: Task, seed: int) -> TrajectoryGroup:
         others: list[Trajectory] = []
         first = await rollout(

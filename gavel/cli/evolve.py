@@ -40,7 +40,7 @@ from gavel.cli.terminal import (
     say,
     waiting_for,
 )
-from gavel.cli.training import LiveReport, check_fresh_is_here, opened_backend, opened_run, say_outcome, trainable
+from gavel.cli.training import LiveReport, check_fresh_is_here, open_backend, open_run, say_outcome, trainable
 from gavel.judge.judge import Judge
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -48,7 +48,7 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
 from gavel.trainer.loop.evolve import evolve as run_rounds
-from gavel.trainer.loop.imitation import BestMembers, best_members
+from gavel.trainer.loop.imitation import BestMembers, choose_best_members
 from gavel.trainer.run_config import EvolveRunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
@@ -118,7 +118,7 @@ def _base(config: EvolveRunConfig) -> list[Trajectory]:
     members = [member for group in groups for member in group]
     if all(member.reward is None for member in members):
         return members
-    return best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
+    return choose_best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
 
 
 async def run_evolution(
@@ -136,8 +136,8 @@ async def run_evolution(
     """
     console, model, there = Console(), trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
-    backend = await opened_backend(config.backend, config)
-    async with opened_run(console, model, backend, judge, fresh=fresh, there=there) as run:
+    backend = await open_backend(config.backend, config)
+    async with open_run(console, model, backend, judge, fresh=fresh, there=there) as run:
         of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
         going_on = f" · continuing after step {run.start}" if run.start else ""
         say(console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}")
@@ -222,7 +222,7 @@ def _print_rounds(console: Console, first: dict[str, float] | None, found: Seque
 
 
 def _share(value: float | None, count: float | None) -> str:
-    """With its standard error."""
+    """The share with its standard error, as text."""
     if value is None:
         return "–"
     return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"

@@ -186,7 +186,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
 
 
 _BIAS = Bias(slope=0.6, u=0.3, noise=0.5, halo=0.3, step=0.05)
-"""Of a judge that is simulated unless told otherwise."""
+"""Default biases of the simulated judge."""
 
 
 def simulate(

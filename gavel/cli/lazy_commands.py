@@ -130,7 +130,7 @@ def _app_of(command: str, function: Callable[..., None] | None) -> typer.Typer:
 
 
 def _listed() -> None:
-    """Stands for a command in the listing; `Group.resolve_command` replaces it by the real one."""
+    """Placeholder of a command in the listing; `Group.resolve_command` replaces it by the real one."""
 
 
 def group_app(help_text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:

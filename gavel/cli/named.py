@@ -1,4 +1,4 @@
-"""What a command's arguments name: a scenario, a run here or at a backend, a file of attempts, a file to write."""
+"""Resolves a command's arguments: a scenario, a run here or at a backend, a file of attempts, a file to write."""
 
 import json
 from collections import Counter
@@ -52,12 +52,12 @@ def names_in(text: str) -> list[str]:
 
 
 def find_run(named: str) -> Path | None:
-    """Its directory; None where there is none. `named`: a directory, or `project/name`."""
+    """The run's directory; None if there is none. `named`: a directory, or `project/name`."""
     return next((path for path in (Path(named), runs_root() / named) if (path / "model.json").is_file()), None)
 
 
 def run_named(named: str) -> Path:
-    """Its directory. Raises `GavelError` where there is none."""
+    """The run's directory. Raises `GavelError` if there is none."""
     if (found := find_run(named)) is None:
         raise GavelError(
             f"there is no run {named}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
@@ -66,7 +66,7 @@ def run_named(named: str) -> Path:
 
 
 def experiment_of(run: Path) -> dict[str, Any]:
-    """What experiment.json says of the run; empty where there is none that can be read."""
+    """The run's experiment.json; empty if it is missing or cannot be read."""
     try:
         found = json.loads((run / "experiment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -75,7 +75,7 @@ def experiment_of(run: Path) -> dict[str, Any]:
 
 
 def scenario_of(run: Path) -> Scenario | None:
-    """As experiment.json names it; None where it cannot be loaded from here (a file elsewhere)."""
+    """The scenario named by experiment.json; None if it cannot be loaded from here (a file elsewhere)."""
     named = experiment_of(run).get("scenario")
     try:
         return scenario_named(str(named)) if named else None

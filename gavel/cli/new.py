@@ -141,7 +141,7 @@ def _write(
 
 
 RECORD = "drafting.json"
-"""In the scenario's folder while its tasks are drafted."""
+"""File in the scenario's folder while its tasks are drafted."""
 
 
 async def draft(
@@ -193,7 +193,7 @@ async def draft(
 
 
 def _server(address: str, variables: Sequence[str]) -> McpServer:
-    """With what it needs of the environment: a command the variables, a URL the one as a bearer token."""
+    """The server with what it needs of the environment: a command the variables, a URL the one as a bearer token."""
     for name in variables:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise GavelError(

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
-from gavel.cli.run_file import Table, Where, merged, models_in, paths_beside, read_tables, validated
+from gavel.cli.run_file import Table, Where, merge, models_in, paths_beside, read_tables, validate
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
@@ -51,11 +51,11 @@ class Flag:
     """An option that sets one field."""
 
     path: str
-    """Of the field: `judge.orders`."""
+    """The field's path: `judge.orders`."""
     name: str
-    """Of the option: `--orders`."""
+    """The option's name: `--orders`."""
     default: object = None
-    """What the help shows as default, where the field's own is not used."""
+    """The default shown by the help, if it differs from the field's own."""
 
     by_key: bool = False
     """For a table: whether each key=value sets one key and leaves the others; else the option is the whole table."""
@@ -113,7 +113,7 @@ def typed_options(context: typer.Context) -> list[str]:
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
-    """What `--set train.loss.kind=gspo` sets; a value is read as TOML or JSON where it is that, else as a text.
+    """The values by path of `--set train.loss.kind=gspo`; a value is parsed as TOML or JSON, else taken as text.
 
     Raises `OptionError` for a key that is given twice.
     """
@@ -167,7 +167,7 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
 
 
 def _group(model: type[BaseModel], path: str) -> str | None:
-    """Where the help lists the option."""
+    """The help's panel for the option."""
     table = path.rpartition(".")[0]
     while table and table not in _GROUPS:
         table = table.rpartition(".")[0]
@@ -211,7 +211,7 @@ def _field(model: type[BaseModel], path: str) -> tuple[Any, FieldInfo]:
 
 
 def _base_type(annotation: Any) -> Any:
-    """What the option takes: bool, int, float, a choice of literals, dict (key=value pairs), else str."""
+    """The option's type: bool, int, float, a choice of literals, dict (key=value pairs), else str."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     members = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
     members = [member for member in members if member is not type(None) and get_origin(member) is not Callable]
@@ -358,7 +358,7 @@ def run_config(
         tables[name] = {**table, **own} if isinstance(own, dict) else own
     if recipe is not None:
         settings = recipe_tables(recipe)
-        tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
+        tables, where = merge(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = given(values, kind, flags)
     assigned = parse_assignments(assignments or ())
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}
@@ -367,7 +367,7 @@ def run_config(
     where |= names | dict.fromkeys(assigned, "--set")
     typed = _engine_in_parts(tables, chosen | assigned)
     _check_no_parts_of_values(typed, names)
-    config = validated(kind, merged(with_loss_kind(tables), typed), where)
+    config = validate(kind, merge(with_loss_kind(tables), typed), where)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
 
 
@@ -399,7 +399,7 @@ def judge_config(values: Mapping[str, Any]) -> JudgeConfig:
     """The judge that the options of `JUDGE_FLAGS` describe."""
     chosen = given(values, JudgeConfig, JUDGE_FLAGS)
     where = {(flag.path,): flag.name for flag in JUDGE_FLAGS}
-    return with_default_judge(validated(JudgeConfig, merged({}, chosen), where))
+    return with_default_judge(validate(JudgeConfig, merge({}, chosen), where))
 
 
 def default_judge() -> str:
@@ -468,7 +468,7 @@ def recorded(judge: JudgeConfig) -> Cassette | None:
 
 
 def replies_directory(out: Path | None) -> Path:
-    """Where the replies behind an output are kept: beside a file; else, as for standard output, among the runs."""
+    """The directory of the replies behind an output: beside a file, or among the runs for standard output."""
     is_stream = out is None or str(out) == "-" or out.is_relative_to("/dev") or (out.exists() and not out.is_file())
     if out is None or is_stream:
         return Path(os.environ.get("GAVEL_RUNS") or "runs")
@@ -535,12 +535,12 @@ def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, els
     ]
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
-        f"Name a base model: {''.join(own[:1])}{_fitting()}. `gavel plan MODEL` shows what another needs of "
+        f"Name a base model: {''.join(own[:1])}{_list_fitting()}. `gavel plan MODEL` shows what another needs of "
         "memory, and --dry-run what the judge will cost.",
     )
 
 
-def _fitting() -> str:
+def _list_fitting() -> str:
     """Models that this machine can train at the defaults, the largest first."""
     import torch
 

@@ -1,6 +1,6 @@
 """Configuration files: TOML tables with the shape of a settings model, read with errors that name the line.
 
-`read_tables` and `merged` make plain tables, `validated` makes the settings, `to_toml` prints them. What `to_toml`
+`read_tables` and `merge` make plain tables, `validate` makes the settings, `to_toml` prints them. What `to_toml`
 prints reads back as the same settings.
 
 Relative paths in a file are those beside it, wherever the command is typed (an option's are those of the working
@@ -30,11 +30,11 @@ from gavel.trainer.run_config import EvolveRunConfig, RunConfig
 
 Table = dict[str, Any]
 Where = dict[tuple[str, ...], str]
-"""Where each value was set: `--orders`, or `run.toml, line 12`."""
+"""The source of each value by path: `--orders`, or `run.toml, line 12`."""
 
 _WIDTH = 116
 _SIMILAR = 0.75
-"""How alike a mistyped name and the one that is suggested are, at least; `difflib`'s ratio."""
+"""Min similarity of a mistyped name and its suggestion; `difflib`'s ratio."""
 _SHOW = "`gavel config` shows every setting with its description."
 _MAKE = "gavel config > run.toml"
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -76,7 +76,7 @@ def _key(text: str) -> tuple[str, ...]:
     return tuple(part.strip(" \"'") for part in text.split("."))
 
 
-def merged(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
+def merge(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
     """A copy of the tables with the values put in, in whatever order these are.
 
     Another `kind` (of loss, say) begins its table anew, before what else is set in that table.
@@ -94,7 +94,7 @@ def merged(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
     return result
 
 
-def validated(model: type[Settings], tables: Table, where: Where, show: str = _SHOW) -> Settings:
+def validate(model: type[Settings], tables: Table, where: Where, show: str = _SHOW) -> Settings:
     """The settings of these tables. Raises `RunFileError` for a wrong key or value, saying where it was set.
 
     `show`: where all settings are to be seen.
@@ -174,7 +174,7 @@ def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) 
 
 
 def _at(annotation: Any, name: str) -> list[Any]:
-    """What may stand under `name` in a table of this type."""
+    """The types that `name` may have in a table of this type."""
     if get_origin(annotation) is dict:
         return [get_args(annotation)[1]]
     return [one.model_fields[name].annotation for one in models_in(annotation) if name in one.model_fields]
@@ -253,31 +253,31 @@ Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 
 def paths_beside(tables: Table, folder: Path) -> Table:
     """The tables of a file in `folder`, with its paths as they are from the working directory."""
-    return _moved(tables, lambda path: os.path.normpath(folder / path), folder, ())
+    return _move_paths(tables, lambda path: os.path.normpath(folder / path), folder, ())
 
 
 def paths_seen_from(config: Run, folder: Path) -> Run:
     """The configuration, with its paths as they are from `folder`."""
-    return _moved(config, lambda path: path if os.path.isabs(path) else os.path.relpath(path, folder), Path(), ())
+    return _move_paths(config, lambda path: path if os.path.isabs(path) else os.path.relpath(path, folder), Path(), ())
 
 
-def _moved(settings: Any, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> Any:
-    """What stands at `path` of a run or of the service, with the paths in it moved; those it has are of `folder`."""
+def _move_paths(settings: Any, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> Any:
+    """The settings at `path` with their paths moved; relative ones start at `folder`."""
     if isinstance(settings, list):
-        return [_moved(each, move, folder, path) for each in settings]
+        return [_move_paths(each, move, folder, path) for each in settings]
     if isinstance(settings, str | Path):
-        return type(settings)(_moved_text(str(settings), move, folder, path))
+        return type(settings)(_move_path(str(settings), move, folder, path))
     if isinstance(settings, dict):
-        return {name: _moved(value, move, folder, (*path, name)) for name, value in settings.items()}
+        return {name: _move_paths(value, move, folder, (*path, name)) for name, value in settings.items()}
     if not isinstance(settings, BaseModel):
         return settings
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
-    moved = {name: _moved(value, move, folder, (*path, name)) for name, value in values.items()}
+    moved = {name: _move_paths(value, move, folder, (*path, name)) for name, value in values.items()}
     changed = {name: value for name, value in moved.items() if value != values[name]}
     return settings.model_copy(update=changed) if changed else settings
 
 
-def _moved_text(text: str, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> str:
+def _move_path(text: str, move: Callable[[str], str], folder: Path, path: tuple[str, ...]) -> str:
     """A setting that is a path, or may be one, is told by where it stands, and by its form."""
     match path:
         case ("scenario",):

@@ -58,7 +58,7 @@ from gavel.scenarios.truth import truth_of
 
 Output = JudgedFile | JudgedStream
 _RULES = ", or other rules (--rubric '- says \"X\"', --rubric @FILE)."
-"""Of the stand-in, which scores nobody by a rubric of which it reads nothing."""
+"""Remedy for the stand-in, which scores nobody by a rubric that it cannot read."""
 _WARNINGS = 3
 """The judge's own, of which the most common are printed."""
 _MOST_REPORTED = 500
@@ -332,7 +332,7 @@ def _place(out: Path | None) -> str:
 
 
 def _kept(output: Output | None, out: Path | None) -> str:
-    """What an interrupted run has kept."""
+    """A sentence that states what an interrupted run has stored."""
     match output:
         case None:
             return "Stopped. Nothing is kept without --out FILE."

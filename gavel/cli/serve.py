@@ -26,7 +26,7 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.run_file import Where, merged, paths_beside, read_tables, to_toml, toml_value, validated
+from gavel.cli.run_file import Where, merge, paths_beside, read_tables, to_toml, toml_value, validate
 from gavel.cli.terminal import plain, print_table, silence_libraries
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
@@ -89,17 +89,17 @@ def service_config(values: Mapping[str, Any], file: Path | None = None) -> Servi
     tables, where = read_tables(path, _MAKE) if file is not None or path.exists() else ({}, Where())
     tables = paths_beside(tables, path.parent)
     for name, found in _environment().items():
-        tables = merged(tables, found)
+        tables = merge(tables, found)
         where |= dict.fromkeys(found, name)
     chosen = given(values, ServiceConfig, SERVE_FLAGS)
     names = {tuple(flag.path.split(".")): flag.name for flag in SERVE_FLAGS}
     where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
-    config = validated(ServiceConfig, merged(tables, chosen), where, _SHOW)
+    config = validate(ServiceConfig, merge(tables, chosen), where, _SHOW)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
 
 
 def _environment() -> dict[str, dict[tuple[str, ...], Any]]:
-    """What environment variables set, by variable."""
+    """The settings from environment variables, by variable."""
     found: dict[str, dict[tuple[str, ...], Any]] = {}
     for name, text in sorted(os.environ.items()):
         if name.startswith(ENVIRONMENT_PREFIX) and text:
@@ -142,7 +142,7 @@ def create(
         raise GavelError(f"a key cannot be called {name!r}: the list could not show it", "Say what it is for: trainer.")
     chosen = given(values, KeyScope, KEY_FLAGS)
     names = {flag.path: flag.name for flag in KEY_FLAGS}
-    scope = validated(KeyScope, merged({}, chosen), {path: names[path[0]] for path in chosen})
+    scope = validate(KeyScope, merge({}, chosen), {path: names[path[0]] for path in chosen})
     if print_hash:
         token, _ = new_token()
         entry = KeyConfig(**scope.model_dump(exclude_defaults=True), hash=HASH_PREFIX + token_hash(token))
@@ -202,7 +202,7 @@ def revoke(
 
 def _entry(name: str, key: KeyConfig) -> str:
     """The key as a table of gavel.toml."""
-    validated(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
+    validate(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
     lines = [f"{field} = {toml_value(value)}" for field, value in key.model_dump(exclude_defaults=True).items()]
     return "\n".join([f'[keys."{name}"]' if "." in name else f"[keys.{name}]", *sorted(lines)])
 

@@ -13,12 +13,12 @@ from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts
 from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, given, with_options
-from gavel.cli.run_file import merged, validated
+from gavel.cli.run_file import merge, validate
 from gavel.cli.terminal import RESUME, WaitDisplay, run_to_end, say
-from gavel.cli.training import opened_backend, opened_run, say_outcome, trainable
+from gavel.cli.training import open_backend, open_run, say_outcome, trainable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.loop.imitation import best_members, imitate, imitation_plan
+from gavel.trainer.loop.imitation import choose_best_members, imitate, imitation_plan
 from gavel.trainer.run_config import ImitationConfig
 
 _PROJECT = "sft"
@@ -49,9 +49,9 @@ def sft(
     The same command continues after its last finished step. The run is kept under `sft/NAME` among the runs.
     """
     where = {tuple(flag.path.split(".")): flag.name for flag in FLAGS}
-    config = validated(ImitationConfig, merged({}, given(values, ImitationConfig, FLAGS)), where)
+    config = validate(ImitationConfig, merge({}, given(values, ImitationConfig, FLAGS)), where)
     best, above = config.choose.best, config.choose.above
-    chosen = best_members(read_attempts(file), best, above)
+    chosen = choose_best_members(read_attempts(file), best, above)
     if not chosen.scored:
         raise GavelError(
             "no trajectory of the file has a score.", "Judge it first: gavel score FILE --judge … --out judged.jsonl"
@@ -86,7 +86,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
     steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
     model = trainable(config, _PROJECT).model_copy(update={"name": config.run_name})
     told = ""
-    async with opened_run(console, model, await opened_backend(config.backend, config), fresh=fresh) as run:
+    async with open_run(console, model, await open_backend(config.backend, config), fresh=fresh) as run:
 
         def stepped(result: TrainResult) -> None:
             nonlocal told

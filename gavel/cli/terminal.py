@@ -1,4 +1,4 @@
-"""What a command shows and hears: lines, live waits, tables of figures, and Ctrl-C.
+"""Terminal input and output of commands: lines, live waits, tables of figures, and Ctrl-C.
 
 Gavel's own lines only; text from files and models is printed as plain characters.
 
@@ -43,7 +43,7 @@ _QUIET = {
 }
 
 TRAINER = "loading torch and transformers"
-"""What the commands that train or sample wait for first."""
+"""The first wait of the commands that train or sample."""
 
 _ASCII = {
     "✓": "yes",
@@ -64,7 +64,7 @@ _ASCII = {
     "“": '"',
     "”": '"',
 }
-"""What is printed for characters that an encoding lacks; for the rest, their escapes."""
+"""Replacements for characters that an encoding lacks; others are escaped."""
 
 
 def replace_unprintable() -> None:
@@ -161,12 +161,12 @@ FIRST_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 
 _waits: list[Callable[[], str]] = []
-"""What is waited for, in words; the innermost last."""
+"""Descriptions of the current waits, the innermost last."""
 
 
 @contextmanager
 def waiting_for(what: str | Callable[[], str]) -> Generator[None]:
-    """Around a wait. `what`: what for, which is told with the seconds so far; or the whole line, whenever it is told.
+    """Shows a wait while the block runs. `what`: its reason, shown with the seconds so far; or a function of the line.
 
     A text is shown at once as a live line where stderr is a terminal.
     """
@@ -192,7 +192,8 @@ def waited_for() -> str:
 def heartbeat(
     command: str, *, serves: bool = False, quiet: float = QUIET_SECONDS, first: float = FIRST_SECONDS
 ) -> Generator[None]:
-    """Around a whole command. One that `serves` waits for others: once it has begun, only its `waiting_for` is told."""
+    """Prints a line whenever a command was silent for long. One that `serves` waits for others: once it has begun, only
+    its `waiting_for` is shown."""
     began = time.monotonic()
     written: list[float] = []
 
@@ -303,7 +304,7 @@ def _in_main_thread() -> bool:
 
 
 class Work:
-    """What is done now, and how far it is."""
+    """The current work and its progress."""
 
     def __init__(self, what: str = "starting", total: int = 0) -> None:
         self.doing(what, total)
@@ -347,7 +348,7 @@ class WaitDisplay:
         unit: str,
         status: Callable[[], str] = lambda: "",
     ) -> Generator[Callable[[], None]]:
-        """Around work in `total` parts, each of which calls what this gives. Nothing is shown where there are none.
+        """Shows the progress of work in `total` parts, each of which calls the yielded function; nothing for 0 parts.
 
         `status` is read whenever it is shown.
         """

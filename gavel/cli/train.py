@@ -35,11 +35,11 @@ from gavel.cli.training import (
     check_begun,
     check_fresh_is_here,
     check_run,
-    opened_backend,
-    opened_run,
+    open_backend,
+    open_run,
     print_run_estimates,
+    read_seen_lengths,
     say_outcome,
-    seen_lengths,
     trainable,
     with_tasks_there_are,
 )
@@ -90,7 +90,7 @@ def train(
     check_model(config, given, scenario)
     if dry_run:
         check_run(config, scenario, judge, runs_root(), fresh=fresh)
-        lengths = seen_lengths(scenario, config.backend.max_context)
+        lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
         return print_run_estimates([("", judge, loop, 1)], lengths, fewer)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
@@ -115,8 +115,8 @@ async def run_training(
     console = Console()
     loop, model, there = config.loop, trainable(config, scenario.name), config.backend.url
     check_fresh_is_here(config.backend, fresh)
-    backend = await opened_backend(config.backend, config)
-    async with opened_run(console, model, backend, judge, fresh=fresh, there=there) as run:
+    backend = await open_backend(config.backend, config)
+    async with open_run(console, model, backend, judge, fresh=fresh, there=there) as run:
         rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""

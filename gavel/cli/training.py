@@ -1,4 +1,4 @@
-"""What the commands that train share: a run's model, directory and backend, its progress, estimate and last words.
+"""Shared by the commands that train: a run's model, directory and backend, its progress, estimate and last words.
 
 Torch is imported when a backend is opened.
 """
@@ -41,11 +41,11 @@ from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
-from gavel.trainer.loop.experiment import described_run
+from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.model_spec import described_model
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import (
@@ -80,7 +80,7 @@ def run_directory_of(model: TrainableModel) -> Path:
     return run_path(runs_root(), model.project, model.name)
 
 
-async def opened_backend(
+async def open_backend(
     backend: BackendConfig, config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
 ) -> "LocalBackend | RemoteBackend":
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
@@ -116,7 +116,7 @@ class OpenRun:
     """None = another process or machine writes it."""
     replaced: ReplacedRun | None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Of the metrics log, at the end."""
+    """Rows of the metrics log, at the end."""
     page: Path | None = None
     """The report, at the end."""
 
@@ -129,7 +129,7 @@ class OpenRun:
             self.replaced.delete()
 
     def say_end(self) -> None:
-        """What was replayed, and where report and run are."""
+        """Prints how much was replayed, and the paths of report and run."""
         if self.judge is not None:
             close_replies(self.console, self.judge)
         if self.page is not None:
@@ -139,7 +139,7 @@ class OpenRun:
 
 
 @contextlib.asynccontextmanager
-async def opened_run(
+async def open_run(
     console: Console,
     model: TrainableModel,
     backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]",
@@ -187,7 +187,7 @@ def say_outcome(
     scenario: str = "SCENARIO",
     judges: Sequence[str] = (),
 ) -> None:
-    """What came of a run, before tables and paths: see `outcome_in_words`."""
+    """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""
     for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario, judges=judges):
         say(console, line)
 
@@ -211,7 +211,7 @@ def starting_over(console: Console, model: TrainableModel) -> Generator[Replaced
 
 
 def status_of(judge: Judge) -> Callable[[], str]:
-    """What a wait for the judge shows: nothing of one that asks no server."""
+    """The text shown while waiting for the judge; empty for one that asks no server."""
     return lambda: judge.status if judge.asks_servers else ""
 
 
@@ -347,7 +347,7 @@ class RunDisplay(Observer):
         say(self._console, line)
 
     def _figures(self, *, live: bool = False) -> list[str]:
-        """What matters most first: a narrow terminal cuts the end off."""
+        """The figures, the most important first: a narrow terminal cuts off the end."""
         parts: list[str] = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
@@ -390,7 +390,7 @@ def print_run_estimates(
     for a key that is not set, which the estimate does not need, after it.
     """
     judges = [judge for _, judge, _, _ in estimates if judge is not None]
-    with key_told_at_the_end(judges):
+    with defer_missing_key(judges):
         for name, judge, loop, runs in estimates:
             if name:
                 typer.echo(name)
@@ -416,7 +416,7 @@ def print_run_estimates(
 
 
 def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Estimate":
-    """What so many episodes of an API model would take if each had all `turns`, and `tokens` tokens at its end."""
+    """The estimate for `episodes` episodes of an API model, each with all `turns` and `tokens` tokens at its end."""
 
     prompts, replies = episodes * turns * tokens // 2, episodes * tokens // 2
     per_million = price(model, prices_from_environment())
@@ -427,8 +427,8 @@ def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Es
 
 
 @contextlib.contextmanager
-def key_told_at_the_end(judges: Iterable[Judge]) -> Generator[None]:
-    """Around an estimate. Raises what is wrong with a judge before it, and a key that is not set after it."""
+def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
+    """Raises a judge's error before the block (an estimate), but a missing key only after it."""
     missing_key = None
     for judge in judges:
         try:
@@ -464,7 +464,7 @@ def check_run(
         model = trainable(config, scenario.name)
         check_base(model.base_model)
         if not fresh:
-            directory.check(described_model(model))
+            directory.check(describe_model(model))
         if model.from_checkpoint is not None:
             from gavel.trainer.backends.run_start import RunStart
 
@@ -487,7 +487,7 @@ def check_base(base_model: str) -> None:
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:
     """Raises `RunDirectoryError` where the run in `directory` was begun as another experiment, or on another base."""
     check_description(directory, {"base_model": config.model.base_model}, "model.json")
-    check_description(directory, described_run(Mixture.of(scenario), judge, config.loop, config.train))
+    check_description(directory, describe_run(Mixture.of(scenario), judge, config.loop, config.train))
 
 
 def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> None:
@@ -500,7 +500,7 @@ def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> N
         print_warning(f"the lengths were not kept for --dry-run: {file} cannot be written: {error.strerror or error}")
 
 
-def seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
+def read_seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
     """Lengths of a rollout to assume, by label; of several scenarios, those of the longest."""
     try:
         seen = [json.loads(_kept(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gavel.reports.viewer.index import Index
 
 _UPDATE_SECONDS = 2.0
-"""Between two looks for what is new on disk."""
+"""Seconds between two checks for new data on disk."""
 
 
 def view(

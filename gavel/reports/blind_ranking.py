@@ -19,14 +19,14 @@ from gavel.scenarios.group import TrajectoryGroup
 
 @dataclass(frozen=True, slots=True)
 class WinRate:
-    """How often one contender's attempt is scored above another's; a tie is half."""
+    """The rate at which one contender's attempt is scored above another's; a tie is half."""
 
     over_seeds: MeanOverSeeds
     by_seed: Mapping[int, TaskMean]
 
     @property
     def text(self) -> str:
-        """With an interval over seeds, or over the tasks of one seed."""
+        """The rate with an interval over seeds, or over the tasks of one seed, as text."""
         if len(self.by_seed) == 1:
             return next(iter(self.by_seed.values())).text()
         return with_interval(self.over_seeds)
@@ -34,17 +34,15 @@ class WinRate:
 
 @dataclass(frozen=True, slots=True)
 class BlindRanking:
-    """What the judge found."""
-
     judges: Sequence[str]
     rubric: str
     cost: str
     """Empty where no server was asked."""
     contenders: Sequence[str]
     overall: Mapping[str, WinRate]
-    """Against all others."""
+    """Win rates against all others."""
     rates: Mapping[tuple[str, str], WinRate]
-    """How often the first beats the second, both ways round; without those that no task compares."""
+    """Win rates of (first, second), in both directions; without pairs that no task compares."""
     tasks: int
     """Groups that were compared, over all seeds."""
     unscored: int
@@ -61,12 +59,12 @@ class BlindRanking:
         return f"{counted(self.unscored, 'attempt')} unscored{why}"
 
     def beats(self, one: str, other: str) -> WinRate | None:
-        """None for a contender and itself, and where no task compares the two."""
+        """The win rate of one over the other; None for a contender and itself, and where no task compares the two."""
         return self.rates.get((one, other))
 
     @property
     def pairs(self) -> dict[tuple[str, str], WinRate]:
-        """Every two once, in the order of `contenders`."""
+        """Every pair of contenders once, in the order of `contenders`."""
         return {pair: self.rates[pair] for pair in combinations(self.contenders, 2) if pair in self.rates}
 
     def as_json(self) -> dict[str, Any]:
@@ -89,7 +87,8 @@ class BlindRanking:
 def blind_ranking(
     judged: Mapping[int, Sequence[TrajectoryGroup]], contenders: Sequence[str], judges: Sequence[str], **more: str
 ) -> BlindRanking:
-    """Of the judged groups by seed, whose members' metadata say whose they are. `more`: rubric and cost."""
+    """The ranking from the judged groups by seed, whose members' metadata name their contenders. `more`: rubric and
+    cost."""
     groups = [group for of_seed in judged.values() for group in of_seed]
     asked = [group for group in groups if group.judgement is None or group.judgement.status != "degenerate"]
     members = [member for group in asked for member in group]

@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 44, 408, 26, 200
 """Edges of the plot area within the view box; y grows downwards."""
 BOX = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
-"""For the templates."""
+"""The chart's geometry, for the templates."""
 
 BINS = 10
 _GAP = 3
@@ -24,7 +24,7 @@ _MIN_HEIGHT = 1.5
 """Keeps a bar of one trajectory among thousands visible."""
 
 COLOURS = 6
-"""Of curves: how many the style sheet has."""
+"""Number of curve colours in the style sheet."""
 Style = Literal["stems", "scatter", "bars"]
 
 

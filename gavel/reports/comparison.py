@@ -62,11 +62,11 @@ class CellFigures:
     train_success: Curve
     agreement: RunAgreement
     measures: Mapping[str, Curve]
-    """Of held-out attempts, by step: the scenario's own, turns and the like."""
+    """Measures of held-out attempts by step: the scenario's own, turns and the like."""
     alarms: Mapping[str, int]
     """The step of each alarm about the judge or the hand-written reward."""
     watched: bool
-    """Whether it was trained on a hand-written reward, which has an alarm of its own."""
+    """True if it was trained on a hand-written reward, which has an alarm of its own."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
@@ -74,7 +74,7 @@ class CellFigures:
     trained_steps: int = 0
     """Steps that changed the adapter."""
     damage: tuple[str, ...] = ()
-    """What of its files cannot be read, and what to do."""
+    """Files of it that cannot be read, with the remedy."""
 
     @property
     def final(self) -> float | None:
@@ -96,7 +96,7 @@ class Arm:
     final: MeanOverSeeds
     area: MeanOverSeeds
     steps_to: MeanOverSeeds
-    """Over the seeds that reached the threshold; `seeds` says how many."""
+    """Mean over the seeds that reached the threshold; `seeds` says how many."""
     hacking_gap: MeanOverSeeds
     drift_hand: MeanOverSeeds
     """Change of tau between judge and hand from the first third of training to the last."""
@@ -104,14 +104,14 @@ class Arm:
     tau_hand: MeanOverSeeds
     tau_truth: MeanOverSeeds
     measures: Mapping[str, MeanOverSeeds]
-    """Of held-out attempts after the last step."""
+    """Measures of held-out attempts after the last step."""
     cost_usd: float | None
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `gavel compare` found."""
+    """Result of `gavel compare`."""
 
     scenario: str
     arms: list[Arm]
@@ -125,7 +125,7 @@ class Comparison:
     blind: BlindRanking | None = None
     """None where no judge was asked to rank held-out attempts."""
     planned: bool = True
-    """Whether its runs were made for it: with the same tasks, seeds and settings, and from the same start."""
+    """True if its runs were made for it: with the same tasks, seeds and settings, and from the same start."""
     caveat: str = ""
     """Why the figures may differ for another reason than what was trained on."""
 
@@ -218,7 +218,7 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
 
 
 def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> dict[str, MeanOverSeeds]:
-    """At the first (`min`) or the last (`max`) evaluated step of each run."""
+    """The outcome at the first (`min`) or the last (`max`) evaluated step of each run."""
     names = dict.fromkeys(name for cell in cells for name in cell.measures)
     curves = {name: [cell.measures[name] for cell in cells if name in cell.measures] for name in names}
     return {name: mean_over_seeds([curve[which(curve)] for curve in each]) for name, each in curves.items()}
@@ -256,7 +256,7 @@ def alarms_text(arm: Arm) -> str:
 
 
 def outcome(comparison: Comparison) -> list[str]:
-    """What was found, in sentences: rewards on which nothing was trained first, then every two rewards' difference."""
+    """The result in sentences: first rewards on which nothing was trained, then the difference of every two rewards."""
     idle = [
         arm
         for arm in comparison.arms

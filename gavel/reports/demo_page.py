@@ -39,7 +39,7 @@ class DemoReport:
 
     title: str
     explanation: str
-    """What happened, in a paragraph."""
+    """The demo's outcome in a paragraph."""
     caveat: str
     """Limits of the demo."""
     summary: Sequence[SummaryRow]
@@ -49,7 +49,7 @@ class DemoReport:
     """Time by phase."""
     settings: Mapping[str, str]
     samples: Sequence[TextSample] = ()
-    """Of a job whose replies are texts."""
+    """Samples of a job whose replies are texts."""
 
 
 def write_report(path: Path, report: DemoReport) -> None:

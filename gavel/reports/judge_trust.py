@@ -1,5 +1,5 @@
-"""How far a judge can be trusted: agreement, reliability and bias, each with its 95 % interval and its meaning; what
-they come to in a sentence; and the page of it.
+"""Trust in a judge: agreement, reliability and bias, each with its 95 % interval and its meaning; a summary in a
+sentence; and the report page.
 
 Reads judged groups only: their votes, and the metric that serves as the reference. Without a reference the judge is
 compared with itself alone, and the notes say so.
@@ -37,7 +37,7 @@ from gavel.scenarios.trajectory import Trajectory
 MIN_GROUPS = 10
 """The bootstrap's intervals are too narrow below this number of groups."""
 _HALF_WIDTH = 0.1
-"""Of tau, which a verdict should be known to."""
+"""Max half width of tau's interval for a verdict."""
 _SPREAD = 0.5
 """Standard deviation of tau between groups, where too few tell."""
 _GOOD, _SOME = 0.6, 0.3
@@ -89,12 +89,12 @@ class DisagreeingGroup:
     """A group that the judge and the reference rank differently, by the two members that show it best."""
 
     number: int
-    """In the file, from 1."""
+    """Number in the file, from 1."""
     tau: float
     preferred: Trajectory
-    """By the judge."""
+    """The attempt that the judge prefers."""
     better: Trajectory
-    """By the reference."""
+    """The attempt that the reference prefers."""
     scores: tuple[float, float]
     """The judge's, of `preferred` and `better`."""
     values: tuple[float, float]
@@ -108,7 +108,7 @@ class JudgeReport:
     source: str
     judges: list[str]
     judgements: list[Judgement]
-    """Of the scored members."""
+    """Judgements of the scored members."""
     agreement: Agreement | None
     pairs: list[Pairs]
     """(score, reference) of each group's members; empty without a reference."""
@@ -123,7 +123,7 @@ class JudgeReport:
     """Members without a score, by reason."""
     verdict: str
     disagreements: list[DisagreeingGroup]
-    """With the reference, the worst first; empty without one."""
+    """Disagreements with the reference, the worst first; empty without one."""
 
 
 def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source: str) -> JudgeReport:
@@ -338,7 +338,7 @@ def _biases(bias: BiasReport, labels: IntervalEstimate) -> str:
 
 
 def _shows(estimate: IntervalEstimate, least: float, due: float = 0.0) -> bool:
-    """Whether a bias is at least so far from what is due, and its interval excludes that."""
+    """True if a bias differs from `due` by at least `least`, and its interval excludes `due`."""
     value, low, high = estimate.value, estimate.low, estimate.high
     if estimate.groups < MIN_GROUPS or value is None or low is None or high is None:
         return False

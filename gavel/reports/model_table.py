@@ -34,7 +34,7 @@ class Episode:
     task: str
     sample: int
     trajectories: list[Trajectory]
-    """Of each agent that the model played, measured."""
+    """Trajectories of each agent that the model played, measured."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
@@ -60,25 +60,25 @@ class ModelRow:
     truncated: float
     measures: Mapping[str, float]
     cost_usd: float | None
-    """Of sampling; None = not known, 0 on this machine."""
+    """Cost of sampling; None = not known, 0 on this machine."""
     seconds: float
     """Sum over episodes, which ran at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """What `gavel evaluate` found."""
+    """Result of `gavel evaluate` for one scenario."""
 
     scenario: str
     rows: list[ModelRow]
     tasks: int
     samples: int
-    """Of each task."""
+    """Samples of each task."""
     judges: list[str]
     """Empty where no judge was asked."""
     judge_cost: str
     pairs: Mapping[tuple[str, str], TaskMean]
-    """How often the first of two models beats the second."""
+    """Win rate of (first, second)."""
     directory: Path
     examples: list[TrajectoryGroup] = field(default_factory=list[TrajectoryGroup])
     """Judged groups in which the models' scores are furthest apart."""
@@ -121,7 +121,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
 
 
 def pair_wins(judged: Sequence[TrajectoryGroup], models: Sequence[str]) -> dict[tuple[str, str], TaskMean]:
-    """Of every two models that a judge compared, how often the first beats the second."""
+    """Win rates of (first, second) for every two models that a judge compared."""
     found = {pair: win_rate(judged, *pair) for pair in combinations(models, 2)}
     return {pair: estimate for pair, estimate in found.items() if estimate.tasks}
 
@@ -137,7 +137,7 @@ def furthest_apart(judged: Sequence[TrajectoryGroup], count: int = 3) -> list[Tr
 
 
 def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:
-    """Over groups, the mean over all pairs of an attempt of `one` and one of `other` (None = of any other model).
+    """The mean over groups of the mean over all pairs of an attempt of `one` and one of `other` (None: any other).
 
     Attempts that are all identical, about which no judge was asked, are tied.
     """
@@ -167,7 +167,8 @@ def _score(member: Trajectory) -> float | None:
 
 
 def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
-    """Who did best, in a sentence: nobody, where the 95 % intervals of the best two overlap. Empty without figures."""
+    """A sentence that names the best model: nobody, where the 95 % intervals of the best two overlap. Empty without
+    figures."""
     known = sorted(((each.value, name) for name, each in named.items() if each.value is not None), reverse=True)
     if not known:
         return []
@@ -182,7 +183,7 @@ def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
 
 
 def outcome(table: ModelTable) -> list[str]:
-    """What was found, in sentences."""
+    """The result in sentences."""
     said = ranking({row.name: row.success for row in table.rows}, "Held-out success") or ranking(
         {row.name: row.score for row in table.rows}, "The judge's score"
     )
@@ -266,7 +267,7 @@ _Z95 = 1.959964
 
 @dataclass(frozen=True, slots=True)
 class ScenarioTable:
-    """What `gavel evaluate A B …` found."""
+    """Result of `gavel evaluate A B …`."""
 
     tables: list[ModelTable]
     """One for each scenario that was evaluated, in the order in which they were named."""
@@ -315,14 +316,14 @@ def figure(row: ModelRow | None) -> TaskMean:
 
 
 def seconds_of(*rows: ModelRow | None) -> str:
-    """Of an episode, on average over these scenarios."""
+    """The mean duration of an episode over these scenarios, as text."""
     known = [row for row in rows if row is not None and row.episodes]
     episodes = sum(row.episodes for row in known)
     return duration(sum(row.seconds for row in known) / episodes) if episodes else "–"
 
 
 def by_judge(table: ModelTable) -> bool:
-    """Whether its figures are the judge's scores."""
+    """True if its figures are the judge's scores."""
     return not any(row.success.tasks for row in table.rows)
 
 

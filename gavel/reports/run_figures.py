@@ -1,4 +1,4 @@
-"""What a run directory tells, for reports: also while the run goes on, and whatever kind of run it is.
+"""Reads a run's figures for reports, of any kind of run, also while it goes on.
 
 The last line of metrics.jsonl may be torn while the run writes it; figures that a run lacks are absent, never 0.
 """
@@ -58,7 +58,7 @@ class RunRows:
 
     rows: list[Row]
     damage: tuple[str, ...] = ()
-    """What of the run's files cannot be read, and what to do."""
+    """Files of the run that cannot be read, with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class StepRow:
 
     step: int
     figures: dict[str, float | None]
-    """Of `STEP_COLUMNS`, those that the run has."""
+    """Values of the `STEP_COLUMNS` that the run has."""
     held_out: float | None
     left_out: list[tuple[int, str]]
     """(how many, what)"""
@@ -208,7 +208,8 @@ def stored_groups(directory: Path, split: str) -> Iterator[tuple[int, Trajectory
 
 
 def hand_reward_of(scenario: Scenario | None, trajectory: Trajectory) -> float | None:
-    """As it was stored, else as the scenario computes it from the trajectory; None where neither is possible."""
+    """The stored hand-written reward, else as the scenario computes it from the trajectory; None if neither is
+    possible."""
     if "reward/hand" in trajectory.metrics:
         return float(trajectory.metrics["reward/hand"])
     if scenario is None or scenario.hand_reward is None or trajectory.status == "failed":
@@ -220,7 +221,7 @@ def hand_reward_of(scenario: Scenario | None, trajectory: Trajectory) -> float |
 
 
 def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAgreement:
-    """Of the run's judged groups; empty where no judge scored."""
+    """Agreement over the run's judged groups by step; empty where no judge scored."""
     found = RunAgreement()
     hands: dict[int, list[list[tuple[float, float]]]] = {}
     truths: dict[int, list[list[tuple[float, float]]]] = {}
@@ -258,7 +259,7 @@ def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart
 
 
 def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[int, CurvePoint]:
-    """With the 95 % interval of a share of held-out tasks."""
+    """The curve's points with the 95 % interval of a share of held-out tasks."""
     is_success = (split, name) == ("held_out", "success")
     tasks = curve_of(rows if is_success else (), split, "trajectories")
     points = {step: CurvePoint(value) for step, value in curve.items()}

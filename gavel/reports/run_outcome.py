@@ -21,7 +21,7 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import LeftOut, sentence_of
 from gavel.trainer.loop.evaluation import BASE, WINS, interval
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
-from gavel.trainer.runs.run_listing import is_running, read_object, wanted_steps
+from gavel.trainer.runs.run_listing import is_running, read_object, read_wanted_steps
 
 _ROW_KEYS = ("step", "split", "time")
 """Keys that identify a metrics row; the others are its figures."""
@@ -111,10 +111,11 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
 def outcome_in_words(
     rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO", judges: Sequence[str] = ()
 ) -> list[str]:
-    """What came of a run, in one sentence or more, and then, where there is something to try, what to try.
+    """The run's outcome in one sentence or more, then a suggestion if there is one.
 
-    `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: of a reply, as the run has it. `scenario`:
-    as a command names it. `judges`: the models. A run is pinned to its settings, so what changes one begins anew.
+    `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: the run's limit of a reply. `scenario`:
+    its name in commands. `judges`: the models. A run is pinned to its settings, so a suggestion that changes one begins
+    anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
           cut at 48 tokens.",
@@ -181,7 +182,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
         reason, count = max(unscored.items(), key=lambda item: item[1])
         said.insert(1, f"{counted(count, 'member')} got no score: {reason}")
     step = max((row["step"] for row in rows if row.get("split") != TIMES), default=0)
-    wanted = wanted_steps(directory, rows)
+    wanted = read_wanted_steps(directory, rows)
     if wanted is None or step >= wanted:
         return said
     if is_running(directory):
@@ -243,7 +244,7 @@ def _error(share: float, count: int) -> float:
 
 
 def _weighted_mean(rows: Sequence[Row], name: str) -> float:
-    """Over trajectories; 0 where no row has it."""
+    """The mean over trajectories; 0 if no row has it."""
     known = [(row[name], row.get("trajectories", 1.0)) for row in rows if row.get(name) is not None]
     total = sum(count for _, count in known)
     return sum(value * count for value, count in known) / total if total else 0.0

@@ -33,7 +33,7 @@ from gavel.trainer.loop.evolve import Iteration, iterations_of
 
 REPORT = "report.html"
 DEMO_RUN_REPORT = "run.html"
-"""Of a demo's run, whose report.html is the demo's own."""
+"""File name of a demo run's report; its report.html is the demo's own."""
 _DEMO_MARK = "summary.json"
 _MOST_TASKS = 100
 _PER_FILTER = 2
@@ -54,18 +54,18 @@ class _Task:
 
 @dataclass(slots=True)
 class _Attempts:
-    """What the stored trajectories of training tell."""
+    """Figures read from the stored training trajectories."""
 
     histogram: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """By step, the number of scores in each tenth."""
     tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
     statuses: Counter[str] = field(default_factory=Counter[str])
-    """Of groups, by the status of their judgement."""
+    """Groups by the status of their judgement."""
     unscored: Counter[str] = field(default_factory=Counter[str])
-    """Of members, by reason."""
+    """Unscored members by reason."""
     flags: Counter[str] = field(default_factory=Counter[str])
     warnings: Counter[str] = field(default_factory=Counter[str])
-    """Of the judge, about groups."""
+    """The judge's warnings about groups."""
     errors: list[float] = field(default_factory=list[float])
     truth: dict[int, list[list[tuple[float, float]]]] = field(
         default_factory=dict[int, list[list[tuple[float, float]]]]
@@ -136,7 +136,7 @@ def _iteration_cells(iteration: Iteration) -> list[str]:
 
 
 def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
-    """What a reader asks of the judge first."""
+    """The judge's health figures as (label, value)."""
     found = [(f"groups {status}", f"{count:,}") for status, count in sorted(attempts.statuses.items())]
     if calls := _of_judging(rows, "judge/calls"):
         cached = _of_judging(rows, "judge/cached_calls")

@@ -40,7 +40,7 @@ class PairedDifference:
     high: float | None
     """95 % interval by Student's t; None where there is none."""
     p_equivalence: float | None
-    """Of two one-sided t tests (Schuirmann 1987) against the margin, the larger p."""
+    """The larger p of two one-sided t tests (Schuirmann 1987) against the margin."""
     margin: float
     verdict: str
     """`equivalent within ±0.03`, `different`, or `not shown: …`."""
@@ -75,7 +75,7 @@ def mean_over_seeds(values: Sequence[float]) -> MeanOverSeeds:
 
 
 def paired_difference(differences: Sequence[float], margin: float) -> PairedDifference:
-    """What the differences of the same seeds say. `margin` > 0: what is too small to matter.
+    """The statistics of per-seed differences. `margin` > 0: the largest difference that does not matter.
 
     Equivalent: the whole 95 % interval is inside the margin, which is stricter than two one-sided tests at 5 %.
     """
@@ -107,7 +107,7 @@ def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:
 
 
 def curve_over_seeds(curves: Sequence[Curve]) -> dict[int, IntervalEstimate]:
-    """At every step that all seeds have, the mean with a percentile bootstrap interval over seeds."""
+    """The mean at every step that all seeds have, with a percentile bootstrap interval over seeds."""
     if not curves:
         return {}
     common = set(curves[0]).intersection(*curves)

@@ -21,7 +21,7 @@ from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 _LONGEST_TITLE = 90
 """Characters."""
 _BLOCKS = 96
-"""Of a heat strip at most."""
+"""Max blocks of a heat strip."""
 _HEAT = (-0.1, -0.7, -2.3, -4.6)
 """Log-probs of .9, .5, .1 and .01: the upper bounds of the strip's colours, from the likeliest."""
 
@@ -59,7 +59,7 @@ class ShownTurn:
     reasoning: str = ""
     calls: tuple[ShownCall, ...] = ()
     strip: HeatStrip | None = None
-    """Of a sampled turn with log-probs."""
+    """Heat strip of a sampled turn with log-probs."""
     sampled: bool = False
     cut: bool = False
     """Whether the reply ran out of tokens."""
@@ -79,12 +79,12 @@ class Transcript:
 
     @property
     def turns(self) -> tuple[ShownTurn, ...]:
-        """All of them, in order."""
+        """All turns, in order."""
         return sum(self.rounds, self.opening)
 
 
 def transcribe(trajectory: Trajectory) -> list[Transcript]:
-    """Its histories, the main one first."""
+    """The trajectory's histories, the main one first."""
     histories = trajectory.histories()
     main, *further = [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
     return [_with_states(main, trajectory), *further]
@@ -102,14 +102,14 @@ def _with_states(main: Transcript, trajectory: Trajectory) -> Transcript:
 
 
 def title_of(trajectory: Trajectory) -> str:
-    """What it was asked: the user's first message, or what stands in its place, in one line; empty without any."""
+    """The attempt's title in one line: the user's first message, or what stands in its place; empty without any."""
     opening = transcribe(trajectory)[0].opening
     asked = next((turn for turn in opening if turn.role == "user" and turn.text), None)
     return shortened((asked or next((turn for turn in opening if turn.text), ShownTurn(""))).text)
 
 
 def shortened(text: str) -> str:
-    """In one line, cut between words."""
+    """The text in one line, cut between words."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 2].rsplit(' ', 1)[0]} …"
 

@@ -29,7 +29,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 class DeviceMemory:
-    """Of one device."""
+    """Free and peak memory of one device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -121,7 +121,7 @@ class TensorBytes(TorchDispatchMode):
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Those in a value of an operation: a tensor, or nested lists, tuples and dictionaries of them."""
+    """The tensors in an operation's argument or result, which may be nested lists, tuples and dictionaries."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, list | tuple):

@@ -162,7 +162,7 @@ def join() -> World:
 
 
 def _leave(world: World) -> None:
-    """At exit: the leader ends the others, and each process stops its threads while Python still runs."""
+    """Runs at exit: the leader ends the others, and each process stops its threads while Python still runs."""
     if world.rank == 0:
         with contextlib.suppress(WorldError):  # they may have ended before
             world.broadcast(None)

@@ -45,7 +45,7 @@ class Model(ModelSpec):
     model_config = ConfigDict(frozen=False)
 
     inference_model_name: str | None = None
-    """What the API calls it; by default `name`."""
+    """The model's name at the API; by default `name`."""
     inference_base_url: str | None = None
     """By default OpenAI's."""
     inference_api_key: str | None = Field(default=None, repr=False)
@@ -93,7 +93,7 @@ class Model(ModelSpec):
         return self._clients[loop]
 
     def get_inference_name(self) -> str:
-        """What to pass as `model` in a request."""
+        """The value for `model` in a request."""
         return self.inference_model_name or self.name
 
     def litellm_completion_params(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What identifies a model and its policy, as plain data: all that a backend knows of a model.
+"""Model specs: the plain data by which a backend knows a model and its policy.
 
 A spec has no methods that reach a backend. `gavel.Model` extends it with the calls that users make.
 """
@@ -15,7 +15,7 @@ from gavel.trainer.config import LoraSettings, PolicySettings
 
 _DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
 _PARTS, _PART = 256, 1 << 14
-"""Of a file that is larger than so many parts of so many bytes, parts at even distances tell it from another."""
+"""Files larger than `_PARTS * _PART` bytes are hashed by that many parts at even distances."""
 
 
 class ModelSpec(Constructed):
@@ -28,7 +28,7 @@ class ModelSpec(Constructed):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from every other model."""
+        """The model's unique key: project and name."""
         return self.project, self.name
 
 
@@ -53,8 +53,8 @@ class TrainableSpec(ModelSpec):
         return str(value) if isinstance(value, Path) else value
 
 
-def described_model(model: TrainableSpec) -> dict[str, Any]:
-    """What a run keeps of its model for good; of a base that is a directory also a digest of its files."""
+def describe_model(model: TrainableSpec) -> dict[str, Any]:
+    """The description that a run stores of its model; for a base that is a directory, with a digest of its files."""
     description = model.model_dump(include=_DESCRIBED)
     if Path(model.base_model).is_dir():
         description["base_files"] = _digest(Path(model.base_model))
@@ -62,7 +62,7 @@ def described_model(model: TrainableSpec) -> dict[str, Any]:
 
 
 def _digest(directory: Path) -> str:
-    """Of the names and sizes of a model's files, and of parts of them all over: training changes every layer."""
+    """Hash of the names and sizes of a model's files, and of parts spread over each: training changes every layer."""
     digest = hashlib.sha256()
     for file in sorted(path for path in directory.iterdir() if path.suffix in (".safetensors", ".bin", ".json")):
         size = file.stat().st_size

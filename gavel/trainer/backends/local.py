@@ -24,7 +24,7 @@ from gavel.trainer.data.training_batch import TokenSpace
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
-from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_model
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec, describe_model
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import EXPERIMENT, RunDirectory, RunDirectoryError, run_path, runs_root
 from gavel.trainer.runs.storage.store import open_store, push_checkpoint
@@ -186,7 +186,7 @@ class LocalBackend:
         return self._run(model).token_space
 
     async def logprobs(self, model: TrainableSpec, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """What the live policy gives the trained tokens of each sequence, in nats at their temperature. `[S, T]`"""
+        """The live policy's log-probs of each sequence's trained tokens, in nats at their temperatures. `[S, T]`"""
         return await self._step(model, lambda run: run.logprobs(sequences))
 
     def parameter_count(self, model: TrainableSpec) -> int:
@@ -211,7 +211,7 @@ class LocalBackend:
                 if not isinstance(model, TrainableSpec):
                     return
                 if key in self._training and self._training[key].alive:
-                    self._directories[key].check(described_model(model))
+                    self._directories[key].check(describe_model(model))
                     return
                 self._release(key)  # its engine has stopped (it resumes from the last checkpoint), or it was prompted
             path = run_path(self._root, *key).resolve()

@@ -41,9 +41,9 @@ from gavel.trainer.policy.policy import Policy
 FEWEST = 32
 """Tokens below which nothing is told."""
 _CLEARLY = 2.0
-"""How many times nearer the sampler must be to one adapter than to the other."""
+"""Min ratio of the sampler's distances to the two adapters for a verdict."""
 _BEYOND = 4.0
-"""How many times larger than rounding the distance to the other one must be."""
+"""Min ratio of the distance to the other adapter and the rounding error for a verdict."""
 _ANOTHER = 4.0
 """A gap so many times the rounding and the learner's own change belongs to another adapter."""
 _QUANTILES = (0.5, 0.9)
@@ -76,7 +76,7 @@ class Scores:
 
 
 def verdict(new: Scores, earlier: Scores, last: Scores, rounding: float, floor: float) -> Verdict:
-    """Which adapter the sampler serves, from its scores after a publication (`new`).
+    """The adapter that the sampler serves, judged by its scores after a publication (`new`).
 
     `earlier`: before, under an adapter that it certainly served; `last`: at the publication before this one, the same
     unless that was not told. `rounding`: the largest mean gap of sampler and learner that was seen under one adapter,
@@ -101,7 +101,7 @@ def verdict(new: Scores, earlier: Scores, last: Scores, rounding: float, floor: 
 
 
 def _smaller(gaps: torch.Tensor, others: torch.Tensor) -> bool:
-    """In the mean, and at every quantile."""
+    """True if `gaps` are smaller than `others` in the mean and at every quantile."""
     at = torch.tensor(_QUANTILES, device=gaps.device)
     ranked = bool((torch.quantile(others, at) >= _CLEARLY * torch.quantile(gaps, at)).all())
     return ranked and bool(others.mean() > _CLEARLY * gaps.mean())
@@ -117,17 +117,17 @@ def _unmoved(new: Scores, last: Scores) -> bool:
 
 
 class Movement:
-    """How far the sampler's log-probs move at a publication, for each nat that the learner's move."""
+    """Change of the sampler's log-probs at a publication, per nat of change of the learner's."""
 
     def __init__(self) -> None:
         self._shares: deque[float] = deque(maxlen=_REMEMBERED)
         self._bits = 0.0
 
     def stands_still(self, new: Scores, last: Scores, again: torch.Tensor) -> bool:
-        """Whether the sampler certainly did not move at the last publications, while the learner did.
+        """True if the sampler certainly stood still over the last publications while the learner moved.
 
-        `last`: scores of the same tokens before the publication; `again`: the sampler's, asked for a second time after
-        it. Where two passes differ by about as much as the sampler moves when it follows, nothing is told.
+        `last`: scores of the same tokens before the publication; `again`: the sampler's scores after it, requested a
+        second time. Returns False where two passes differ by about as much as a sampler that follows would move.
         """
         learner = (new.learner - last.learner).abs().mean().item()
         moved = (new.sampler - last.sampler).abs().mean().item()
@@ -145,7 +145,7 @@ class Movement:
 
 
 _SEQUENCES, _MAX_TOKENS = 2, 256
-"""Of a probe, and tokens of each."""
+"""Number of sequences in a probe, and max tokens of each."""
 FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 """Nats per token below which a gap is always rounding, while that is not known yet."""
 _FLOOR_ONCE_KNOWN = 0.1
@@ -167,11 +167,11 @@ class PublishError(GavelError):
 class _Probe:
     token_ids: list[list[int]]
     earlier: Scores
-    """Under the adapter that was proven last."""
+    """Scores under the adapter that was proven last."""
     last: Scores
-    """Under the adapter that was published last."""
+    """Scores under the adapter that was published last."""
     adapter: torch.Tensor
-    """The fingerprint of that."""
+    """The adapter's fingerprint."""
     publications: int = 0
 
 
@@ -275,12 +275,12 @@ def _chosen(sequences: Sequence[TrainedSequence], longest: int) -> list[list[int
 
 
 def all_trained(ids: list[int]) -> TokenSequence:
-    """Every token but the first."""
+    """Marks every token but the first as trained."""
     return TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
 
 
 _PROMPT_TOKENS, _SAMPLED_TOKENS, _OBSERVED_TOKENS = 24, 16, 4
-"""Of each conversation and turn, where the context has room for twice as many."""
+"""Tokens per conversation and turn, if the context has room for twice as many."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
 ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model."
@@ -307,7 +307,7 @@ def prove_engine(
     computes other log-probs when sequences share a prefix; and `EngineError`.
     """
     tolerance = _TOLERANCE[dtype]
-    conversations = _conversations(engine, vocabulary)
+    conversations = _sample_conversations(engine, vocabulary)
     served = [torch.tensor(engine.score(each.token_ids)) for each in conversations]
     for turn, where in enumerate(("", " in the second turn of a conversation")):
         gap = max(_sampling_gap(each, plain, turn) for each, plain in zip(conversations, served, strict=True))
@@ -335,7 +335,7 @@ def prove_engine(
         )
 
 
-def _conversations(engine: Engine, vocabulary: int) -> list[_Conversation]:
+def _sample_conversations(engine: Engine, vocabulary: int) -> list[_Conversation]:
     room = engine.max_context
     prompt = list(range(min(_PROMPT_TOKENS, vocabulary, max(2, room // 4))))
     half = len(prompt) // 2
@@ -356,7 +356,7 @@ def _conversations(engine: Engine, vocabulary: int) -> list[_Conversation]:
 
 
 def _sample(engine: Engine, asked: Sequence[SamplingRequest]) -> list[Sampled]:
-    """All at once."""
+    """Samples all requests concurrently."""
     futures = [engine.submit(request) for request in asked]
     try:
         return [future.result(timeout=DEADLINE) for future in futures]
@@ -397,7 +397,7 @@ class SamplerProof:
         self._logprobs = learner_logprobs
         self._base = base_logprobs
         self._checks: dict[Engine, PublishCheck] = {
-            sampler: self._proven(sampler, adapted)
+            sampler: self._prove(sampler, adapted)
             for sampler in (engine.serving if isinstance(engine, EnginePool) else [engine])
         }
 
@@ -431,7 +431,7 @@ class SamplerProof:
             return {}
         for sampler in self._engine.returned:
             try:
-                check = self._proven(sampler, adapted=True)
+                check = self._prove(sampler, adapted=True)
             except (PublishError, EngineError) as error:
                 self._engine.leave_out(sampler, error)
             else:
@@ -440,7 +440,7 @@ class SamplerProof:
         self._checks = {sampler: self._checks[sampler] for sampler in self._engine.serving}
         return self._engine.take_counts()
 
-    def _proven(self, sampler: Engine, adapted: bool) -> PublishCheck:
+    def _prove(self, sampler: Engine, adapted: bool) -> PublishCheck:
         policy = self._policy
         try:
             prove_engine(sampler, self._logprobs, policy.vocabulary, policy.dtype, self._base if adapted else None)

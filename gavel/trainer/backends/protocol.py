@@ -1,4 +1,4 @@
-"""What trains and serves models: one protocol for this machine, a server and a cluster.
+"""The backend protocol: one interface to train and serve models on this machine, a server or a cluster.
 
 A backend knows a model by its `ModelSpec` alone; `gavel.Model` itself is one.
 """
@@ -21,7 +21,7 @@ class NotRegisteredError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model is served, OpenAI-compatible."""
+    """The address and name under which a model is served, OpenAI-compatible."""
 
     base_url: str
     api_key: str
@@ -33,7 +33,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What one call of `model.train` or `model.train_sft` did."""
+    """Result of one call of `model.train` or `model.train_sft`."""
 
     step: int
     """Training steps done so far; the adapter of this step is now live."""
@@ -79,7 +79,7 @@ class Backend(Protocol):
         ...
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:
-        """Where the current policy is served."""
+        """The endpoint that serves the current policy."""
         ...
 
     def step(self, model: ModelSpec) -> int:
@@ -87,7 +87,7 @@ class Backend(Protocol):
         ...
 
     def versions(self, model: TrainableSpec) -> int:
-        """How many steps' adapters are served at once, the newest among them, as `name@step`."""
+        """The number of steps whose adapters are served at once as `name@step`, the newest included."""
         ...
 
     def checkpoints(self, model: TrainableSpec) -> list[int]:

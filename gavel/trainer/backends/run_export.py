@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 EXPORTS = "exports"
 _OF_THE_CHECKPOINT = ("manifest.json", "trainer_state")
-"""What a checkpoint holds for the trainer alone."""
+"""Checkpoint files that only the trainer needs; exports leave them out."""
 
 
 def export_run(
@@ -51,7 +51,7 @@ def export_run(
             f"Forms: {', '.join(get_args(ExportForm))}; dtypes: {', '.join(get_args(ExportDtype))}.",
         )
     description = _description(run)
-    step, checkpoint = _checkpoint(run, step)
+    step, checkpoint = _find_checkpoint(run, step)
     if checkpoint is None and description.get("from_checkpoint"):
         checkpoint = Checkpoints(run / START).path(0)
     if form == "adapter" and checkpoint is None:
@@ -72,7 +72,7 @@ def export_run(
         elif kept is not None:
             settings = PolicySettings.model_validate(description.get("policy") or {})
             gap = write_merged(description["base_model"], settings, checkpoint, directory, kept)
-            (directory / CARD).write_text(_card(run, description, step, kind, gap), encoding="utf-8")
+            (directory / CARD).write_text(_render_card(run, description, step, kind, gap), encoding="utf-8")
         (directory / EXPORT_MARK).write_text(json.dumps(mark) + "\n")
     return final
 
@@ -89,7 +89,7 @@ def _description(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{run / 'model.json'} is damaged: {error}", "Restore the file.") from error
 
 
-def _checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
+def _find_checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
     """A step and its whole checkpoint; step 0 has none."""
     checkpoints = Checkpoints(run / "checkpoints")
     kept = checkpoints.steps()
@@ -140,7 +140,7 @@ def _copy_adapter(checkpoint: Path, directory: Path) -> None:
             shutil.copytree(entry, directory / entry.name) if entry.is_dir() else shutil.copy(entry, directory)
 
 
-def _card(run: Path, description: dict[str, Any], step: int, kind: str, gap: float) -> str:
+def _render_card(run: Path, description: dict[str, Any], step: int, kind: str, gap: float) -> str:
     experiment, metrics = run / "experiment.json", whole_rows(run / "metrics.jsonl")
     if metrics.damage:
         logger.warning("%s", metrics.damage)

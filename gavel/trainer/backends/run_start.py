@@ -1,4 +1,4 @@
-"""Where a run begins: with an adapter that changes nothing, or with the checkpoint of another run.
+"""The start of a run: an adapter that changes nothing, or a checkpoint of another run.
 
     model.json      "from_checkpoint": {"named": "sft/qwen3-4b", "directory": "/…/checkpoints/000012", …}
     start/000000    a copy of that adapter, which is the run's step 0
@@ -29,7 +29,7 @@ from gavel.trainer.runs.run_directory import (
 from gavel.trainer.runs.storage.store import pull_named
 
 ORIGIN = "gavel_origin.json"
-"""In a copy of a checkpoint that came from another machine: what the run is to keep of where it was."""
+"""File in a checkpoint copied from another machine: the origin that the run records."""
 
 
 class RunStart:
@@ -46,7 +46,7 @@ class RunStart:
         self._kept = bool(begun)
         self._source: Path | None = None
         self.record: dict[str, Any] | None = begun.get("from_checkpoint")
-        """What model.json says of it; None for a run that begins with an adapter that changes nothing."""
+        """The start's entry in model.json; None if the run begins with an adapter that changes nothing."""
         self._pulled = directory.path / PULLED
         if not begun and asked is not None:
             found = pull_named(asked, self._pulled) if "://" in asked else find_checkpoint(asked, root)

@@ -37,10 +37,10 @@ from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, context_that_fits, slots_that_fit
 from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
-from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
-from gavel.trainer.model_spec import TrainableSpec, described_model
+from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.policy.adapters import keep_reference, reference_weights
 from gavel.trainer.policy.loading import BaseModelError, check_sampled_here, chooses_experts, usable_context
 from gavel.trainer.policy.policy import load_config, source_of
@@ -63,7 +63,7 @@ _DELETE = "Restore the file, or delete it: the run then measures what fits again
 
 
 class _Kept(BaseModel, strict=True, extra="ignore"):
-    """What memory.json holds."""
+    """The contents of memory.json."""
 
     gradient_checkpointing: bool | None
     micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
@@ -88,7 +88,7 @@ class MemorySettings:
                 f"{directory.path / FILE} does not hold the memory settings of a run: {error}", _DELETE
             ) from error
 
-    def filled(self, config: TrainConfig) -> TrainConfig:
+    def fill_in(self, config: TrainConfig) -> TrainConfig:
         """The config with all of them; measures when the run does not know a number of tokens yet."""
         if self._is_new:
             self._save()  # also when this call sets both: a later one may not, after a restart
@@ -162,7 +162,7 @@ class SaveError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How the runs of a backend sample and serve; `LocalBackend` says what each setting is."""
+    """Sampling and serving settings shared by the runs of a backend; `LocalBackend` documents each."""
 
     vllm: VllmSettings | None
     """None: the embedded engine samples."""
@@ -186,8 +186,8 @@ class TrainingRun:
         """Training steps done."""
         self._lock = threading.Lock()
         self._reference = "base"
-        """What divergences are from, as `TrainConfig.reference` names it."""
-        self._description = description = described_model(model)
+        """The reference policy of the KL divergence, as `TrainConfig.reference` names it."""
+        self._description = description = describe_model(model)
         directory.check(description)
         self._start = RunStart(model, directory)
         if self._start.record is not None:
@@ -302,7 +302,7 @@ class TrainingRun:
                 self._replicas.skip_step()
                 return {}
             with self._engine.release_memory():
-                return self._replicas.step(batch, self._memory.filled(config))
+                return self._replicas.step(batch, self._memory.fill_in(config))
 
     def _first_adapter(self) -> list[torch.Tensor]:
         """The adapter of step 0. Raises `RunDirectoryError` when the copy of another run's is damaged."""
@@ -383,7 +383,7 @@ class TrainingRun:
             rank, less = model.lora.rank, max_context is None
             experts = model.lora.experts
             served = Served(base, dtype, device, rank, slots, context, versions, quantized, experts, may_be_less=less)
-            return vllm_engine(vllm, served, self.directory.path, grammars)
+            return open_vllm_engine(vllm, served, self.directory.path, grammars)
         own = self.policy.plain_model()
         max_context = max_context or context_that_fits(own, longest, slots)
         fitting = min(slots, slots_that_fit(own, max_context))
@@ -391,7 +391,7 @@ class TrainingRun:
 
     def _resume(self) -> None:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
-        latest, state = self._newest_state()
+        latest, state = self._load_newest_state()
         if latest is None:
             if checkpoints.steps() or any(row["step"] for row in metrics.rows()):
                 raise RunDirectoryError(
@@ -410,7 +410,7 @@ class TrainingRun:
         if not any(row["step"] == latest for row in metrics.rows(split)):
             metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
 
-    def _newest_state(self) -> tuple[int | None, dict[str, Any]]:
+    def _load_newest_state(self) -> tuple[int | None, dict[str, Any]]:
         """The newest step whose state can be read, and its state. Only tensors and plain values are ever unpickled."""
         checkpoints = self.directory.checkpoints
         latest = checkpoints.latest()

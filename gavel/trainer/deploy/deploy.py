@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gavel.trainer.backends.protocol import Backend
-from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explained, open_host
+from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explain_errors, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, open_record, read_facts
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.checkpoints import Checkpoints, chosen_step
@@ -94,7 +94,7 @@ async def deploy(
         record.save()
         report(host.costs(record))
         try:
-            with explained(host):
+            with explain_errors(host):
                 async with asyncio.timeout(deadline):
                     deployment = await host.deploy(adapter, record, report, wait)
         except DeployError as error:
@@ -116,13 +116,13 @@ async def deploy(
             record.state = "deployed"
             record.smoke_test = "not run: it is not proven which weights are served"
             if description is not None:
-                record.smoke_test = await _proven(deployment, run, adapter, description, report)
+                record.smoke_test = await _prove(deployment, run, adapter, description, report)
             report(f"smoke test: {record.smoke_test}")
         record.save()
     return deployment
 
 
-async def _proven(
+async def _prove(
     deployment: Deployment, run: Path, adapter: AdapterFacts, description: Mapping[str, Any], report: Report
 ) -> str:
     from gavel.trainer.deploy.smoke_test import SmokeTest
@@ -147,7 +147,7 @@ async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, 
         record.state = "undeploying"
         record.save()
         try:
-            with explained(host):
+            with explain_errors(host):
                 async with asyncio.timeout(_REMOVAL_SECONDS):
                     await host.undeploy(record, report)
         except TimeoutError as error:

@@ -21,13 +21,13 @@ from gavel.trainer.deploy.host import (
     Deployment,
     Report,
     ask,
+    find_misfits,
     key_of,
     make_once,
-    misfits,
+    poll_until,
     remove,
     sdk,
     unless_gone,
-    until,
 )
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
@@ -85,7 +85,7 @@ class FireworksHost:
         self._url = os.environ.get("FIREWORKS_BASE_URL", _API).rstrip("/")
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        found = misfits("Fireworks", adapter, ranks=_RANKS, targets=PLAIN_TARGETS)
+        found = find_misfits("Fireworks", adapter, ranks=_RANKS, targets=PLAIN_TARGETS)
         if adapter.base_is_local and not self._base:
             found.append(
                 f"its base {adapter.base_model} is no model of Fireworks; if it is one by another name: "
@@ -106,10 +106,10 @@ class FireworksHost:
             if ready is None and not wait:
                 report(f"the deployment is {state}: the same command without --no-wait loads the adapter into it")
                 return served
-            await until(lambda: self._deployment_state(api, deployment), "the deployment", report)
+            await poll_until(lambda: self._deployment_state(api, deployment), "the deployment", report)
             loaded = await self._load(api, record, deployment)
             if wait:
-                await until(lambda: self._loaded_state(api, loaded), "the adapter", report)
+                await poll_until(lambda: self._loaded_state(api, loaded), "the adapter", report)
         return served
 
     async def status(self, record: DeploymentRecord) -> str:
@@ -128,7 +128,7 @@ class FireworksHost:
             found = await self._loaded(api, record)
             if found is not None:
                 await remove("the loaded adapter", lambda: api.lora.unload(found["id"]), report)
-            await until(unloaded, "the adapter's end", report)
+            await poll_until(unloaded, "the adapter's end", report)
             if not self._shared:  # of the record's name, whatever the record has
                 delete = api.deployments.delete
                 await remove("the deployment", lambda: delete(name, ignore_checks=True), report)
@@ -194,7 +194,7 @@ class FireworksHost:
             checked = await ask(what, lambda: api.models.validate_upload(name), remedies=remedies)
             for warning in checked.warnings or ():
                 report(f"Fireworks: {warning}")
-            await until(state, "the model", report)
+            await poll_until(state, "the model", report)
 
     async def _make_deployment(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
         name = record.remote_name
@@ -230,7 +230,7 @@ class FireworksHost:
         return (await make_once(record, "the adapter cannot be loaded", find, make, remedies))["id"]
 
     async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> Ids | None:
-        """What is loaded of the model; with `ends`, also what is just being unloaded."""
+        """The ids of the model's loaded parts; with `ends`, also of those that are being unloaded."""
         model = self._model(record)
 
         async def find() -> Ids | None:
@@ -262,7 +262,7 @@ class FireworksHost:
 
 
 def base_name(base_model: str) -> str:
-    """What Fireworks calls a model of the Hub: Qwen/Qwen2.5-7B is accounts/fireworks/models/qwen2p5-7b."""
+    """Fireworks' name of a Hub model: accounts/fireworks/models/qwen2p5-7b for Qwen/Qwen2.5-7B."""
     name = base_model.rpartition("/")[2].lower().replace("meta-llama", "llama")
     if name.startswith("llama-3"):
         name = name.replace("llama-3", "llama-v3", 1)

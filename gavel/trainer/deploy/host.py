@@ -1,4 +1,4 @@
-"""What a host of deployments does, the host that an address names, and how a host is asked.
+"""The interface of deployment hosts, how an address selects one, and how its API is called.
 
     host = open_host("vllm:http://10.0.0.2:8000", path_map="/home/me/runs=/mnt/runs")
 
@@ -55,14 +55,14 @@ _backoff = wait_random_exponential(multiplier=0.25, max=20)
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where the policy of one step is served, OpenAI-compatible."""
+    """The address and model id under which the policy of one step is served, OpenAI-compatible."""
 
     host: "DeployHost"
     record: DeploymentRecord
     base_url: str
     """Empty until the host has given it one."""
     model_id: str
-    """What to pass as `model` in a request."""
+    """The value for `model` in a request."""
     key_variable: str | None
     """The environment variable that holds the API key; None for a server without one."""
 
@@ -73,7 +73,7 @@ class Deployment:
 
     @property
     def stop_hint(self) -> str:
-        """What it costs and how to stop it."""
+        """A sentence that states the cost and how to stop it."""
         return self.host.costs(self.record)
 
     def openai_client(self) -> AsyncOpenAI:
@@ -96,9 +96,9 @@ class DeployHost(Protocol):
 
     name: str
     place: str
-    """What follows the colon of its address, in the one form that the host knows it by."""
+    """The part of the address after the colon, normalized by the host."""
     remedies: Mapping[int, str]
-    """What to do about its refusals, by HTTP status, where that is not what one does elsewhere."""
+    """Remedies for the host's refusals by HTTP status, where they differ from the common ones."""
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""
@@ -112,7 +112,7 @@ class DeployHost(Protocol):
         ...
 
     async def status(self, record: DeploymentRecord) -> str:
-        """What the host says of it now, in a few words."""
+        """The deployment's state at the host, in a few words."""
         ...
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
@@ -123,7 +123,7 @@ class DeployHost(Protocol):
         ...
 
     def costs(self, record: DeploymentRecord) -> str:
-        """What it costs while it stands, and how to stop that."""
+        """A sentence that states the cost while deployed, and how to stop it."""
         ...
 
 
@@ -140,7 +140,7 @@ def open_host(address: str, **options: Any) -> DeployHost:
     return make(place, **options)
 
 
-def misfits(
+def find_misfits(
     service: str,
     adapter: AdapterFacts,
     *,
@@ -188,7 +188,7 @@ def place_of_server(given: str, example: str) -> str:
         raise DeployError(str(error), f"Give {example} alone.") from error
 
 
-async def until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
+async def poll_until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
     """The first result of `look` that is not None; its second value is the state, reported when it changes.
 
     The caller bounds the wait: `deploy` and `undeploy` run a host within one deadline.
@@ -217,17 +217,17 @@ def status_of(error: BaseException) -> int | None:
     return 0 if is_cut else None
 
 
-async def repeated(
+async def retry(
     request: Callable[[], Awaitable[T]],
     *,
     creates: bool = False,
     find: Callable[[], Awaitable[T | None]] | None = None,
     patience: float | None = None,
 ) -> T:
-    """What `request` gives, asked again after errors that pass, for `patience` seconds; then the last error.
+    """Returns the result of `request`, retried on transient errors for `patience` seconds; then raises the last one.
 
-    `creates`: it is not idempotent, so after a 5xx or a cut line `find` is asked whether it was made after all; without
-    `find` the error is raised.
+    `creates`: the request is not idempotent, so after a 5xx or a cut connection `find` looks up whether it succeeded;
+    without `find` the error is raised.
     """
     limit = PATIENCE if patience is None else patience
 
@@ -271,9 +271,9 @@ async def ask(
     find: Callable[[], Awaitable[T | None]] | None = None,
     remedies: Mapping[int, str] | None = None,
 ) -> T:
-    """What a repeated request gives. Raises `DeployError` (`what`: could not be done) for what the host refuses."""
+    """Returns the result of `retry`. Raises `DeployError` (`what`: could not be done) if the host refuses."""
     try:
-        return await repeated(request, creates=creates, find=find)
+        return await retry(request, creates=creates, find=find)
     except Exception as error:
         if status_of(error) is None or isinstance(error, DeployError):
             raise
@@ -294,7 +294,7 @@ async def make_once(
 
 
 async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:
-    """What a request gives; None for what is not there (404)."""
+    """Returns the result of a request; None if the host replies 404."""
     try:
         return await request()
     except Exception as error:
@@ -308,7 +308,7 @@ async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Repor
 
     async def once() -> tuple[bool | None, str]:
         try:
-            await repeated(request)
+            await retry(request)
         except Exception as error:
             status = status_of(error)
             if status is None:
@@ -320,7 +320,7 @@ async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Repor
             return False, ""
         return True, ""
 
-    if await until(once, f"the end of {what}", report):
+    if await poll_until(once, f"the end of {what}", report):
         report(f"removed {what}")
 
 
@@ -350,7 +350,7 @@ def refused(what: str, error: BaseException, remedies: Mapping[int, str] | None 
 
 
 def _words(error: BaseException) -> str:
-    """What the host says, without what its SDK puts around it."""
+    """The host's own message, without its SDK's wrapping."""
     response: Any = getattr(error, "response", None)
     text = str(getattr(response, "text", "")) or (str(error).splitlines() or [type(error).__name__])[0]
     try:
@@ -364,8 +364,8 @@ def _words(error: BaseException) -> str:
 
 
 @contextmanager
-def explained(host: DeployHost) -> Generator[None]:
-    """Around what a host does: a refusal gets the host's own remedy, and a page of HTML is told as such.
+def explain_errors(host: DeployHost) -> Generator[None]:
+    """Adds the host's own remedy to a refusal raised inside, and reports an HTML page as such.
 
     SDKs hand out a page that a proxy answers with as if it were the text of an answer.
     """

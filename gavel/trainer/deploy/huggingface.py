@@ -19,9 +19,9 @@ from gavel.trainer.deploy.host import (
     ask,
     key_of,
     make_once,
+    poll_until,
     remove,
     unless_gone,
-    until,
 )  # fmt: skip
 from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord, Ids
 from gavel.trainer.deploy.vllm import own_server_misfits, server_arguments
@@ -78,7 +78,7 @@ class HuggingFaceHost:
         await make_once(record, what, partial(self._find, hub, record), make)
         url, state = await self._state(hub, record)
         if url is None and wait:
-            url = await until(lambda: self._state(hub, record), "the endpoint", report)
+            url = await poll_until(lambda: self._state(hub, record), "the endpoint", report)
         elif url is None:
             report(f"the endpoint is {state}: the same command without --no-wait waits for it")
         return Deployment(self, record, f"{url}/v1" if url else "", record.remote_name, KEY_VARIABLE)
@@ -132,7 +132,7 @@ class HuggingFaceHost:
         self, hub: Any, adapter: AdapterFacts, record: DeploymentRecord, commit: str, report: Report
     ) -> Ids:
         name = _endpoint_name(record)
-        report(f"making the endpoint {name} on {await self._price(hub)}")
+        report(f"making the endpoint {name} on {await self._look_up_price(hub)}")
         serving = server_arguments(adapter, record.remote_name, "/repository", _PORT)  # where the repository is there
         made = await to_thread(
             hub.create_inference_endpoint,
@@ -154,7 +154,7 @@ class HuggingFaceHost:
         )
         return {"name": made.name}
 
-    async def _price(self, hub: Any) -> str:
+    async def _look_up_price(self, hub: Any) -> str:
         """The machine and its price. Raises `DeployError` for one that is not there."""
         there: list[str] = []
         wanted = list(self._machine.values())
@@ -193,5 +193,5 @@ class HuggingFaceHost:
 
 
 def _endpoint_name(record: DeploymentRecord) -> str:
-    """At most 32 characters, as the host wants it."""
+    """The endpoint's name, at most 32 characters, as the host requires."""
     return f"gavel-s{record.step}-{record.remote_name.rpartition('-')[2]}"

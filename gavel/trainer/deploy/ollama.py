@@ -65,7 +65,7 @@ class OllamaHost:
             return {"model": name} if await self._is_there(record) else None
 
         async def make() -> Ids:
-            merged = await self._merged(adapter, record, report)
+            merged = await self._merge(adapter, record, report)
             await self._create(server, name, merged, report)
             return {"model": name}
 
@@ -98,7 +98,7 @@ class OllamaHost:
         what = f"{self._url} does not answer as Ollama does"
         return await ask(what, lambda: unless_gone(lambda: server.show(name))) is not None
 
-    async def _merged(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
+    async def _merge(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
         """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""
         out = _scratch(record)
         report(f"merging step {adapter.step} into its base")
@@ -138,11 +138,11 @@ class OllamaHost:
 
 
 def _model_files(merged: Path) -> list[Path]:
-    """What the converter reads."""
+    """The files that the converter reads."""
     kinds = (".safetensors", ".json")
     return [file for file in sorted(merged.iterdir()) if file.suffix in kinds or file.name == "tokenizer.model"]
 
 
 def _scratch(record: DeploymentRecord) -> Path:
-    """Where the merged model is until the server has it."""
+    """The directory of the merged model until the server has it."""
     return record.path.with_suffix(".merged")

@@ -1,4 +1,4 @@
-"""What is deployed and what is known of it: the adapter, and the journal `deployments/<id>.json` in the run directory.
+"""The deployed adapter, and the journal of its deployment: `deployments/<id>.json` in the run directory.
 
     record = open_record(run, host="together", address="together", adapter=facts, options={})
     record.begin()                              before the host is asked to create anything
@@ -42,7 +42,7 @@ class AdapterFacts:
     name: str
     step: int
     base_model: str
-    """As the run names it: a hub id, a directory, or a built-in model."""
+    """The run's name of it: a Hub id, a directory, or a built-in model."""
     rank: int
     targets: tuple[str, ...]
     """Last parts of the adapted layers' names, sorted: k_proj, q_proj, …"""
@@ -53,7 +53,7 @@ class AdapterFacts:
     license: str | None
     """Licence of the base model, where its card is here."""
     special: tuple[str, ...] = ()
-    """What goes beyond plain LoRA: rslora, dora, modules_to_save, embeddings, experts."""
+    """Features beyond plain LoRA: rslora, dora, modules_to_save, embeddings, experts."""
 
     @property
     def base_is_local(self) -> bool:
@@ -61,7 +61,7 @@ class AdapterFacts:
         return Path(self.base_model).is_dir() or self.base_model.startswith("embedded/")
 
     def files(self) -> list[Path]:
-        """What is uploaded: the adapter's two files."""
+        """The files to upload: the adapter's two."""
         return [self.directory / CONFIG, self.directory / WEIGHTS]
 
 
@@ -106,12 +106,12 @@ def read_facts(directory: Path, *, project: str, name: str, step: int, base_mode
 
 
 class DeploymentRecord(BaseModel):
-    """What is known of one deployment; every change is on disk when the call returns."""
+    """Record of one deployment; every change is on disk when the call returns."""
 
     path: Path
     host: str
     address: str
-    """What `open_host` was given, such as vllm:http://10.0.0.2:8000."""
+    """The address given to `open_host`, such as vllm:http://10.0.0.2:8000."""
     options: dict[str, Any]
     """Options of the host, without secrets; the same are used to undeploy."""
     project: str
@@ -122,13 +122,13 @@ class DeploymentRecord(BaseModel):
     """SHA-256 of the adapter's weights."""
     state: State = "deploying"
     made: bool = False
-    """Whether something may stand at the host."""
+    """True if the host may have created something."""
     price: str = ""
-    """As the host told it; empty where it does not."""
+    """The price stated by the host; empty if it states none."""
     deployed: Ids = Field(default_factory=dict)
     """base_url, model_id and key_variable once the host serves."""
     smoke_test: str = ""
-    """What it found, in a sentence; empty before."""
+    """Its result in a sentence; empty before it ran."""
     begun: float = Field(default_factory=time.time)
 
     @property

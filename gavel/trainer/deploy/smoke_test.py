@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from gavel.trainer.config import PolicySettings
-from gavel.trainer.deploy.host import Deployment, Report, repeated
+from gavel.trainer.deploy.host import Deployment, Report, retry
 from gavel.trainer.deploy.record import DeployError
 from gavel.trainer.policy.chat_format import chat_renderer
 from gavel.trainer.policy.loading import BaseModelError, dtype_of, plain_logits
@@ -79,7 +79,7 @@ class _Answer:
     """Their texts; empty where the host gives no log-probs."""
     logprobs: list[float]
     prompt_tokens: int | None
-    """As the host counts them."""
+    """The host's count of the prompt's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class SmokeTest:
     description: Mapping[str, Any]
     """The run, as in model.json."""
     seconds: float = 600.0
-    """For all of it."""
+    """Deadline of the whole test."""
 
     async def __call__(self, deployment: Deployment, report: Report) -> str:
-        """What was found. Raises `DeployError` for a deployment that serves something else."""
+        """Returns the result in a sentence. Raises `DeployError` if the deployment serves something else."""
         report("smoke test: loading the policy here …")
         try:
             local = await asyncio.to_thread(LocalPolicy, self.description, dict(self._candidates()))
@@ -122,13 +122,13 @@ class SmokeTest:
             yield f"step {step}", checkpoints.path(step)
 
     async def _find(self, deployment: Deployment, local: "LocalPolicy") -> "Finding":
-        prompts = [*PROMPTS, *recorded_prompts(self.run)]
+        prompts = [*PROMPTS, *read_recorded_prompts(self.run)]
         async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
             sampled = [await _ask(client, deployment, local, messages, greedy=False) for messages in prompts]
-            finding = await asyncio.to_thread(_of_logprobs, local, sampled)
+            finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
             if finding is None:
                 greedy = [await _ask(client, deployment, local, messages, greedy=True) for messages in prompts]
-                finding = await asyncio.to_thread(_of_text, local, greedy)
+                finding = await asyncio.to_thread(_test_by_text, local, greedy)
         if finding is None:
             return Finding(False, f"it answers {len(prompts)} prompts with nothing")
         if finding.served is False:
@@ -140,7 +140,7 @@ class SmokeTest:
         return finding
 
 
-def recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
+def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
     """The first messages of up to three trajectories of the run, newest step: plain text of system and user alone."""
     files = sorted((run / "trajectories").glob("**/*.jsonl.zst"), key=lambda file: (file.stem, str(file)))
     found: list[list[dict[str, Any]]] = []
@@ -177,7 +177,7 @@ async def _ask(
     sampling: dict[str, Any] = {"temperature": 0.0} if greedy else {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
     create: Any = client.chat.completions.create
     try:
-        reply: ChatCompletion = await repeated(
+        reply: ChatCompletion = await retry(
             lambda: create(
                 model=deployment.model_id, messages=messages, max_tokens=_TOKENS, extra_body=extra or None, **sampling
             ),
@@ -206,8 +206,8 @@ async def _ask(
     )
 
 
-def _of_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
-    """None where there are too few log-probs."""
+def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
+    """Returns None if there are too few log-probs."""
     host: list[float] = []
     said: dict[str, list[float]] = {name: [] for name in local.candidates}
     for answer in answers:
@@ -218,17 +218,17 @@ def _of_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding |
         prompt = local.prompt_ids(answer.messages)
         for name in local.candidates:
             said[name] += local.logprobs(name, prompt, ids)
-    return by_logprobs(host, local.candidates[0], said) if len(host) >= _ENOUGH else None
+    return compare_logprobs(host, local.candidates[0], said) if len(host) >= _ENOUGH else None
 
 
-def _of_text(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
-    """None where there is no text."""
+def _test_by_text(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
+    """Returns None if there is no text."""
     answers = [answer for answer in answers if answer.text.strip()]
     if not answers:
         return None
     prompts = [local.prompt_ids(answer.messages) for answer in answers]
     said = {name: [local.greedy_text(name, prompt, _TOKENS) for prompt in prompts] for name in local.candidates}
-    return by_greedy_text([answer.text for answer in answers], local.candidates[0], said)
+    return compare_greedy_text([answer.text for answer in answers], local.candidates[0], said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +238,10 @@ class Finding:
     served: bool | None
     """True: the adapter that was deployed; False: something else; None: it cannot be told."""
     said: str
-    """In a sentence."""
+    """The finding in a sentence."""
 
 
-def by_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, Sequence[float]]) -> Finding:
+def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, Sequence[float]]) -> Finding:
     """`host` and each of `candidates` `[T]`; `ours` is the name of the one that was deployed."""
     adapter = candidates[ours]
     off = {name: _rms(host, values) for name, values in candidates.items()}
@@ -274,7 +274,7 @@ def by_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, Seque
     return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
 
 
-def by_greedy_text(host: Sequence[str], ours: str, candidates: Mapping[str, Sequence[str]]) -> Finding:
+def compare_greedy_text(host: Sequence[str], ours: str, candidates: Mapping[str, Sequence[str]]) -> Finding:
     """`host` and each of `candidates`: the greedy replies to the same prompts, those of the host not empty."""
     alike = {name: math.fsum(map(_alike, host, texts)) / len(host) for name, texts in candidates.items()}
     nearest = max(alike, key=lambda name: (alike[name], name == ours))
@@ -354,7 +354,7 @@ class LocalPolicy:
         return found
 
     def logprobs(self, candidate: str, prompt_ids: Sequence[int], reply_ids: Sequence[int]) -> list[float]:
-        """What `candidate` says of a reply's tokens after the prompt. `[T]`, nats"""
+        """`candidate`'s log-probs of a reply's tokens after the prompt. `[T]`, nats"""
         ids = torch.tensor([[*prompt_ids, *reply_ids]], device=self._model.device)
         with self._active(candidate):
             logits: Any = plain_logits(self._model, ids)
@@ -362,7 +362,7 @@ class LocalPolicy:
         return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
 
     def greedy_text(self, candidate: str, prompt_ids: Sequence[int], tokens: int) -> str:
-        """What `candidate` says greedily after the prompt, without special tokens."""
+        """`candidate`'s greedy continuation of the prompt, without special tokens."""
         ids = torch.tensor([list(prompt_ids)], device=self._model.device)
         with self._active(candidate):
             said = self._model.generate(

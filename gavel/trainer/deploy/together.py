@@ -21,12 +21,12 @@ from gavel.trainer.deploy.host import (
     Deployment,
     Report,
     ask,
+    find_misfits,
     key_of,
     make_once,
-    misfits,
+    poll_until,
     remove,
     sdk,
-    until,
 )
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 
@@ -65,7 +65,7 @@ class TogetherHost:
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         # its own validation has the last word on the rank
-        found = misfits("Together", adapter, ranks=range(1, 10**6), targets=PLAIN_TARGETS, takes=("rslora",))
+        found = find_misfits("Together", adapter, ranks=range(1, 10**6), targets=PLAIN_TARGETS, takes=("rslora",))
         if adapter.base_is_local:
             found.append(
                 f"its base {adapter.base_model} is only on this machine; Together serves models of its catalogue, such "
@@ -76,8 +76,8 @@ class TogetherHost:
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
         name = record.remote_name
         async with self._client() as client:
-            base_id, profile = await _profile(client, adapter)
-            model = await self._made(
+            base_id, profile = await _find_profile(client, adapter)
+            model = await self._make_once(
                 record,
                 "model",
                 client.models.list,
@@ -85,8 +85,8 @@ class TogetherHost:
                     name=name, type="adapter", base_model_id=base_id, description="LoRA trained with Gavel"
                 ),
             )
-            revision = await _uploaded(client, record, adapter, model["id"], report)
-            endpoint = await self._made(
+            revision = await _upload_adapter(client, record, adapter, model["id"], report)
+            endpoint = await self._make_once(
                 record,
                 "endpoint",
                 lambda: client.endpoints.list(filter=f'name="{name}"'),
@@ -94,7 +94,7 @@ class TogetherHost:
             )
             record.price = price = await _price(client, profile)
             report(f"together: {price}; it stops after {self._inactive_minutes} idle minutes")
-            deployment = await self._made(
+            deployment = await self._make_once(
                 record,
                 "deployment",
                 lambda: client.endpoints.deployments.list(endpoint["id"]),
@@ -109,8 +109,8 @@ class TogetherHost:
             )
             await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
             if wait:
-                ready = partial(_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
-                await until(ready, "together", report)
+                ready = partial(_check_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
+                await poll_until(ready, "together", report)
             base_url = f"{str(client.base_url).rstrip('/')}/v1"
         return Deployment(self, record, base_url, f"{endpoint['name']}:{model['name']}", KEY_VARIABLE)
 
@@ -146,7 +146,7 @@ class TogetherHost:
             f"To stop it now and remove everything: gavel undeploy {record.id}"
         )
 
-    async def _made(
+    async def _make_once(
         self,
         record: DeploymentRecord,
         stage: str,
@@ -199,7 +199,7 @@ def _scaled(api: Any, endpoint: str, deployment: str, replicas: int) -> Callable
     )
 
 
-async def _ready(api: Any, endpoint: str, deployment: str, model: str) -> tuple[bool | None, str]:
+async def _check_ready(api: Any, endpoint: str, deployment: str, model: str) -> tuple[bool | None, str]:
     """Whether the deployment and its adapter are ready; one that has stopped is started again."""
     look = partial(api.deployments.retrieve, deployment, endpoint_id=endpoint)
     found = await ask("together: the deployment cannot be read", look)
@@ -220,7 +220,7 @@ async def _ready(api: Any, endpoint: str, deployment: str, model: str) -> tuple[
     return (True if is_done else None), f"{state}, adapter {', '.join(sorted(states)) or 'pending'}"
 
 
-async def _profile(client: Any, adapter: AdapterFacts) -> tuple[str, Any]:
+async def _find_profile(client: Any, adapter: AdapterFacts) -> tuple[str, Any]:
     """The id of the base in the catalogue, and its smallest profile that loads adapters."""
     search = adapter.base_model.rpartition("/")[2]
 
@@ -275,7 +275,9 @@ async def _standing(client: Any, name: str) -> tuple[str, str]:
     return endpoint["id"], deployment["id"] if deployment else ""
 
 
-async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str, report: Report) -> str:
+async def _upload_adapter(
+    client: Any, record: DeploymentRecord, adapter: AdapterFacts, model: str, report: Report
+) -> str:
     """The revision of the model that holds the adapter, once Together has validated it."""
 
     async def newest() -> Any:
@@ -303,7 +305,7 @@ async def _uploaded(client: Any, record: DeploymentRecord, adapter: AdapterFacts
 
     what = "together: the adapter cannot be uploaded"
     revision = await make_once(record, what, find, send)
-    await until(validity, "the validation of the adapter", report)
+    await poll_until(validity, "the validation of the adapter", report)
     return revision["revision"]
 
 
@@ -351,7 +353,7 @@ async def _put_parts(file: Path, parts: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def _hashed(file: Path) -> dict[str, Any]:
-    """What Together knows a file by: the MD5 of its one part, or that of its parts' MD5s with their number behind."""
+    """Together's content id of a file: the MD5 of its one part, or that of the parts' MD5s followed by their number."""
     with file.open("rb") as stream:
         md5s = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: stream.read(PART), b"")]
     joined = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()

@@ -21,12 +21,12 @@ from gavel.trainer.deploy.host import (
     Deployment,
     Report,
     ask,
+    find_misfits,
     key_of,
-    misfits,
     place_of_server,
     refused,
     remove,
-    repeated,
+    retry,
     status_of,
 )  # fmt: skip
 from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord
@@ -34,7 +34,7 @@ from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployErr
 KEY_VARIABLE = "VLLM_API_KEY"
 RANKS = range(1, 513)
 SERVER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What `--max-lora-rank` takes."""
+"""The values that `--max-lora-rank` accepts."""
 _LOAD_SECONDS = 300.0
 
 
@@ -62,7 +62,7 @@ class VllmHost:
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        return misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "experts", "embeddings"))
+        return find_misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "experts", "embeddings"))
 
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
         name = record.remote_name
@@ -144,9 +144,7 @@ class VllmHost:
             return name if name in {each["id"] for each in await self._served(client)} else None
 
         try:
-            await repeated(
-                lambda: _post(client, "/v1/load_lora_adapter", body), creates=True, find=loaded, patience=30.0
-            )
+            await retry(lambda: _post(client, "/v1/load_lora_adapter", body), creates=True, find=loaded, patience=30.0)
         except httpx.HTTPError as error:
             text = error.response.text if isinstance(error, httpx.HTTPStatusError) else ""
             if status_of(error) in (404, 405) and "adapter" not in text.lower():
@@ -205,7 +203,7 @@ def server_arguments(adapter: AdapterFacts, name: str, directory: str, port: int
 
 def own_server_misfits(adapter: AdapterFacts) -> list[str]:
     """Why a server that is started for the adapter cannot serve it."""
-    found = misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "embeddings"))
+    found = find_misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "embeddings"))
     if adapter.base_is_local:
         found.append(
             f"its base {adapter.base_model} is only on this machine, where the server cannot load it: train a model of "

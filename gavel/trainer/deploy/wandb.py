@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
-from gavel.trainer.deploy.host import Deployment, Report, key_of, make_once, misfits
+from gavel.trainer.deploy.host import Deployment, Report, find_misfits, key_of, make_once
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
 from gavel.trainer.runs.storage.wandb_store import KEY_VARIABLE, artifacts_api, log_artifact
 
@@ -27,7 +27,7 @@ _BASES = (
     "meta-llama/Llama-3.1-70B-Instruct",
 )
 _REGION = "coreweave-us"
-"""Where the artifact is kept; Inference reads those of its own."""
+"""The storage region of the artifact; Inference reads only from its own."""
 
 
 def open_host(place: str, *, base: str = "") -> "WandbHost":
@@ -51,7 +51,7 @@ class WandbHost:
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        found = misfits("W&B Inference", adapter, ranks=_RANKS)
+        found = find_misfits("W&B Inference", adapter, ranks=_RANKS)
         if not self._base and adapter.base_model not in _BASES:
             found.append(
                 f"its base is {adapter.base_model}; W&B Inference takes adapters of {', '.join(_BASES)}; of another "

@@ -33,7 +33,7 @@ _FILES = (
 )
 _HUB_SECONDS = 5.0
 _LOCK_SECONDS = 900.0
-"""How long another process may take to make the directory."""
+"""Max seconds to wait for another process that builds the directory."""
 _CARD = """---
 license: apache-2.0
 base_model: {name}
@@ -86,7 +86,7 @@ def small_model_path(say: Callable[[str], None] = lambda line: None) -> Path:
 
 
 def source_text(directory: Path) -> str:
-    """Where the weights in `directory` came from."""
+    """The source of the weights in `directory`, as text."""
     try:
         return str(json.loads((directory / "gavel_source.json").read_text())["source"])
     except (OSError, ValueError, KeyError, TypeError):

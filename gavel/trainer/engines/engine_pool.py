@@ -84,7 +84,7 @@ class PoolSchedule:
             del self._holders[state]
 
     def _holder(self, prompt_ids: Sequence[int], version: int, among: Collection[int]) -> int | None:
-        """Who holds the longest conversation that the prompt extends."""
+        """The member that holds the longest conversation that the prompt extends."""
         if not self._holders:
             return None
         found = (self._holders.get(state) for state in reversed(_states(prompt_ids, version)))
@@ -108,8 +108,8 @@ class _Asked:
     running: "Future[Sampled] | None" = None
     """The attempt, which is cancelled with the request."""
 
-    def attempt(self) -> SamplingRequest:
-        """What to ask a sampler for next."""
+    def begin_attempt(self) -> SamplingRequest:
+        """Begins the next attempt and returns the request for it."""
         self.attempts, self.running = self.attempts + 1, None
         number, on_tokens = self.attempts, self.request.on_tokens
         if on_tokens is None:
@@ -131,13 +131,13 @@ class _Asked:
 logger = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 5.0
-"""Between two looks at a sampler."""
+"""Seconds between two checks of a sampler."""
 _FAILED_CHECKS = 2
 """Health checks in a row that a sampler fails before it is left out."""
 _LONGEST_WAIT = 120.0
 """Seconds between attempts to connect to a sampler that is gone."""
 _RETURNS = 500
-"""Such attempts, at most."""
+"""Max number of such attempts."""
 _CLOSE_SECONDS = 30.0
 _ATTEMPTS = 8
 """Samplers that one request may lose."""
@@ -155,7 +155,7 @@ class PooledEngine(Engine, Protocol):
 
     @property
     def address(self) -> str:
-        """Of its server."""
+        """The server's address."""
         ...
 
     def healthy(self) -> bool:
@@ -174,7 +174,7 @@ class _Member:
     engine: PooledEngine
     state: Literal["serving", "gone", "back"] = "serving"
     loaded: bool = False
-    """Of one that is back: whether it has the live adapter."""
+    """True if a sampler that reconnected has the live adapter."""
 
 
 class EnginePool(Engine):
@@ -200,12 +200,12 @@ class EnginePool(Engine):
 
     @property
     def serving(self) -> list[PooledEngine]:
-        """Those that take requests."""
+        """The samplers that take requests."""
         return [member.engine for member in self._members if member.state == "serving"]
 
     @property
     def returned(self) -> list[PooledEngine]:
-        """Those that came back and have the live adapter: to be proven, and then admitted or refused."""
+        """The samplers that reconnected and have the live adapter: to be proven, then admitted or refused."""
         return [member.engine for member in self._members if member.state == "back" and member.loaded]
 
     def admit(self, engine: PooledEngine) -> None:
@@ -303,8 +303,8 @@ class EnginePool(Engine):
             member.engine.close()
 
     def _attempt(self, pooled: _Asked) -> None:
-        """Sends the request to a sampler; what becomes of it, `_ended` hears."""
-        asked = pooled.attempt()
+        """Sends the request to a sampler; what becomes of it, `_finish_attempt` hears."""
+        asked = pooled.begin_attempt()
         try:
             with self._lock:
                 member = self._choose(asked)
@@ -313,7 +313,7 @@ class EnginePool(Engine):
             _settle(pooled.future, error)
             return
         attempt = engine.submit(asked)
-        attempt.add_done_callback(lambda done: self._ended(pooled, member, engine, done))
+        attempt.add_done_callback(lambda done: self._finish_attempt(pooled, member, engine, done))
         pooled.running = attempt
         pooled.end_with_request()
 
@@ -331,8 +331,11 @@ class EnginePool(Engine):
         live = self.adapter_version if version is None else version
         return self._members[self._schedule.place(asked.prompt_ids, live, holders)]
 
-    def _ended(self, pooled: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]") -> None:
-        """What comes after an attempt; called in a thread of `engine`, which the member had then."""
+    def _finish_attempt(
+        self, pooled: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]"
+    ) -> None:
+        """Completes the request, retries it elsewhere, or fails it; called in a thread of `engine`, the member's engine
+        at the attempt's start."""
         with self._lock:
             self._schedule.done(member.number)
         if attempt.cancelled():
@@ -394,7 +397,7 @@ class EnginePool(Engine):
             self._leave(member, str(error))
 
     def _watch(self, member: _Member) -> None:
-        """In a thread of its own: finds a sampler that is lost, and connects to it again."""
+        """Detects a lost sampler and reconnects to it; runs in its own thread."""
         failed, wait = 0, _CHECK_SECONDS
         returns = 0
         while not self._stopping.wait(wait):
@@ -435,7 +438,7 @@ class EnginePool(Engine):
 
 
 def _connected(connects: Sequence[Connect]) -> list[PooledEngine]:
-    """All, or none: those that were reached are closed when one is not."""
+    """Connects to all or none: if one fails, those that were reached are closed."""
     with ThreadPoolExecutor(len(connects)) as threads:
         connecting = [threads.submit(connect) for connect in connects]
     errors = [error for each in connecting if (error := each.exception()) is not None]

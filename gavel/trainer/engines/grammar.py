@@ -29,7 +29,7 @@ _COMPILED = 64
 _JSON = "start: json\njson: %json "
 _AFTER_A_THOUGHT = "start: SPACE? json\nSPACE: /[ \\t\\r\\n]{1,4}/\njson: %json "
 _LAYOUT = {"whitespace_pattern": "( |\\r?\\n[ \\t]{0,16})?"}
-"""Between the parts of a JSON text: of unbounded space some policies never find the end."""
+"""Max whitespace between the parts of a JSON text: with unbounded space some policies never reach the end."""
 _THOUGHT = ("<think>", "</think>")
 
 
@@ -61,11 +61,11 @@ class Grammars:
         """Takes up to a second for the first one, and milliseconds for a new schema. Raises `GrammarError`."""
         if grammar.call:
             with self._gate:
-                call = self._matcher(grammar.call)
+                call = self._make_matcher(grammar.call)
             return Constraint(call, None, self._vocabulary, stop_ids, (), None, self._is_blank, thinks=False)
         with self._gate:
-            matcher = self._matcher(_JSON, grammar.schema)
-            after = None if self._thought is None else self._matcher(_AFTER_A_THOUGHT, grammar.schema)
+            matcher = self._make_matcher(_JSON, grammar.schema)
+            after = None if self._thought is None else self._make_matcher(_AFTER_A_THOUGHT, grammar.schema)
         opening, thinks = list(grammar.opening), False
         if self._thought is not None:
             marks = [token for token in prompt_ids if token in (self._thought.opens, self._thought.closes)]
@@ -81,8 +81,8 @@ class Grammars:
     def _is_blank(self, token: int) -> bool:
         return self._tokenizer.decode([token]).isspace()
 
-    def _matcher(self, form: str, schema: str = "") -> "LLMatcher":
-        """At the beginning of a reply. `form` ends where the schema follows, if there is one."""
+    def _make_matcher(self, form: str, schema: str = "") -> "LLMatcher":
+        """A matcher at the beginning of a reply. `form` ends where the schema follows, if there is one."""
         try:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer
@@ -118,7 +118,7 @@ def _reason(told: str) -> str:
 
 
 def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Constraint | None":
-    """Of a request; None where it may say anything. Raises `GrammarError`."""
+    """The constraint of a request; None if its reply is free. Raises `GrammarError`."""
     if request.grammar is None:
         return None
     if grammars is None:
@@ -127,7 +127,7 @@ def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Const
 
 
 class Constraint:
-    """What one reply may say."""
+    """The grammar state of one reply."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Constraint:
         return self._opened > 0 and (not self._may_be_json or self._opened == len(self._opening))
 
     def take(self, token: int) -> bool:
-        """Whether the reply may go on with this token, which it then does."""
+        """Advances by `token`. Returns False if the grammar forbids it."""
         if self.free:
             return True
         if self._thinks and self._thought is not None:

@@ -21,8 +21,8 @@ COMMON_CONTEXT = 4096
 _AT_ONCE = {"cpu": 16, "cuda": 32}
 """Conversations for which a context that nobody asked for leaves room."""
 SHARE_OF_MEMORY = {"cpu": 0.25, "cuda": 0.5}
-"""Of what is free when the engine starts: the most that its cache grows to. A GPU decodes many rows in the time of one.
-"""
+"""The largest share of the memory free at engine start that the cache may grow to. A GPU decodes many rows in the time
+of one."""
 
 
 class Slots:
@@ -67,7 +67,7 @@ class Slots:
         self.lengths[self.adapters == adapter] = 0
 
     def shared_prefixes(self, ids: np.ndarray, adapter: int) -> np.ndarray:
-        """For each slot, how many leading tokens of `ids` it holds as `adapter` computes them. `[slots]`"""
+        """The number of leading tokens of `ids` that each slot holds as `adapter` computes them. `[slots]`"""
         width = min(len(ids), self.capacity)
         if not width:
             return np.zeros(self.count, dtype=np.int64)
@@ -174,7 +174,7 @@ def shared_context(share: int, most: int, slots: int, longest: int, device: str)
 
 
 def slots_that_fit(model: Any, max_context: int) -> int:
-    """How many slots of `max_context` tokens fit into the engine's share of memory that is free now; at least one."""
+    """The number of slots of `max_context` tokens that fit into the engine's share of free memory; at least one."""
     free = DeviceMemory(model.device).free()
     return max(1, int(free * SHARE_OF_MEMORY[model.device.type]) // slot_bytes(model, max_context))
 
@@ -193,7 +193,7 @@ def slot_bytes(model: Any, max_context: int) -> int:
 
 
 def _bytes(held: Any) -> int:
-    """Of all tensors in dictionaries."""
+    """Bytes of all tensors in nested dictionaries."""
     match held:
         case torch.Tensor():
             return held.nbytes

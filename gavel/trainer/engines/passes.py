@@ -128,13 +128,13 @@ class EvenShapes:
     """Shapes of attention whose results have the same bits as those of larger ones."""
 
     queries: int
-    """At least so many."""
+    """Min number of queries."""
     keys: list[int]
     """Zeros behind so many keys change nothing. Ascending; the last is `_KEYS`."""
 
     @classmethod
-    def measured(cls) -> "EvenShapes":
-        """Those of this machine, by attention over random numbers."""
+    def measure(cls) -> "EvenShapes":
+        """Measures the shapes on this machine, by attention over random numbers."""
         generator = torch.Generator().manual_seed(0)
         query, keys, values = (torch.randn(1, 1, n, 64, generator=generator) for n in (16, _KEYS, _KEYS))
 
@@ -171,7 +171,7 @@ class BatchedPasses:
         self._dtype, self._device = model.dtype, model.device
         attend_grouped(self._decoder)
         is_even = self._device.type == "cpu" and self._dtype == torch.float32  # others round as the learner does
-        self._even = EvenShapes.measured() if is_even else None
+        self._even = EvenShapes.measure() if is_even else None
         if self._even is not None:
             for module in self._decoder.modules():
                 if isinstance(getattr(module, "act_fn", None), torch.nn.SiLU | SiLUActivation):
@@ -324,8 +324,6 @@ Activate = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedAdapter:
-    """A published adapter."""
-
     version: int
     number: int
     """Unique in the engine; the same version may be published again."""
@@ -349,7 +347,7 @@ class AdapterCache:
         base = CachedAdapter(0, next(self._numbers), plain)
         self._base = CachedAdapter(BASE, next(self._numbers), plain)
         self.published = [base]
-        """Those that requests can name, the live one last; the list is replaced, never modified."""
+        """The adapter versions that requests can name, the live one last; the list is replaced, never modified."""
         self._retired: list[CachedAdapter] = []
         self._active: CachedAdapter | None = base
 

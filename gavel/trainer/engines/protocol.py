@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """As OpenAI's API and vLLM mean them; each default changes nothing."""
+    """Sampling parameters with the meaning of OpenAI's API and vLLM; each default changes nothing."""
 
     top_p: float = 1.0
     top_k: int = 0
@@ -32,12 +32,12 @@ class Shaping:
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
 
     def asked(self) -> dict[str, object]:
-        """Those that change something, by name."""
+        """The parameters that are not at their default, by name."""
         plain = asdict(Shaping())
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
     def logits(self, logits: "torch.Tensor", prompt_ids: Sequence[int], token_ids: Sequence[int]) -> "torch.Tensor":
-        """With biases and penalties; before the temperature. `[vocabulary]`"""
+        """The logits with biases and penalties, before the temperature. `[vocabulary]`"""
         import torch
 
         found = logits.clone()
@@ -53,7 +53,7 @@ class Shaping:
         return found
 
     def logprobs(self, logprobs: "torch.Tensor") -> "torch.Tensor":
-        """Without the tail; after the temperature. `[vocabulary]`"""
+        """The log-probs without the tail, after the temperature. `[vocabulary]`"""
         import torch
 
         kept = torch.ones_like(logprobs, dtype=torch.bool)
@@ -72,7 +72,7 @@ class Shaping:
 DEADLINE = 600.0
 """Seconds that a publication, a scoring or a request for a single token may take, including its time in the queue."""
 _TOKEN_SECONDS = 0.25
-"""What each token that a request may sample adds: sampling that is slower hangs."""
+"""Timeout per token that a request may sample: slower sampling counts as hung."""
 
 
 BASE = -1
@@ -96,7 +96,7 @@ SHORTEN = "Shorten the conversation, or raise max_context."
 
 
 def closed_error() -> EngineError:
-    """What requests get of an engine that was closed."""
+    """The error for requests to an engine that was closed."""
     return EngineError("the engine has been closed", "Register the model again.")
 
 
@@ -129,14 +129,15 @@ must return at once and raise nothing."""
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a reply must be: JSON of a schema, or a tool call."""
+    """The required form of a reply: JSON of a schema, or a tool call."""
 
     schema: str = "{}"
     """A JSON schema, as JSON."""
     opening: tuple[int, ...] = ()
     """The tokens that open a tool call; none where the reply may call none."""
     call: str = ""
-    """In place of all this, for a reply that is the rest of a tool call: a grammar in llguidance's dialect of Lark."""
+    """Replaces the other fields for a reply that is the rest of a tool call: a grammar in llguidance's dialect of
+    Lark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class Engine(Protocol):
 
     @property
     def adapter_versions(self) -> list[int]:
-        """Those that requests can name, the live one last."""
+        """The versions that requests can name, the live one last."""
         ...
 
     @property

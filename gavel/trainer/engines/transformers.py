@@ -73,7 +73,8 @@ def sample_tokens(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.
 
 
 def _passed(weights: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the cumulative `weights` `[rows, n]` pass `shares` of their sum, and how far into it. `[rows]`"""
+    """The index at which the cumulative `weights` `[rows, n]` pass `shares` of their sum, and the fraction within it.
+    `[rows]`"""
     upto = weights.double().cumsum(-1)
     wanted = shares[:, None] * upto[:, -1:] * _BELOW
     at = torch.searchsorted(upto, wanted, right=True).clamp(max=weights.shape[1] - 1)  # for sums that are NaN
@@ -84,7 +85,7 @@ def _passed(weights: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, 
 
 _SEED_BITS = 2**64 - 1
 _ANOTHER = 0x5851F42D4C957F2D
-"""Between the seed of a row and that of tokens which are drawn again."""
+"""Offset between the seed of a row and that of tokens that are drawn again."""
 
 
 @dataclass(slots=True)
@@ -94,9 +95,9 @@ class Draw:
     token: int
     logprob: float
     likeliest: list[tuple[int, float]] | None = None
-    """Of the distribution that it was drawn from; None where nobody asks."""
+    """The most likely tokens of its distribution with their log-probs; None if not requested."""
     again: bool = False
-    """Whether the policy drew one that the grammar forbids."""
+    """True if the policy first drew a token that the grammar forbids."""
 
 
 def draw_tokens(logits: torch.Tensor, rows: Sequence["RunningReply"]) -> list[Draw | GrammarError]:
@@ -159,12 +160,12 @@ def _uniforms(rows: Sequence["RunningReply"], apart: int) -> torch.Tensor:
 
 @dataclass(slots=True)
 class RunningReply:
-    """Its tokens so far, and where it is computed."""
+    """A reply in progress: its tokens so far, and the slot in which it is computed."""
 
     request: SamplingRequest
     future: "Future[Sampled]"
     ids: np.ndarray
-    """Of the prompt."""
+    """The prompt's token ids."""
     adapter: CachedAdapter
     constraint: Constraint | None
     slot: int = -1
@@ -216,7 +217,7 @@ _DENSE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Something to do between two passes."""
+    """Work to do between two passes."""
 
     call: Callable[[], Any]
     done: "Future[Any]"

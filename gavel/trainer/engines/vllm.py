@@ -55,7 +55,9 @@ class ServedAdapter:
     """Requests in flight."""
 
 
-async def streamed_choice(response: httpx.Response, on_tokens: OnTokens, version: int, top: int = 0) -> dict[str, Any]:
+async def read_streamed_choice(
+    response: httpx.Response, on_tokens: OnTokens, version: int, top: int = 0
+) -> dict[str, Any]:
     """The choice that the events of a stream add up to; `on_tokens` hears its tokens as they come, with `top` likeliest
     ones beside each.
 
@@ -115,7 +117,7 @@ def error_message(response: httpx.Response) -> str:
 
 
 def failed_future(error: EngineError) -> "Future[Any]":
-    """What a request gets that is not even sent."""
+    """A future that has failed with `error`, for a request that is not sent."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
@@ -150,7 +152,7 @@ class Misfit(Exception):
     """A reply does not fit its grammar."""
 
 
-def sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
+def make_sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
     """`room`: tokens that the context has left."""
     return {
         **PLAIN,
@@ -223,7 +225,7 @@ class VllmEngine(Engine):
         self._published: list[ServedAdapter] = []
         """The live one last; the list is replaced, never modified, since other threads read it."""
         self._retired: list[ServedAdapter] = []
-        """No longer published, but still used by requests in flight."""
+        """Adapters that are no longer published, but still used by requests in flight."""
         self._scaled = True if process is not None else None
         """Whether log-probs are those of the sampling temperature: true for our own server, None: not known yet."""
         self._adapters = adapters.absolute()
@@ -232,7 +234,7 @@ class VllmEngine(Engine):
         self._client = HttpxAiohttpClient(
             base_url=self._url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
-            timeout=None,  # `_bounded` sets a deadline for each call
+            timeout=None,  # `_run_within_deadline` sets a deadline for each call
             trust_env=not is_on_this_machine(self._url),
             limits=httpx.Limits(max_connections=0, keepalive_expiry=_IDLE_CONNECTION),  # 0: no limit
         )
@@ -251,7 +253,7 @@ class VllmEngine(Engine):
 
     @property
     def address(self) -> str:
-        """Of the server."""
+        """The server's address."""
         return self._url
 
     def healthy(self) -> bool:
@@ -325,10 +327,12 @@ class VllmEngine(Engine):
         """Starts `work` in the engine's event loop, with the deadline; fails with `EngineError` when closed."""
         with self._gate:
             if self._error is None:
-                return asyncio.run_coroutine_threadsafe(self._bounded(work, *given, **named), self._loop)
+                return asyncio.run_coroutine_threadsafe(self._run_within_deadline(work, *given, **named), self._loop)
         return failed_future(self._error)
 
-    async def _bounded(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> T:
+    async def _run_within_deadline(
+        self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs
+    ) -> T:
         seconds = deadline(*(min(r.max_tokens, self._max_context) for r in given if isinstance(r, SamplingRequest)))
         try:
             async with asyncio.timeout(seconds):
@@ -375,7 +379,7 @@ class VllmEngine(Engine):
     async def _sample(self, request: SamplingRequest, constraint: Constraint | None = None) -> Sampled:
         redrawn = False
         async with self._turn(request.adapter_version) as adapter:
-            body = sampling_body(request, self._max_context - len(request.prompt_ids))
+            body = make_sampling_body(request, self._max_context - len(request.prompt_ids))
             if request.grammar is None or constraint is None:
                 choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
             else:
@@ -411,7 +415,7 @@ class VllmEngine(Engine):
         try:
             async with self._client.stream("POST", "/v1/completions", json=body | {"stream": True}) as response:
                 if response.is_success:
-                    return await streamed_choice(response, on_tokens, adapter.version, top)
+                    return await read_streamed_choice(response, on_tokens, adapter.version, top)
                 await response.aread()
         except httpx.HTTPError as error:
             raise self._lost(f"{type(error).__name__} {error}") from error

@@ -131,7 +131,7 @@ _LOOK_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server serves."""
+    """The base model and adapter limits of a server."""
 
     base_model: str
     """A directory or a hub id."""
@@ -139,7 +139,6 @@ class Served:
     device: str
     """`cuda` or `cpu`."""
     rank: int
-    """Rank of the adapters."""
     slots: int
     """Conversations sampled at once."""
     max_context: int
@@ -154,7 +153,7 @@ class Served:
     """Whether a GPU that does not hold one such context serves a shorter one."""
 
 
-def vllm_engine(
+def open_vllm_engine(
     settings: VllmSettings, served: Served, directory: Path, grammars: Grammars | None = None
 ) -> VllmEngine | EnginePool:
     """An engine over the servers of `settings`, started if they have no address; logs and adapters go to `directory`.
@@ -164,17 +163,17 @@ def vllm_engine(
     addresses, adapters = settings.addresses, directory / "adapters"
     if len(addresses) > 1:
         return EnginePool(
-            [partial(_over, settings, served, url, adapters / str(n), grammars) for n, url in enumerate(addresses)]
+            [partial(_connect, settings, served, url, adapters / str(n), grammars) for n, url in enumerate(addresses)]
         )
     if addresses:
-        return _over(settings, served, addresses[0], adapters, grammars)
+        return _connect(settings, served, addresses[0], adapters, grammars)
     if settings.replicas == 1:
-        return _started(settings, served, directory / "vllm.log", adapters, grammars)
+        return _start_and_connect(settings, served, directory / "vllm.log", adapters, grammars)
     logs = directory / "vllm-logs"
     logs.mkdir(exist_ok=True)
     return EnginePool(
         [
-            partial(_started, settings, served, logs / f"{n}.log", adapters / str(n), grammars, device)
+            partial(_start_and_connect, settings, served, logs / f"{n}.log", adapters / str(n), grammars, device)
             for n, device in enumerate(_devices(settings.replicas, served.device))
         ]
     )
@@ -196,7 +195,7 @@ def check_startable(settings: VllmSettings) -> None:
     _devices(settings.replicas, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _started(
+def _start_and_connect(
     settings: VllmSettings,
     served: Served,
     log: Path,
@@ -209,10 +208,10 @@ def _started(
             "vLLM computes adapters of experts on a GPU alone", "Leave out --lora-experts, or --engine vllm."
         )
     process = _start(settings, served, log, device)
-    return _over(settings, served, process.url, adapters, grammars, process)
+    return _connect(settings, served, process.url, adapters, grammars, process)
 
 
-def _over(
+def _connect(
     settings: VllmSettings,
     served: Served,
     url: str,

@@ -87,19 +87,19 @@ class Part:
 
 
 def joined_parts(segments: Sequence[Segment]) -> Iterator[Part]:
-    """Without a limit, one part a segment: its descendants follow its own queries, and see all of its keys."""
+    """The parts without a limit, one per segment: its descendants follow its own queries, and see all of its keys."""
     return _marked(
         Part(slice(segment.start, segment.end), slice(segment.start, segment.stop), causal=True) for segment in segments
     )
 
 
 def square_parts(segments: Sequence[Segment]) -> Iterator[Part]:
-    """Without a limit, for kernels whose causal mask needs as many queries as keys."""
+    """The parts without a limit, for kernels whose causal mask needs as many queries as keys."""
     return _marked(part for segment in segments for part in _own_and_descendants(segment))
 
 
 def limited_parts(segments: Sequence[Segment], positions: np.ndarray, span: Span) -> Iterator[Part]:
-    """For a span that is shorter than the context. `positions` `[U]`"""
+    """The parts for a span that is shorter than the context. `positions` `[U]`"""
     first_visible = span.first_visible(positions)
     for segment in segments:
         begin, last = int(positions[segment.start]), int(positions[segment.stop - 1])
@@ -151,7 +151,7 @@ def device_type(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def assume(device: str) -> Iterator[None]:
-    """Within it, meta tensors are computed as those of `device` are."""
+    """Within the block, meta tensors are computed as those of `device` are."""
     token = _assumed.set(device)
     try:
         yield

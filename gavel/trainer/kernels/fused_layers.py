@@ -68,7 +68,7 @@ class LoraLinear(lora.Linear):
         return super().forward(x, *args, **kwargs) if weights is None else _LoraLinear.apply(x, *weights)  # type: ignore[no-any-return]
 
     def plain_weights(self) -> LoraWeights | None:
-        """Those of the layer, when one adapter is active over a plain linear layer, without dropout."""
+        """The layer's weights if it is a plain linear layer with one active adapter and no dropout, else None."""
         base = self.get_base_layer()
         if self.disable_adapters or self.merged or type(base) is not nn.Linear or len(self.active_adapters) != 1:
             return None
@@ -282,7 +282,7 @@ def adapted_experts(
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """What `experts` compute with `factors` over the weights that these name.
+    """The output of `experts` with `factors` applied to the weights that these name.
 
     `hidden_states`: `[T, hidden]`; `top_k_index`, `top_k_weights`: `[T, K]`, each token's experts and their shares.
     """
@@ -345,7 +345,7 @@ def factors_of(wrapper: ParamWrapper, adapter: str = "default") -> ExpertFactors
 
 
 def compute_experts(model: torch.nn.Module) -> None:
-    """Every module of adapted experts of `model` is computed as it says here."""
+    """Replaces the forward pass of all modules of adapted experts of `model` by this module's."""
     inner = {id(module.base_layer) for module in model.modules() if isinstance(module, ParamWrapper)}
     for module in list(model.modules()):
         if type(module) is ParamWrapper and id(module) not in inner:

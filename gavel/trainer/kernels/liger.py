@@ -1,4 +1,4 @@
-"""What is elementwise in a decoder by Liger's Triton kernels (arXiv 2410.10989): RMS norms, RoPE and SwiGLU.
+"""A decoder's elementwise layers by Liger's Triton kernels (arXiv 2410.10989): RMS norms, RoPE and SwiGLU.
 
 A module is taken where a trial finds values and gradients equal to its own up to rounding; all others stay as they are.
 Norms and RoPE are computed in float32 and rounded once, so they are nearer to the float32 value than transformers' own.
@@ -191,7 +191,7 @@ def _gated(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 class _LigerGatedLora(torch.autograd.Function):
-    """As `fused_layers` computes it. The gradients of gate x and up x are written over these."""
+    """The gated LoRA product of `fused_layers`. The gradients of gate x and up x overwrite these."""
 
     @staticmethod
     def forward(ctx: Any, gate: Any, up: Any, *layer: Any) -> torch.Tensor:

@@ -29,7 +29,7 @@ class HeadError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class LogitForm:
-    """What a model makes of the product of hidden state and head: logits = cap * tanh(scale * product / cap)."""
+    """A model's map from hidden states to logits: logits = cap * tanh(scale * product / cap)."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -114,9 +114,9 @@ class _TiledLogprobs(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
         entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
         entropy_direction = torch.empty_like(hidden) if wanted else None
-        score, rows = partial(_scored_whole, bias=bias, form=form), _CAPPED_ROWS
+        score, rows = partial(_score_whole, bias=bias, form=form), _CAPPED_ROWS
         if bias is None and form.cap is None:
-            score, rows, temperatures = _scored_in_parts, _tile(hidden)[0], temperatures / form.scale
+            score, rows, temperatures = _score_in_parts, _tile(hidden)[0], temperatures / form.scale
         for first in range(0, len(hidden), rows):
             tile = slice(first, first + rows)
             scale = 1 / temperatures[tile, None].to(precise)
@@ -141,7 +141,7 @@ class _TiledLogprobs(torch.autograd.Function):
 
 
 class _Scored(NamedTuple):
-    """Of a tile of positions: `[R]`, `[R]`, and the gradients of both to the hidden states. `[R, H]`"""
+    """Log-probs and entropies of a tile of positions, `[R]`, and their gradients to the hidden states, `[R, H]`."""
 
     logprobs: torch.Tensor
     entropies: torch.Tensor
@@ -149,10 +149,10 @@ class _Scored(NamedTuple):
     entropy_direction: torch.Tensor | None
 
 
-def _scored_in_parts(
+def _score_in_parts(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, wanted: bool
 ) -> _Scored:
-    normaliser, mean, covariance = _normalised(hidden, weight, scale, wanted)
+    normaliser, mean, covariance = _normalise(hidden, weight, scale, wanted)
     chosen = weight[targets].to(scale.dtype)
     scaled = hidden.to(scale.dtype) * scale
     logprobs = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
@@ -160,7 +160,7 @@ def _scored_in_parts(
     return _Scored(logprobs, entropies, (chosen - mean) * scale, None if covariance is None else -covariance * scale)
 
 
-def _scored_whole(
+def _score_whole(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     targets: torch.Tensor,
@@ -170,7 +170,7 @@ def _scored_whole(
     bias: torch.Tensor | None,
     form: LogitForm,
 ) -> _Scored:
-    """For a head with a bias or a cap: over the whole vocabulary at once."""
+    """Scores over the whole vocabulary at once, for a head with a bias or a cap."""
     products = _product(hidden, weight.T)
     logits = form.logits(products if bias is None else products + bias)
     found = torch.log_softmax(logits * scale, -1)
@@ -186,7 +186,7 @@ def _scored_whole(
     return _Scored(found.gather(-1, chosen)[:, 0], entropies, direction, entropy_direction)
 
 
-def _normalised(
+def _normalise(
     hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, with_covariance: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """log sum exp of the scaled logits, and the head's rows averaged by their probabilities. `[R]`, `[R, H]`
@@ -247,7 +247,7 @@ def _logits(hidden: torch.Tensor, part: torch.Tensor, scale: torch.Tensor) -> to
 
 
 def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """In at least single precision."""
+    """The product in at least single precision."""
     return one @ other if one.dtype in (torch.float32, torch.float64) else _precise_product(one, other)
 
 

@@ -37,7 +37,8 @@ NAME = "gavel_packed"
 
 
 NO_MASK = torch.empty((1, 1, 0, 0))
-"""For a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none itself."""
+"""The mask for a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none
+itself."""
 
 
 class AttentionError(GavelError):
@@ -46,7 +47,7 @@ class AttentionError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """What the attention needs to know of a packed row. The parts are the same in all layers of one span."""
+    """The layout of a packed row, as the attention reads it. Layers of one span share their parts."""
 
     packed: Packed
     spans: Sequence[Span]

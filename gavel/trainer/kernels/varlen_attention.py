@@ -133,7 +133,7 @@ def backward(
     row: Sequence[Level],
     scale: float,
 ) -> Tensors:
-    """To queries, keys and values, given output and normalizer of the whole attention."""
+    """Gradients to queries, keys and values, given output and normalizer of the whole attention."""
     first, *deeper = row
     given = flash_backward(gradient, query, key, value, output, normaliser, first, scale)
     found = [each.to(_sum_type(row, query)) for each in given]
@@ -213,7 +213,7 @@ def _pytorch_flash_backward(
 def _cudnn(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `flash`, in one call for each long run."""
+    """cuDNN's counterpart of `flash`, one call per long run."""
     outputs, normalisers = [], []
     for rows, keys in level.long_runs:
         output, normaliser, *_ = _aten._scaled_dot_product_cudnn_attention(

@@ -58,7 +58,7 @@ class LearnerError(GavelError):
     """A training step failed; nothing was changed."""
 
 
-def penalized_advantages(
+def penalize_advantages(
     sequences: Sequence[TrainedSequence], k1: Sequence[torch.Tensor], config: TrainConfig
 ) -> list[torch.Tensor]:
     """The advantages of the tokens of each sequence. `[T]` each, as of `k1`
@@ -71,7 +71,7 @@ def penalized_advantages(
             sequence.advantage - config.kl_in_reward * _later(own) for sequence, own in zip(sequences, k1, strict=True)
         ]
         return [*whiten(torch.cat(found)).split([len(own) for own in k1])] if config.normalize_over_batch else found
-    penalties = _group_penalties(sequences, [own.sum().item() for own in k1], leave_one_out=config.advantage == "rloo")
+    penalties = _center_by_group(sequences, [own.sum().item() for own in k1], leave_one_out=config.advantage == "rloo")
     values = [
         sequence.advantage - config.kl_in_reward * penalty
         for sequence, penalty in zip(sequences, penalties, strict=True)
@@ -98,10 +98,10 @@ def _later(k1: torch.Tensor) -> torch.Tensor:
     return k1.flip(0).cumsum(0).flip(0)
 
 
-def _group_penalties(
+def _center_by_group(
     sequences: Sequence[TrainedSequence], sums: Sequence[float], *, leave_one_out: bool
 ) -> list[float]:
-    """Less the mean of the group, or of the others in it."""
+    """Subtracts from each sum the mean of its group, or of the others in it."""
     groups: dict[int, list[float]] = defaultdict(list)
     for sequence, own in zip(sequences, sums, strict=True):
         groups[sequence.group].append(own)
@@ -114,7 +114,7 @@ def _group_penalties(
 
 
 @contextlib.contextmanager
-def dropping_out(model: Any, seed: str) -> Iterator[None]:
+def enable_dropout(model: Any, seed: str) -> Iterator[None]:
     """The adapter of `model` drops out, if it has a dropout, as drawn by `seed`; other draws are unchanged."""
     adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
     layers = [each for module in adapted for each in module.lora_dropout.values() if isinstance(each, Dropout)]
@@ -171,9 +171,9 @@ def check_optimizer(asked: OptimizerName, current: OptimizerName, *, begun: bool
 
 
 def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Exception:
-    """What to raise: `LearnerError` with a remedy when memory ran out in `micro_batch`, else the error itself.
+    """Returns a `LearnerError` with a remedy if memory ran out in `micro_batch`, else the error itself.
 
-    The memory that the pass held is free again: its frames, in the error's traceback, are dropped.
+    Drops the frames of the error's traceback, which frees the memory of the pass.
     """
     if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
         return error
@@ -255,7 +255,7 @@ class StepMetrics:
         self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
 
     @staticmethod
-    def of_all(parts: Sequence["StepMetrics"]) -> "StepMetrics":
+    def combine(parts: Sequence["StepMetrics"]) -> "StepMetrics":
         """Combines the metrics of all processes; they make the same updates."""
         whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
         for step_metrics in parts:
@@ -286,13 +286,13 @@ class _Sample:
     old: torch.Tensor | None
     """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
     estimate: ValueEstimates | None
-    """From the value head, if the loss has one."""
+    """Estimates of the value head, if the loss has one."""
     advantages: torch.Tensor
-    """Of its tokens. `[T]`"""
+    """Advantages of its tokens. `[T]`"""
     reference: torch.Tensor | None
     """Its tokens' log-probs under the reference, if they are known. `[T]`"""
     chosen: torch.Tensor | None
-    """Which of its tokens the policy loss trains; None: all. `[T]`"""
+    """Mask of the tokens that the policy loss trains; None: all. `[T]`"""
 
 
 class Learner:
@@ -325,23 +325,23 @@ class Learner:
         groups = [sequence.group for sequence in sequences]
         epochs = (mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}") for epoch in range(config.epochs))
         parts = [part for epoch in epochs for part in epoch]
-        old = self._old(sequences, config, parts, step_metrics)
-        references = self._references(sequences, config, step_metrics)
+        old = self._compute_old_logprobs(sequences, config, parts, step_metrics)
+        references = self._score_by_reference(sequences, config, step_metrics)
         penalties: list[torch.Tensor] = []
         if config.kl_in_reward:
             known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
             penalties = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
-        estimated = self._estimates(sequences, config, step_metrics, penalties)
+        estimated = self._estimate_values(sequences, config, step_metrics, penalties)
         if isinstance(config.loss, Ppo):
             advantages = [each.advantages for each in estimated if each is not None]
         elif penalties:
-            advantages = penalized_advantages(sequences, penalties, config)
+            advantages = penalize_advantages(sequences, penalties, config)
         else:
             of_tokens = [s.advantages or [s.advantage] * s.tokens.trained_tokens for s in sequences]
             advantages = [torch.tensor(values, device=self.policy.device) for values in of_tokens]
-        chosen = self._chosen(sequences, config, step_metrics)
+        chosen = self._choose_tokens(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
-        with self._rolled_back_on_error(len(parts)):
+        with self._roll_back_on_error(len(parts)):
             for part in parts:
                 lengths = [sequences[at].tokens.trained_tokens for at in part]
                 weights = token_weights(config.loss, lengths, [groups[at] for at in part])
@@ -351,13 +351,13 @@ class Learner:
                 ]
                 self._update(samples, config, rate, step_metrics)
         self.steps += 1
-        metrics = StepMetrics.of_all(self.world.gather(step_metrics)).metrics()
+        metrics = StepMetrics.combine(self.world.gather(step_metrics)).metrics()
         if penalties:
             metrics["kl_in_reward"] = torch.cat(penalties).mean().item()
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to continue exactly."""
+        """The state that `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
         optimizer = {"optimizer": self.optimizer.state_dict(), "optimizer_name": self.optimizer_name}
         return optimizer | {"value_head": head, "steps": self.steps}
@@ -385,8 +385,8 @@ class Learner:
             self.optimizer, self.optimizer_name = make_optimizer(name, groups), name
 
     @contextlib.contextmanager
-    def _rolled_back_on_error(self, updates: int) -> Iterator[None]:
-        """When one of several updates fails, the earlier ones are undone."""
+    def _roll_back_on_error(self, updates: int) -> Iterator[None]:
+        """Undoes the earlier of several updates if one fails."""
         kept = [parameter.detach().clone() for parameter in self.policy.parameters()] if updates > 1 else []
         state = copy.deepcopy(self.state()) if updates > 1 else None
         try:
@@ -400,7 +400,7 @@ class Learner:
                 self.restore(state)
             raise
 
-    def _old(
+    def _compute_old_logprobs(
         self,
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
@@ -413,28 +413,28 @@ class Learner:
         old: dict[int, torch.Tensor] = {}
         # One update's own pass is that of the batch's start; the passes for several are cut, and so round, as theirs.
         for part in parts[: len(parts) // config.epochs] if len(parts) > 1 or self.policy.lora.dropout else ():
-            found = self._before([sequences[at] for at in part], config, step_metrics, self._logprobs)
+            found = self._score_before_updates([sequences[at] for at in part], config, step_metrics, self._logprobs)
             old |= zip(part, found, strict=True)
         return [old.get(at) for at in range(len(sequences))]
 
-    def _chosen(
+    def _choose_tokens(
         self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
     ) -> Sequence[torch.Tensor | None]:
-        """Which tokens of each sequence the policy loss trains, by their entropies before the first update."""
+        """Masks of the tokens that the policy loss trains, by their entropies before the first update."""
         if config.top_entropy == 1:
             return [None] * len(sequences)
-        entropies = self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[1])
+        entropies = self._score_before_updates(sequences, config, step_metrics, lambda *given: self._score(*given)[1])
         found = highest(torch.cat([*entropies]), config.top_entropy)
         return found.split([len(each) for each in entropies])
 
-    def _references(
+    def _score_by_reference(
         self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
     ) -> Sequence[torch.Tensor | None]:
         """The log-probs of each sequence under the reference, where the reward or the loss needs them."""
         if not config.kl_in_reward and not config.beta:
             return [None] * len(sequences)
         with self.policy.with_weights(self.reference):
-            return self._before(sequences, config, step_metrics, self._logprobs)
+            return self._score_before_updates(sequences, config, step_metrics, self._logprobs)
 
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
@@ -442,7 +442,7 @@ class Learner:
             self.optimizer.add_param_group({"params": list(self.value_head.parameters())})
         return self.value_head
 
-    def _estimates(
+    def _estimate_values(
         self,
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
@@ -458,14 +458,14 @@ class Learner:
             step_metrics.forwarded += unique_tokens(tokens)
             return trained_values(self.policy, head, tokens)
 
-        found = self._before(sequences, config, step_metrics, values)
+        found = self._score_before_updates(sequences, config, step_metrics, values)
         rewards: Sequence[Sequence[float]] = [sequence.rewards for sequence in sequences]
         if penalties:
             rewards = penalized_rewards(sequences, penalties, config)
         return value_estimates(rewards, found, config.loss)
 
     @torch.no_grad()
-    def _before(
+    def _score_before_updates(
         self,
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
@@ -506,7 +506,7 @@ class Learner:
                 # A sequence longer than what fits goes on only if nothing more than it needs is kept.
                 self.policy.keeps_attention &= size <= (config.micro_batch_tokens or size)
                 try:
-                    with dropping_out(self.policy.model, seed):
+                    with enable_dropout(self.policy.model, seed):
                         self._accumulate(chosen, config, counted)
                 except RuntimeError as error:
                     raise advised(error, tokens, config)  # noqa: B904 - it has its cause
@@ -532,7 +532,7 @@ class Learner:
         step_metrics.gradient_norm += norms[0].item()
 
     def _sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Over all processes, in one all-reduce; a process without sequences adds zeros."""
+        """Sums over all processes in one all-reduce; a process without sequences adds zeros."""
         if self.world.size == 1:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])

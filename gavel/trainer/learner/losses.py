@@ -37,7 +37,7 @@ from gavel.trainer.data.advantages import credit
 
 _MAX_LOG_RATIO = 20.0
 _ROUNDING = 1e-9
-"""So that 0.2 of 10 tokens are 2, whatever 0.2 is in binary."""
+"""Tolerance for counts: 0.2 of 10 tokens are 2, whatever 0.2 is in binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class TokenScores:
     """Log-probs and advantages of the trained tokens; only `logprobs` has a gradient."""
 
     logprobs: torch.Tensor
-    """Under the policy in training. `[T]`"""
+    """Log-probs under the policy in training. `[T]`"""
     old: torch.Tensor
-    """Under the policy in the ratio's denominator. `[T]`"""
+    """Log-probs under the policy in the ratio's denominator. `[T]`"""
     sampler: torch.Tensor
     """Reported by the sampler. `[T]`"""
     advantages: torch.Tensor
@@ -55,9 +55,9 @@ class TokenScores:
     lengths: Sequence[int]
     """Trained tokens of each sequence, at least 1; they sum to T."""
     reference: torch.Tensor | None = None
-    """Under the base model; adds beta times the KL divergence to the losses. `[T]`"""
+    """Log-probs under the base model; adds beta times the KL divergence to the losses. `[T]`"""
     entropies: torch.Tensor | None = None
-    """Of the distributions of the tokens, with a gradient where there is an entropy bonus. `[T]`"""
+    """Entropies of the tokens' distributions, with gradient if there is an entropy bonus. `[T]`"""
     chosen: torch.Tensor | None = None
     """True for the tokens that the policy loss trains; None: all. `[T]`"""
 
@@ -73,7 +73,7 @@ class TokenLosses:
     clipped_high: torch.Tensor
     """True where the ratio is bounded from above."""
     divergence: torch.Tensor | None = None
-    """From the base model, in nats; None without a reference."""
+    """Divergence from the base model, in nats; None without a reference."""
     correction: "SamplerWeights | None" = None
     """None without `sampler_correction`."""
 
@@ -166,7 +166,7 @@ def clipped(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the lower and where the upper bounds of `clipped_surrogate` remove the gradient. `[T]` each, bool"""
+    """Masks of the tokens that lose their gradient to the lower and upper bound of `clipped_surrogate`. `[T]` each"""
     low = (ratio < 1 - clip_low) & (advantages < 0)
     high = (ratio > 1 + clip_high) & (advantages > 0)
     if dual_clip is not None:
@@ -273,7 +273,7 @@ class ValueEstimates:
     """Values, returns and advantages of the trained tokens of one sequence. `[T]` each, without a gradient."""
 
     values: torch.Tensor
-    """As they were when the batch began."""
+    """The value estimates from before the batch's first update."""
     returns: torch.Tensor
     """Targets of the values: advantages before whitening, plus values."""
     advantages: torch.Tensor

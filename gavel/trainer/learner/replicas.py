@@ -158,7 +158,7 @@ class LearnerReplicas:
             self._world.broadcast((self._number, None, ()))
 
     def _run(self, command: Callable[..., T], *given: Any) -> T:
-        """In every process; the leader's result."""
+        """Runs in every process; returns the leader's result."""
         with self._world.leading:
             self._world.broadcast((self._number, command, given))
             return command(self.learner, *given)

@@ -1,4 +1,4 @@
-"""What a pass of the learner needs of memory, and how many tokens of one fit.
+"""Memory of a learner's pass, and the number of tokens of a pass that fits.
 
     need = measure_pass(policy, memory, checkpointing=True)     # two small passes, over random tokens
     need.of(16_384)                                             # bytes over 16,384 unique tokens

@@ -36,7 +36,7 @@ from gavel.trainer.model import TrainableModel
 EVALUATION, TIMES = "held_out", "times"
 """Splits of a run's metrics: points of the learning curve, and seconds."""
 EVALUATING = "evaluation on held-out tasks"
-"""What an observer is told that the run does."""
+"""The phase reported to observers during evaluation."""
 _Z95 = 1.959964
 
 
@@ -99,7 +99,7 @@ def measure(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
 def call_measure(
     scenario: Scenario, name: str, function: Callable[[Trajectory], float], trajectory: Trajectory
 ) -> float:
-    """What the scenario's `function` gives for a trajectory; `ScenarioError` when it raises."""
+    """Returns the value of the scenario's `function` for a trajectory. Raises `ScenarioError` when it raises."""
     try:
         number = float(function(trajectory))
     except Exception as error:
@@ -187,7 +187,7 @@ class EvaluationObserver:
 
 
 Finish = Callable[[Scenario, Evaluation], Awaitable[Evaluation]]
-"""What is added to the evaluation of one scenario before it is logged."""
+"""Extends a scenario's evaluation before it is logged."""
 
 
 async def evaluate_once(
@@ -238,7 +238,7 @@ def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 BASE, BEST = "base", "best"
 WINS = "wins/"
-"""Before the name of the rival."""
+"""Prefix of the rival's name."""
 
 
 async def judge_wins(
@@ -288,5 +288,5 @@ def _task(trajectory: Trajectory) -> tuple[str, str | None]:
 
 
 def _bare(trajectory: Trajectory) -> Trajectory:
-    """Without what an earlier judge said."""
+    """The group without its judgement."""
     return trajectory.model_copy(update={"reward": None, "judgement": None})

@@ -25,9 +25,9 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.loop.evaluation import EVALUATION, Evaluation, EvaluationObserver, evaluate_once
-from gavel.trainer.loop.experiment import described_experiment
+from gavel.trainer.loop.experiment import describe_experiment
 from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards, needed_judge
-from gavel.trainer.loop.imitation import BestMembers, best_members, fingerprint, imitation_plan, with_schedule
+from gavel.trainer.loop.imitation import BestMembers, choose_best_members, fingerprint, imitation_plan, with_schedule
 from gavel.trainer.loop.watchdog import (
     RESUME,
     LoopError,
@@ -49,7 +49,7 @@ _MAY_CHANGE = {"iterations", "concurrency", "stall_seconds"}
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What one iteration did. Iteration 0 explores nothing: it imitates the base data alone."""
+    """Result of one iteration. Iteration 0 explores nothing: it imitates the base data alone."""
 
     number: int
     first_step: int
@@ -57,7 +57,7 @@ class Iteration:
     last_step: int
     """Training steps done after it; its checkpoint is that of this step."""
     explored: int = 0
-    """Attempts."""
+    """Number of attempts."""
     explored_reward: float | None = None
     """Their mean reward, of those that have one."""
     kept: int = 0
@@ -73,7 +73,7 @@ class Iteration:
 
 
 class EvolveObserver(EvaluationObserver):
-    """Also of what an iteration imitates, and learns."""
+    """Also observes what an iteration imitates and learns."""
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         """It is known what an iteration imitates."""
@@ -114,7 +114,7 @@ async def evolve(
         "training": described,
         "base": {"trajectories": len(base), "fingerprint": fingerprint(base)},
     }
-    model.backend.pin(model, described_experiment(Mixture([scenario]), judge) | settings)
+    model.backend.pin(model, describe_experiment(Mixture([scenario]), judge) | settings)
     watchdog = Watchdog(stall_seconds(config.sampling()))
     maker = GroupMaker(
         model,
@@ -169,7 +169,7 @@ class _Evolution:
         for number in range(self.config.iterations + 1):
             iteration = self._known(number) or await self._begin(number)
             if await self.model.get_step() < iteration.last_step:
-                await self._learn(iteration, await self._imitated(iteration))
+                await self._learn(iteration, await self._collect_imitated(iteration))
             if await self.model.get_step() == iteration.last_step:
                 await self._evaluate_once(number)
         return [each for each in self._iterations() if each.number <= self.config.iterations]
@@ -212,9 +212,9 @@ class _Evolution:
         return iteration
 
     def _choose(self, groups: Sequence[TrajectoryGroup]) -> BestMembers:
-        return best_members(groups, self.config.kept, self.config.threshold)
+        return choose_best_members(groups, self.config.kept, self.config.threshold)
 
-    async def _imitated(self, iteration: Iteration) -> list[Trajectory]:
+    async def _collect_imitated(self, iteration: Iteration) -> list[Trajectory]:
         """Base data, and what was kept: read from the run, so that it is the same after a restart."""
         sources = [iteration] if iteration.number else []
         if iteration.number and self.config.accumulate:
@@ -307,7 +307,7 @@ class _Evolution:
             await self._delete_checkpoints(result.step)
 
     async def _delete_checkpoints(self, live: int) -> None:
-        """All but those that end an iteration."""
+        """Deletes all checkpoints but those that end an iteration."""
         kept = {live, *(each.last_step for each in self._iterations())}
         saved = self.model.backend.checkpoints(self.model)
         await self.model.backend.delete_checkpoints(
@@ -327,6 +327,6 @@ def _task_id(group: TrajectoryGroup) -> str:
 
 
 def _was_scored(group: TrajectoryGroup) -> bool:
-    """Whether there is anything to choose from: identical attempts, too, are judged."""
+    """True if a best member can be chosen: identical attempts, too, are judged."""
     status = "" if group.judgement is None else group.judgement.status
     return status == "degenerate" or any(member.reward is not None for member in group)

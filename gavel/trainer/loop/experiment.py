@@ -1,4 +1,4 @@
-"""What a run is pinned to: a run goes on only as the experiment that it was begun as."""
+"""The fingerprint of a run's experiment: a run resumes only with the one that it was begun with."""
 
 import ast
 import inspect
@@ -22,7 +22,7 @@ from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.config import LoopConfig, TrainConfig
 
 MOST_TASKS = 10_000
-"""Of a split, that are named one by one."""
+"""Max tasks of a split that are listed one by one."""
 FIRST_DRAWN = 32
 _INSTALLED = {"site-packages", "dist-packages"}
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -46,25 +46,25 @@ def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
     return {each.name: judge if each.rubric is None else judge.with_rubric(each.rubric) for each in mixture}
 
 
-def described_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
+def describe_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
     """All that a run of the training loop is pinned to."""
-    return described_experiment(mixture, judge) | {
+    return describe_experiment(mixture, judge) | {
         "loop": loop.model_dump(mode="json", exclude=_CHANGEABLE_LOOP),
-        "training": described_training(training),
+        "training": describe_training(training),
     }
 
 
-def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
-    """What a run is pinned to of its scenarios and judge."""
+def describe_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
+    """The fingerprint of a run's scenarios and judge."""
     experiment: dict[str, Any] = {
         "scenario": mixture.name,
-        "scenarios": {scenario.name: described_scenario(scenario) for scenario in mixture},
+        "scenarios": {scenario.name: describe_scenario(scenario) for scenario in mixture},
     }
     if len(mixture) > 1:
         experiment["mixture"] = mixture.dump()
     if judge is None:
         return experiment
-    experiment |= described_judge(judge)
+    experiment |= describe_judge(judge)
     if len(mixture) > 1:
         experiment["rubrics"] = {name: each.rubric.dump() for name, each in judges_of(mixture, judge).items()}
     told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
@@ -73,7 +73,7 @@ def described_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any
     return experiment
 
 
-def described_judge(judge: Judge) -> dict[str, Any]:
+def describe_judge(judge: Judge) -> dict[str, Any]:
     """Models, rubric, and under `judging` whatever else changes a score; not retries, limits, costs and addresses."""
     judging = {name: value for name, value in judge.settings.items() if name not in _NAMED_APART | {"content_retries"}}
     public = [{name: value for name, value in one.public_params.items() if name not in _PLACE} for one in judge.jurors]
@@ -92,16 +92,15 @@ def described_judge(judge: Judge) -> dict[str, Any]:
     }
 
 
-def described_scenario(scenario: Scenario) -> dict[str, Any]:
-    """What an agent is asked and what it can do, by hashes where it is long: another one makes another experiment.
+def describe_scenario(scenario: Scenario) -> dict[str, Any]:
+    """The fingerprint of a scenario's tasks and tools, with hashes in place of long values.
 
-    What counts as success, and the functions of tools, are told apart by their source; so are the files of them, of the
-    world and of an own rollout, and what these files import from their folders. Installed packages, files of data and
-    servers are not. Names of tools, tasks and files end with @ and the hash of what they hold; of more than MOST_TASKS
-    there is one hash.
+    Functions (success, tools) are compared by source; so are their files, those of the world and of a custom rollout,
+    and the modules that these import from their folders. Installed packages, data files and servers are left out. Names
+    of tools, tasks and files end with @ and the hash of their content; more than MOST_TASKS tasks share one hash.
     """
-    return described_world(scenario) | {
-        "code": code_of(scenario),
+    return describe_world(scenario) | {
+        "code": hash_code(scenario),
         "success": source_hash(scenario.success),
         "hand_reward": source_hash(scenario.hand_reward),
         "train_tasks": _identities(scenario.tasks("train")),
@@ -109,7 +108,7 @@ def described_scenario(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def described_world(scenario: Scenario) -> dict[str, Any]:
+def describe_world(scenario: Scenario) -> dict[str, Any]:
     """The part of it that an agent meets: neither tasks nor what measures an episode."""
     return {
         "system": scenario.system,
@@ -117,14 +116,14 @@ def described_world(scenario: Scenario) -> dict[str, Any]:
             f"{tool.name}@{content_hash(json.dumps([tool.schema, source_hash(tool.function)], sort_keys=True))}"
             for tool in scenario.own_tools
         ],
-        "code": code_of(scenario, checks=False),
+        "code": hash_code(scenario, checks=False),
         "tool_servers": [content_hash(str(server)) for server in scenario.servers],
         "user": None if scenario.user is None else [*scenario.user.settings],
         **scenario.limits,
     }
 
 
-def code_of(scenario: Scenario, *, checks: bool = True) -> list[str]:
+def hash_code(scenario: Scenario, *, checks: bool = True) -> list[str]:
     """The user's files that the scenario's behaviour is read from, as `name@hash`. `checks`: also by what they hold of
     `success` and the hand-written reward."""
     users = [scenario.success, scenario.hand_reward] if checks else []
@@ -195,7 +194,7 @@ def _told(tasks: Sequence[Task]) -> Sequence[Task]:
     return tasks[:FIRST_DRAWN] if isinstance(tasks, DrawnTasks) else tasks
 
 
-def described_training(config: TrainConfig) -> Mapping[str, Any]:
+def describe_training(config: TrainConfig) -> Mapping[str, Any]:
     """The settings of the learner that may not change."""
     training = config.model_dump(mode="json", exclude=_CHANGEABLE)
     if config.reference_path is not None:

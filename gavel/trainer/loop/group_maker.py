@@ -140,7 +140,7 @@ def _no_prior() -> NoisePrior | None:
 
 @dataclass(frozen=True, slots=True)
 class GroupMaker:
-    """What all groups of a run are made with."""
+    """Makes the groups of a run: samples the members and has them judged."""
 
     model: ChatModel
     judges: Mapping[str, Judge]
@@ -153,9 +153,9 @@ class GroupMaker:
     rolling: BusyTime = field(default_factory=BusyTime)
     judging: BusyTime = field(default_factory=BusyTime)
     several: bool = False
-    """Whether the run has several scenarios, whose figures are told apart."""
+    """True if the run has several scenarios, whose metrics are logged separately."""
     fields: Mapping[str, Any] = field(default_factory=lambda: COMPACT)
-    """Of each request to the model."""
+    """Extra fields of each request to the model."""
 
     async def make(
         self,
@@ -192,15 +192,15 @@ class GroupMaker:
                     )
 
         async def scored(group: TrajectoryGroup) -> TrajectoryGroup:
-            first, *rest = groups_by_agent(group, [each for further in others for each in further])
-            score = partial(self._scored, scenario, noise_prior)
+            first, *rest = split_by_agent(group, [each for further in others for each in further])
+            score = partial(self._score, scenario, noise_prior)
             further.extend(await asyncio.gather(*(gather_group(each, score, GroupTally()) for each in rest)))
             return await score(first)
 
         group = TrajectoryGroup(member(index) for index in range(self.group_size))
         return [await gather_group(group, scored, tally), *further]
 
-    async def _scored(
+    async def _score(
         self, scenario: Scenario, noise_prior: Callable[[], NoisePrior | None], group: TrajectoryGroup
     ) -> TrajectoryGroup:
         """The group with measures, rewards and, if the reward needs it, a judgement."""
@@ -219,7 +219,7 @@ class GroupMaker:
         return group
 
 
-def groups_by_agent(group: TrajectoryGroup, others: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+def split_by_agent(group: TrajectoryGroup, others: Sequence[Trajectory]) -> list[TrajectoryGroup]:
     """The group with the episodes' further trajectories, divided by agent in the order of their appearance.
 
     Members of different agents are not compared: four episodes of the players X and O give [X X X X] and [O O O O]. The

@@ -5,7 +5,7 @@ had not stopped.
 
 Which members of judged groups are worth imitating.
 
-    chosen = best_members(groups, best=1, above=0.7)
+    chosen = choose_best_members(groups, best=1, above=0.7)
     chosen.trajectories        the best member of each group, where its score is above 0.7
 
 Imitating the best of several attempts is rejection sampling (best of n; RAFT, arXiv 2304.06767).
@@ -39,12 +39,12 @@ class BestMembers:
     """Among their group's best, but not above the threshold."""
     not_best: int = 0
     groups: int = 0
-    """Of which at least one member was chosen."""
+    """Groups of which at least one member was chosen."""
     alike: int = 0
-    """Of these, the groups without a best member: all scores are the same, and only the first members were chosen."""
+    """Groups without a best member: all scores are equal, and only the first members were chosen."""
 
 
-def best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float | None = None) -> BestMembers:
+def choose_best_members(groups: Iterable[TrajectoryGroup], best: int = 1, above: float | None = None) -> BestMembers:
     """The `best` members of each group by score, if their score is greater than `above`.
 
     Of members with equal scores the earlier one comes first; groups that are left without a best one are counted. A

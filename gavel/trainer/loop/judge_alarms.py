@@ -22,10 +22,10 @@ WINDOW = 5
 _CERTAIN, _SURE, _LIKELY = 4.0, 3.0, 1.645
 """Standard errors."""
 _RISE = 0.05
-"""Of the mean score: less is no matter for an alarm."""
+"""Min change of the mean score that can raise an alarm."""
 _OF_SIZE = 0.1
 _SHARE = 0.25
-"""Of the score's rise that success must show to count as improvement."""
+"""Share of the score's rise that success must show to count as improvement."""
 _LONGER = 1.5
 _FLAGGED, _UNSCORED, _TIED, _SLOPE, _LENGTH = 0.02, 0.2, 0.8, 0.03, 0.3
 _PERFECT = 0.9
@@ -33,7 +33,8 @@ _PERFECT = 0.9
 HAND = "reward/hand"
 """The figure of the hand-written reward, where it has a weight."""
 _FORGOT, _DRIFT = 0.1, 0.1
-"""Of golden verdicts turned wrong; of the mean score of anchors. Both need two checks in a row."""
+"""Max share of golden verdicts that turned wrong, and max drift of the anchors' mean score. An alarm needs two checks
+in a row."""
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -97,7 +97,7 @@ class LikelihoodJudge:
 
     @torch.inference_mode()
     def _score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
-        """What all conversations begin with is computed once, the rest in batches of similar length."""
+        """Computes the common prefix of all conversations once, the rest in batches of similar length."""
         if not pairs:
             return []
         shared = _common([start[:-1] for start, _ in pairs])
@@ -124,7 +124,7 @@ class LikelihoodJudge:
 
 
 def _common(rows: Sequence[list[int]]) -> int:
-    """How many ids all rows begin with."""
+    """The length of the common prefix of all rows."""
     columns = zip(*rows, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda column: len({*column}) == 1, columns))
 
@@ -150,12 +150,12 @@ def brevity(text: str, shortest: int, longest: int) -> float:
 
 
 def sense(mean_logprob: float) -> float:
-    """From 0 for nonsense to 1 for what reads as language, by the mean log-prob of a token in nats."""
+    """A score from 0 for nonsense to 1 for what reads as language, by the mean log-prob of a token in nats."""
     return 1 / (1 + math.exp(min(50.0, (_MIDDLE - mean_logprob) / _WIDTH)))
 
 
 def relevance(nats: float) -> float:
-    """From 0 to 1, by the nats by which the question raises the log-prob of the whole reply."""
+    """A score from 0 to 1, by the nats by which the question raises the log-prob of the whole reply."""
     return 1 / (1 + math.exp(min(50.0, _RELATED - nats)))
 
 

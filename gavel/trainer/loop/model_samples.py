@@ -31,7 +31,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import EvaluationError
-from gavel.trainer.loop.experiment import described_world, source_hash
+from gavel.trainer.loop.experiment import describe_world, source_hash
 
 COST, SECONDS = "cost_usd", "seconds"
 """Metrics of an episode's group; a cost that is not known is absent."""
@@ -50,16 +50,16 @@ class SampledModel:
 
     name: str
     identity: Mapping[str, Any]
-    """What tells its policy from others, as JSON: a checkpoint's hash, an API model's id."""
+    """The identity of its policy as JSON: a checkpoint's hash, an API model's id."""
     serve: Callable[[], AbstractAsyncContextManager[Play]]
     """Makes it ready; it is called only when an episode is missing."""
 
     def file(self, folder: Path, scenario: Scenario, config: LoopConfig) -> Path:
-        """Where its episodes are kept. Tasks are compared one by one, and `success` is computed anew."""
+        """The file of its episodes. Tasks are compared one by one, and `success` is recomputed."""
         world = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
         settings = {
             "model": dict(self.identity),
-            "scenario": [scenario.name, described_world(scenario), *map(source_hash, world)],
+            "scenario": [scenario.name, describe_world(scenario), *map(source_hash, world)],
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
             "seed": config.seed,
@@ -168,7 +168,7 @@ def joint_groups(episodes: Mapping[str, Mapping[Sample, TrajectoryGroup]]) -> li
 
 
 def judged_file(judge: Judge, folder: Path) -> Path:
-    """Where the groups that this judge scored are kept: another judge, rubric or setting has a file of its own."""
+    """The file of the groups scored by this judge; another judge, rubric or setting has another file."""
     settings = json.dumps(judge.settings, sort_keys=True, default=str)
     return folder / "judged" / f"{hashlib.sha256(settings.encode()).hexdigest()[:12]}.jsonl.zst"
 

@@ -34,7 +34,7 @@ def is_too_old(version: int | None, step: int, max_staleness: int) -> bool:
 
 
 def steps_ahead(step: int, steps: int, max_staleness: int) -> int:
-    """How many of a run's `steps` may have groups in the making at `step`, counted from the first step of all."""
+    """The number of steps, counted from the run's first, whose groups may be started at `step`."""
     return min(step + max_staleness + 1, steps)
 
 
@@ -55,7 +55,7 @@ def _oldest(trajectory: Trajectory) -> int | None:
 
 
 Made = TypeVar("Made")
-"""What is made for a position of the plan: a group, or all groups of one task."""
+"""The product of a position of the plan: a group, or all groups of one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StepBatch(Generic[Made]):
     """The groups that one step trains on, and those that others replaced."""
 
     groups: list[Made]
-    """In the order in which they were started."""
+    """The made groups, in the order in which they were started."""
     stale: int
     """Groups that were cancelled since the batch before, for being too old."""
     refills: int = 0
@@ -74,12 +74,12 @@ class StepBatch(Generic[Made]):
 
 @dataclass(frozen=True, slots=True)
 class GroupSlot:
-    """What the coroutine that makes a group is given."""
+    """The argument of the coroutine that makes a group."""
 
     position: int
-    """In the plan; it alone decides the group's task and seeds."""
+    """Position in the plan; it alone decides the group's task and seeds."""
     tally: GroupTally
-    """For the progress display: the coroutine counts in it."""
+    """Counts for the progress display, written by the coroutine."""
     rollout_starts: Callable[[], None]
     """To be called whenever a rollout starts: a group is as old as the policy of its first rollout."""
     refill: int | None = None
@@ -97,7 +97,7 @@ class _InFlight(Generic[Made]):
     task: "asyncio.Task[Made]" = field(init=False)
     tally: GroupTally = field(default_factory=GroupTally)
     number: int = 0
-    """In the order in which groups are started."""
+    """Rank in the order in which groups are started."""
     version: int | None = None
     """Training step of the policy that its first rollout started with; None before."""
 
@@ -130,7 +130,7 @@ class RolloutPrefetcher(Generic[Made]):
         self._refills = refills
         self._has_signal = has_signal
         self._in_flight: list[_InFlight[Made]] = []
-        """In the order of the plan."""
+        """Groups in flight, in the order of the plan."""
         self._cancelled: set[asyncio.Task[Made]] = set()
         """Stale groups whose tasks have not ended yet."""
         self._started = 0

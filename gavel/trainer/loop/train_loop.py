@@ -8,7 +8,7 @@ disk before the next one is trained, and groups in flight at a kill are made aga
 
 Checks of a judge that ask it, or another one, more than training does: is it still the one that the run began with?
 
-    checks = checks_of(judge, None, JudgeChecks(every=10, second="anthropic/claude-haiku-4-5"), model)
+    checks = make_checks(judge, None, JudgeChecks(every=10, second="anthropic/claude-haiku-4-5"), model)
     await checks.metrics(step, groups)        # {"health/golden_right": 0.97, "health/second_tau": 0.6, …}
 
 The golden set and the anchors are the same at every check, so only the judge can change their figures; a cassette would
@@ -56,7 +56,7 @@ from gavel.trainer.loop.evaluation import (
     evaluate_once,
     judge_wins,
 )
-from gavel.trainer.loop.experiment import described_run, judges_of
+from gavel.trainer.loop.experiment import describe_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
@@ -88,12 +88,13 @@ class Checks:
     golden: Sequence[GoldenGroup]
 
     async def metrics(self, step: int, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """What is found after `step` training steps, whose next one trains `groups`. Costs are in `checks/…`."""
+        """The metrics of the checks after `step` training steps, with `groups` to be trained next. Costs are in
+        `checks/…`."""
         found: dict[str, float] = {}
         asked: list[TrajectoryGroup] = []
         try:
             if self.second is not None:
-                found |= await second_opinion(self.second, groups, self.config.second_groups, asked)
+                found |= await ask_second_judge(self.second, groups, self.config.second_groups, asked)
             if self.config.every and step % self.config.every == 0:
                 found |= await self._replayed(step, asked)
         except JudgeError as error:
@@ -110,11 +111,11 @@ class Checks:
             found[f"{PREFIX}golden_right"] = sum(result.right for result in results) / pairs
         if step >= _BASELINE and self.config.anchors:
             stored = await self.model.backend.logged(self.model, "train", _BASELINE)
-            found |= await anchor_drift(judge, stored, self.config.anchors, asked)
+            found |= await measure_anchor_drift(judge, stored, self.config.anchors, asked)
         return found
 
 
-def checks_of(judge: Judge, second: Judge | None, config: JudgeChecks, model: TrainableModel) -> Checks:
+def make_checks(judge: Judge, second: Judge | None, config: JudgeChecks, model: TrainableModel) -> Checks:
     """The checks that the settings ask for; `second` is instead of the model that they name, which has the rubric,
     orders and budget of `judge`.
 
@@ -130,12 +131,12 @@ def checks_of(judge: Judge, second: Judge | None, config: JudgeChecks, model: Tr
     return Checks(judge, second, config, model, golden)
 
 
-async def second_opinion(
+async def ask_second_judge(
     second: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> dict[str, float]:
-    """How another judge scores the first `most` scored groups: its mean score, the first judge's mean of the same
-    members, and the mean Kendall tau-b within groups. What it judged is appended to `asked`."""
-    pairs = await _scored_again(second, groups, most, asked)
+    """Metrics of another judge on the first `most` scored groups: its mean score, the first judge's mean over the same
+    members, and the mean Kendall tau-b within groups. The groups it judged are appended to `asked`."""
+    pairs = await _score_again(second, groups, most, asked)
     both = [pair for of_group in pairs for pair in of_group]
     if not both:
         return {}
@@ -147,17 +148,17 @@ async def second_opinion(
     return found | ({f"{PREFIX}second_tau": fmean(taus)} if taus else {})
 
 
-async def anchor_drift(
+async def measure_anchor_drift(
     judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> dict[str, float]:
-    """How far the scores of the first `most` scored groups moved since they were stored: mean, and mean of the size."""
-    changes = [now - before for of_group in await _scored_again(judge, groups, most, asked) for before, now in of_group]
+    """Drift of the scores of the first `most` scored groups since they were stored: mean and mean absolute value."""
+    changes = [now - before for of_group in await _score_again(judge, groups, most, asked) for before, now in of_group]
     if not changes:
         return {}
     return {f"{PREFIX}anchor_drift": fmean(changes), f"{PREFIX}anchor_change": fmean(map(abs, changes))}
 
 
-async def _scored_again(
+async def _score_again(
     judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> list[list[tuple[float, float]]]:
     """The stored and the new score of each member that has both, by group."""
@@ -179,7 +180,7 @@ async def _scored_again(
 
 
 def _bare(group: TrajectoryGroup) -> TrajectoryGroup:
-    """Without what an earlier judge said."""
+    """The group without its judgement."""
     members = [member.model_copy(update={"reward": None, "judgement": None}) for member in group]
     return group.model_copy(update={"trajectories": members, "judgement": None})
 
@@ -192,7 +193,7 @@ def _costs(asked: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did and how long its parts took, in seconds; parts overlap, so their sum may exceed `whole`."""
+    """Result of one step, and the seconds of its parts; parts overlap, so their sum may exceed `whole`."""
 
     result: TrainResult
     groups: list[TrajectoryGroup]
@@ -205,7 +206,7 @@ class StepReport:
 
 
 class Observer(EvaluationObserver):
-    """Also of steps, points of the learning curve and alarms."""
+    """Also observes steps, points of the learning curve and alarms."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -265,8 +266,8 @@ async def train_scenario(
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
-    model.backend.pin(model, described_run(mixture, judge, config, train_config))
-    checks = None if judge is None else checks_of(judge, second, config.checks, model)
+    model.backend.pin(model, describe_run(mixture, judge, config, train_config))
+    checks = None if judge is None else make_checks(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
     maker = GroupMaker(
         model,
@@ -337,7 +338,7 @@ class _Loop:
                 await self.model.delete_checkpoints(self._best_by(), config.keep_checkpoints, config.keep_best)
 
     def _best_by(self) -> list[str]:
-        """What makes a checkpoint the best: for all scenarios, and for each of several."""
+        """The metrics by which the best checkpoints are chosen: over all scenarios, and for each of several."""
         chosen = self.config.keep_best_by
         if chosen != LoopConfig.model_fields["keep_best_by"].default:
             return [chosen]
@@ -453,7 +454,7 @@ class _Loop:
             self.observer.evaluated(step, found)
 
     async def _finish_evaluation(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
-        """With how often its attempts beat those of the base and of the best step so far, where that is wanted."""
+        """Adds how often its attempts beat those of the base and of the best step so far, where that is wanted."""
         tasks = self.config.judged_tasks
         if tasks is None:
             tasks = _JUDGED_TASKS if scenario.success is None else 0

@@ -92,7 +92,7 @@ class Watchdog:
             await end({running})
 
     def state(self) -> str:
-        """What each stage is doing, and for how long."""
+        """A description of what each stage is doing, and for how long."""
         return "; ".join(f"{stage}: {self._at(stage)}" for stage in _STAGES)
 
     def _at(self, stage: Stage) -> str:

@@ -46,24 +46,26 @@ from gavel.trainer.policy.loading import (
     why_alone,
     why_unbatched,
 )
-from gavel.trainer.policy.policy import Policy, adapted, load_config, storage_bytes
+from gavel.trainer.policy.policy import Policy, add_adapter, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
 
 
 @contextlib.contextmanager
 def as_on(device: str) -> Iterator[TensorBytes]:
-    """Within it, meta tensors are computed as those of `device` (`cpu`, `cuda`) are; what is given counts them."""
+    """Within the block, meta tensors are computed as those of `device` (`cpu`, `cuda`) are; yields their byte
+    counter."""
     with assume(device), _FusedAttention(), TensorBytes() as counted:
         yield counted
 
 
 def recomputing() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[Any]]:
-    """What `torch.utils.checkpoint` enters for a layer, and for computing it again, where `as_on` does not reach."""
+    """Context managers of `torch.utils.checkpoint` for a layer and for its recomputation, which `as_on` does not
+    reach."""
     return contextlib.nullcontext(), _FusedAttention()
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Of meta tensors PyTorch computes attention with all its scores; devices have a kernel that does not keep them."""
+    """Attention of meta tensors without scores: PyTorch would allocate all of them, a device's kernel keeps none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -95,7 +97,7 @@ _SMALL = 4
 
 
 class PlannedPolicy(Policy):
-    """What the learner uses of a policy; it has neither weights nor a tokenizer."""
+    """A policy without weights and tokenizer, with the interface that the learner uses."""
 
     def __init__(self, config: Any, lora: LoraSettings, dtype: torch.dtype, *, quantized: bool = False) -> None:
         """`quantized`: the layers are PEFT's, as over 4-bit weights. Raises `BaseModelError` for no language model."""
@@ -110,7 +112,7 @@ class PlannedPolicy(Policy):
             self.quantized_bytes: int = self.base_bytes - sum(
                 layer.weight.nbytes - _nf4_bytes(layer) for layer in layers
             )
-            """Of the base in 4 bits."""
+            """Bytes of the base in 4 bits."""
             self.largest_dequantized = max((layer.weight.nbytes for layer in layers), default=0) if quantized else 0
             """Bytes of the weights that a quantized layer makes of its own for one product."""
             self.layer_bytes = [
@@ -122,9 +124,9 @@ class PlannedPolicy(Policy):
                 self.base_bytes = self.quantized_bytes
             self.parameter_count: int = base.num_parameters()
             self.vocabulary: int = base.get_input_embeddings().num_embeddings
-            fuse_norms(torch.nn.ModuleList(_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
-            fuse_mlps(torch.nn.ModuleList(_fusible(base, "MLP", fuse_mlps, _small_mlp)))
-            self.model = adapted(base, lora, plain=not quantized)
+            fuse_norms(torch.nn.ModuleList(_find_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
+            fuse_mlps(torch.nn.ModuleList(_find_fusible(base, "MLP", fuse_mlps, _small_mlp)))
+            self.model = add_adapter(base, lora, plain=not quantized)
             self.model.eval()
             self.spans = None
             if why_alone(config) is None:
@@ -141,7 +143,7 @@ class PlannedPolicy(Policy):
 
 
 def _linear_layers(model: Any) -> list[torch.nn.Linear]:
-    """Those that bitsandbytes quantizes: all but the head and what shares its weights with others."""
+    """The layers that bitsandbytes quantizes: all but the head and those that share its weights."""
     kept = get_keys_to_not_convert(model)
     return [
         module
@@ -156,7 +158,7 @@ def _nf4_bytes(layer: torch.nn.Linear) -> int:
     return weights // 2 + weights // 64 + weights // (64 * 64)
 
 
-def _fusible(
+def _find_fusible(
     model: torch.nn.Module,
     name: str,
     fuse: Callable[[torch.nn.ModuleList], Any],
@@ -199,12 +201,13 @@ _COUNTED = 4096, 8192
 
 
 def learner_bytes(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
-    """Of a step on `device` (`cpu`, `cuda`), beside base and adapter: gradients and optimizer state are in `fixed`."""
-    small, large = step_peaks(policy, _COUNTED, device=device, checkpointing=checkpointing)
+    """Bytes of a step on `device` (`cpu`, `cuda`), without base and adapter; gradients and optimizer state are in
+    `fixed`."""
+    small, large = measure_step_peaks(policy, _COUNTED, device=device, checkpointing=checkpointing)
     return PassBytes.through((_COUNTED[0], small), (_COUNTED[1], large))
 
 
-def step_peaks(policy: PlannedPolicy, sizes: Sequence[int], *, device: str, checkpointing: bool) -> list[int]:
+def measure_step_peaks(policy: PlannedPolicy, sizes: Sequence[int], *, device: str, checkpointing: bool) -> list[int]:
     """The peak bytes of a step over each of these numbers of tokens."""
     learner = Learner(policy)
     config = TrainConfig(gradient_checkpointing=checkpointing, micro_batch_tokens=max(sizes))
@@ -231,8 +234,6 @@ def _batch(tokens: int, longest: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device to plan for."""
-
     kind: Literal["cpu", "cuda"]
     total: int
     """Bytes."""
@@ -240,7 +241,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """What samples the rollouts."""
+    """Memory of the rollout engine."""
 
     name: str
     held: int
@@ -255,7 +256,7 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Of one run. In bytes unless a name says otherwise."""
+    """Memory needs of one run, in bytes unless a name says otherwise."""
 
     base: int
     adapter: int
@@ -263,20 +264,20 @@ class Needs:
     """Tokens of a conversation."""
     sampler: Sampler
     checkpointing: bool
-    """What the run would use."""
+    """True if the run would use gradient checkpointing."""
     left: int
-    """For the learner's passes."""
+    """Bytes left for the learner's passes."""
     micro_batch_tokens: int
     longest: int
     """Tokens of the largest pass: a longer sequence is a micro-batch of its own."""
     needed: int
     """Everything at once."""
     missing: int
-    """What the device lacks; 0: it fits."""
+    """Bytes that the device lacks; 0 if the run fits."""
 
 
 class MemoryNeeds:
-    """What runs of one base model need on one device."""
+    """Computes the memory needs of runs of one base model on one device."""
 
     def __init__(self, base_model: str, device: Device) -> None:
         """Raises `BaseModelError` for a model whose config cannot be read or that cannot be trained."""
@@ -381,7 +382,7 @@ class MemoryNeeds:
 
 
 class _Plain:
-    """What `slot_bytes` asks of a model."""
+    """The part of a policy that `slot_bytes` reads."""
 
     def __init__(self, policy: PlannedPolicy) -> None:
         self.device = torch.device("meta")

@@ -1,4 +1,4 @@
-"""What a run of a base model needs of a device's memory, by the model's config alone, and which options lessen it.
+"""Memory plan of a run, from the base model's config alone, and the options that reduce it.
 
     plan = make_plan("Qwen/Qwen3-8B", RunConfig(…), Device("cuda", 80 * GIB))
     plan.fits, plan.micro_batch_tokens
@@ -49,7 +49,7 @@ class Option:
 
 
 def remedies(needs: MemoryNeeds, run: RunConfig) -> list[str]:
-    """What helps a run that does not fit and how much; last, what does together where nothing does alone."""
+    """The options that make a run fit, each with its saving; last, a combination if no single one is enough."""
     lacking = needs.of(run).missing
     found: list[str] = []
     fits_alone = False
@@ -156,7 +156,7 @@ _CHOICES: tuple[Callable[[MemoryNeeds, RunConfig], Sequence[Option]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """All in bytes unless a name says otherwise."""
+    """The plan of a run, in bytes unless a name says otherwise."""
 
     model: str
     family: str
@@ -165,7 +165,7 @@ class MemoryPlan:
     dtype: str
     quantization: str | None
     published: str | None
-    """How the weights are published quantized, such as gptq; they are counted as if they were of `dtype`."""
+    """The quantization of the published weights, such as gptq; they are counted as if they were of `dtype`."""
     parameters: int
     adapter_parameters: int
     adapted_layers: int
@@ -179,31 +179,31 @@ class MemoryPlan:
     """Unique tokens of a group whose members share half of the context."""
     sampler: str
     sampler_bytes: int
-    """Of the embedded engine: its caches and merged weights, its base is the learner's; of vLLM its whole share."""
+    """Bytes of the embedded engine's caches and merged weights (its base is the learner's), or vLLM's whole share."""
     cache_per_conversation: int
     conversations: int
     """Sampled at once."""
     checkpointing: bool
-    """What the run would use."""
+    """True if the run would use gradient checkpointing."""
     pass_checkpointed: int
     """A pass of the learner over `micro_batch_tokens`, with gradient checkpointing."""
     pass_whole: int
-    """Without."""
+    """The same pass without gradient checkpointing."""
     all_logits: int
-    """What all logits of such a pass would be in float32; they are never held."""
+    """Bytes that all logits of such a pass would take in float32; they are never allocated."""
     micro_batch_tokens: int
-    """Those that the run would use."""
+    """The micro-batch size that the run would use, in tokens."""
     whole_pass_tokens: int | None
-    """Up to so many tokens a pass is computed without checkpointing, with which larger ones are; None: all or none."""
+    """Max tokens of a pass without checkpointing; larger passes use it. None: all or none."""
     fitting_tokens: int
     """The largest micro-batch that fits."""
     needed: int
     """Everything at once."""
     missing: int
-    """What the device lacks, or vLLM's share of it."""
+    """Bytes that the device, or vLLM's share of it, lacks."""
     fits: bool
     remedies: list[str]
-    """What to set, the least costly first, and how much it helps."""
+    """Options to set, the least costly first, each with its saving."""
 
 
 def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:

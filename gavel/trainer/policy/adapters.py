@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _ADAPTER = "default"
 _WRAPPED = ".base_layer"
-"""What PEFT puts into the name of a wrapped module."""
+"""The suffix that PEFT adds to the name of a wrapped module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AdaptedWeight:
     """W, of which the adapter makes W + scale * B A."""
 
     name: str
-    """In the plain model."""
+    """The weight's name in the plain model."""
     _layer: Any
 
     @property
@@ -68,7 +68,7 @@ class AdaptedWeight:
 
 
 def adapted_weights(model: Any) -> Iterator[AdaptedWeight]:
-    """Those of `model`, a base model that PEFT has adapted, by their names without PEFT."""
+    """The adapted weights of `model`, a base model wrapped by PEFT, under their names without PEFT."""
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             weight = module.parameter_name if isinstance(module, ParamWrapper) else "weight"
@@ -76,7 +76,7 @@ def adapted_weights(model: Any) -> Iterator[AdaptedWeight]:
 
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
-"""Of a PEFT adapter."""
+"""The files of a PEFT adapter."""
 
 
 class AdapterFileError(ValueError):
@@ -183,7 +183,7 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
 
 
 def kept_reference(run: Path, source: Path) -> Path:
-    """Where a run keeps its copy of the reference that was the directory `source`."""
+    """The path of a run's copy of the reference adapter that was loaded from the directory `source`."""
     return run / "reference" / f"path-{hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:16]}"
 
 

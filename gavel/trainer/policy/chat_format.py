@@ -1,4 +1,4 @@
-"""Which renderer makes the prompts of a base model.
+"""Chooses the renderer of a base model's prompts.
 
 In this order: the one that was named; the exact one that the `renderers` library has for a published model; the one of
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.
@@ -150,7 +150,7 @@ _TOLD = (
     "and calls are JSON between <tool_call> tags. --renderer names a format of its own, if it has one."
 )
 TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
-"""What a chat template raises for a conversation that it does not take."""
+"""The errors that a chat template raises for a conversation it does not support."""
 _WORD = "seventeen"
 TOOLS: list[Any] = [
     {
@@ -180,7 +180,8 @@ ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "
 _GIVEN = frozenset(
     {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE}
 )
-"""What every template is given, and what is not a caller's: special tokens (`eos_token`) are left out by their ends."""
+"""Names that every template receives, and that callers do not set; special tokens (`eos_token`) are left out by
+suffix."""
 
 
 def template_arguments(template: str) -> set[str]:
@@ -381,7 +382,7 @@ def _is_short(text: object) -> bool:
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
-"""What renderers raise for a tokenizer, a conversation or an argument that is not theirs."""
+"""The errors that renderers raise for a tokenizer, conversation or argument they do not support."""
 _ASKED_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
 _WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_ASKED_AGAIN]
 _PROBES: tuple[tuple[list[Any], list[Any] | None], ...] = (
@@ -505,9 +506,10 @@ def _template_renderer(
 
 
 def _difference(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """How a renderer's tokens differ from those of the tokenizer's template, over the probes that the template takes.
+    """Describes how a renderer's tokens differ from those of the tokenizer's template, over the probes that it
+    supports.
 
-    None where they do not, and where there is no template to compare with. Raises what the renderer raises.
+    Returns None if they are equal, or if there is no template. Raises what the renderer raises.
     """
     if not getattr(tokenizer, "chat_template", None):
         return None

@@ -37,8 +37,8 @@ from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.kernels.attention_kernels import layer_spans
 
 
-def misnamed(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
-    """What is wrong with the name and what to do; None where nothing is known to be. `known`: the built-in models."""
+def explain_wrong_name(source: str, known: tuple[str, ...]) -> tuple[str, str] | None:
+    """The problem with the name and its remedy; None if there is no known problem. `known`: the built-in models."""
     path = Path(source)
     if path.is_file():
         if path.suffix == ".gguf":
@@ -127,7 +127,7 @@ def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
 
 
 def published_quantization(config: Any) -> str | None:
-    """How the weights of a base model are quantized in its own files: gptq, fp8, …; None where they are not."""
+    """The quantization of a base model's own files: gptq, fp8, …; None if they are not quantized."""
     given = getattr(config, "quantization_config", None)
     if given is None:
         return None
@@ -198,7 +198,7 @@ def auto_class(config: Any) -> Any:
 
 
 def model_class(config: Any) -> tuple[Any, Any]:
-    """What `auto_class` loads: the model's own class, and its config. Raises `BaseModelError`."""
+    """The model class that `auto_class` loads, and its config. Raises `BaseModelError`."""
     kind = auto_class(config)._model_mapping[type(config)]
     inner = getattr(config, "sub_configs", {}).get("text_config")
     return kind, config.get_text_config() if kind.config_class is inner else config
@@ -220,7 +220,7 @@ def text_decoder(model: Any) -> Any:
 
 
 def plain_logits(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
-    """Those of the model's own forward pass, in its precision. `[B, T]` to `[B, T, V]`
+    """Logits of the model's own forward pass, in its precision. `[B, T]` to `[B, T, V]`
 
     Llama 4 has a language model with its head inside one that reads images: transformers 5.24 fails in the outer pass.
     """
@@ -233,7 +233,7 @@ def _is_finite(weight: torch.Tensor) -> bool:
     return weight.dtype not in _CHECKED or weight.is_meta or bool(weight.isfinite().all())
 
 
-def loaded_whole(kind: Any, source: str, **given: Any) -> Any:
+def load_whole(kind: Any, source: str, **given: Any) -> Any:
     """The model that `kind.from_pretrained` loads from `source`.
 
     Raises `BaseModelError` for weights that its files lack, or have in another shape: transformers draws the first at
@@ -260,7 +260,7 @@ def is_quantized(model: Any) -> bool:
     return getattr(model.config, "quantization_config", None) is not None
 
 
-def sharing_copy(model: Any) -> Any:
+def copy_sharing_weights(model: Any) -> Any:
     """Another instance of a frozen model over the same storage: what one of them does to its layers, the other lacks.
 
     Its parameters are objects of its own, but for quantized ones, which carry how to read them.
@@ -276,7 +276,7 @@ def sharing_copy(model: Any) -> Any:
     return copy.deepcopy(model, kept)
 
 
-def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:
+def load_unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:
     """The base model with Unsloth's kernels, loaded by exactly this name.
 
     Raises `BaseModelError` without Unsloth or a GPU, OSError or ValueError when there is no such model.
@@ -296,8 +296,8 @@ def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, devi
     return model.requires_grad_(False)
 
 
-def unsloth_adapted(base: Any, lora: LoraSettings) -> Any:
-    """Unsloth's adapter of `lora` over a model of `unsloth_base`."""
+def add_unsloth_adapter(base: Any, lora: LoraSettings) -> Any:
+    """Unsloth's adapter of `lora` over a model of `load_unsloth_base`."""
     return _unsloth().get_peft_model(
         base,
         r=lora.rank,

@@ -51,7 +51,7 @@ def write_merged(
     """
     if settings.loader == "unsloth":
         settings = settings.model_copy(update={"loader": "peft"})  # the adapter is PEFT's either way
-    base = _plain_base(base_model, settings)
+    base = _load_plain_base(base_model, settings)
     loaded = base.dtype
     probe = _probe(base)
     if checkpoint is None:
@@ -76,7 +76,7 @@ def write_merged(
     return gap
 
 
-def _plain_base(base_model: str, settings: PolicySettings) -> Any:
+def _load_plain_base(base_model: str, settings: PolicySettings) -> Any:
     """The base with the weights that the policy computes with, in no quantized form."""
     load_config(base_model)
     device = "cpu" if settings.quantization is None else ("cuda" if torch.cuda.is_available() else "cpu")
@@ -137,7 +137,7 @@ def _has_tokenizer(checkpoint: Path | None) -> bool:
 
 
 def _copy_processor(source: str, directory: Path) -> None:
-    """What reads images or sound for the base model, if it has such."""
+    """Copies the base model's processor of images or sound, if it has one."""
     for name in _PROCESSOR_FILES:
         try:
             file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, local_files_only=True)

@@ -60,19 +60,19 @@ from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.loading import (
     FETCH_AGAIN,
     BaseModelError,
+    add_unsloth_adapter,
     auto_class,
     check_settings,
+    copy_sharing_weights,
     dtype_of,
+    explain_wrong_name,
     is_quantized,
-    loaded_whole,
-    misnamed,
+    load_unsloth_base,
+    load_whole,
     model_class,
     prepare_4bit_layers,
     quantization_config,
-    sharing_copy,
     text_decoder,
-    unsloth_adapted,
-    unsloth_base,
     usable_context,
     what_transformers_says,
     why_alone,
@@ -113,7 +113,7 @@ def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
         raise BaseModelError(
             f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
         )
-    names = _chosen(names, wanted, model)
+    names = _choose_layers(names, wanted, model)
     leaves = {_leaf(name) for name in names}
     named_alike = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
     return sorted(leaves if named_alike == names else names)
@@ -141,7 +141,7 @@ def expert_targets(model: Any) -> list[str]:
     return sorted(ends if named_alike == names else names)
 
 
-def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
+def _choose_layers(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
     if not wanted:
         return names
     chosen: set[str] = set()
@@ -157,15 +157,15 @@ def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
 
 
 def _not_of_experts(names: set[str], model: Any) -> set[str]:
-    """Those that PEFT does not take for the parameters of fused experts."""
+    """The names that PEFT does not take for parameters of fused experts."""
     asked = LoraConfig(target_modules=list(names))
     convert_peft_config_for_transformers(asked, model, None)
     return set(asked.target_modules or ())
 
 
 def _that_load_again(names: Iterable[str], model: Any) -> set[str]:
-    """Those whose adapter has the same name when PEFT reads it from a file: transformers' names of checkpoints, which
-    PEFT goes by, fit other modules too."""
+    """The names whose adapter keeps its name when PEFT reads it from a file; PEFT renames by transformers' checkpoint
+    names, which may match other modules too."""
     halves = {name: f"base_model.model.{name}.lora_A.weight" for name in names}
     weights = {half: torch.empty(0) for half in halves.values()}
     read = convert_peft_adapter_state_dict_for_transformers(model, LoraConfig(target_modules=list(names)), weights)
@@ -194,7 +194,7 @@ def _leaf(name: str) -> str:
 
 
 def storage_bytes(model: torch.nn.Module) -> int:
-    """Of parameters and buffers; tied ones once."""
+    """Bytes of parameters and buffers; tied ones count once."""
     tensors = [*model.parameters(), *model.buffers()]
     return sum({id(each): each.nbytes for each in tensors}.values())
 
@@ -219,7 +219,7 @@ def check_room(base_model: str, config: Any, dtype: torch.dtype, device: str) ->
         )
 
 
-def sharded_base(source: str, config: Any, dtype: torch.dtype, device: str) -> Any:
+def load_sharded_base(source: str, config: Any, dtype: torch.dtype, device: str) -> Any:
     """The base model of `source`, frozen, whose decoder layers are sharded over all processes.
 
     Its layers are sharded while they have no storage, so transformers reads of each tensor what this process keeps.
@@ -272,7 +272,7 @@ logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
 _UNREADABLE = (AttributeError, KeyError, OSError, ValueError)
-"""What transformers raises for the files of a model."""
+"""The errors that transformers raises for unreadable model files."""
 _NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *SCENARIOS))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
@@ -284,7 +284,7 @@ class Policy:
     """Base model + LoRA (PEFT, or Unsloth) on one device."""
 
     keeps_attention = False
-    """Whether a pass with gradient checkpointing keeps what attention gave, which costs most to compute again."""
+    """True if gradient checkpointing keeps attention outputs, the most expensive to recompute."""
 
     def __init__(
         self,
@@ -324,12 +324,12 @@ class Policy:
         )
         try:
             if settings.loader == "unsloth":
-                base = unsloth_base(source_of(base_model), settings, self.dtype, device)
+                base = load_unsloth_base(source_of(base_model), settings, self.dtype, device)
             elif load is not None:
                 base = load(base_model, self.dtype, device)
             elif sharded:
                 with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
-                    base = sharded_base(source_of(base_model), config, self.dtype, device)
+                    base = load_sharded_base(source_of(base_model), config, self.dtype, device)
             else:
                 if settings.quantization is None:
                     check_room(base_model, config, self.dtype, device)
@@ -345,7 +345,7 @@ class Policy:
                 "Use the tokenizer that the model was trained with.",
             )
         self.parameter_count: int = base.num_parameters()
-        self._plain = None if sharded or settings.loader == "unsloth" else sharing_copy(base)
+        self._plain = None if sharded or settings.loader == "unsloth" else copy_sharing_weights(base)
         self._saving = threading.Lock()
         self.sharded = sharded
         for part in whole_parts(base) if sharded else [base]:
@@ -354,10 +354,12 @@ class Policy:
                 fuse_mlps(part)
         if with_liger:
             logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
-        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
+        self.model: PeftModel = (
+            add_unsloth_adapter(base, lora) if settings.loader == "unsloth" else add_adapter(base, lora)
+        )
         self.model.eval()
         self.spans: Sequence[Span] | None = None
-        """How far back its layers attend, if its attention can compute a shared prefix once."""
+        """The attention span of each layer; None if its attention cannot compute a shared prefix once."""
         if settings.loader == "peft" and alone is None:
             try:
                 self.spans = attend_packed(self.decoder())
@@ -408,7 +410,7 @@ class Policy:
 
     @property
     def lora_scale(self) -> float:
-        """Of the adapter, the same in every layer."""
+        """The adapter's LoRA scale, the same in every layer."""
         return next(m.scaling["default"] for m in self.model.modules() if isinstance(m, LoraLayer))
 
     @contextlib.contextmanager
@@ -495,7 +497,7 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def adapted(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> PeftModel:
+def add_adapter(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> PeftModel:
     """The base with an adapter. `plain`: over weights that are not quantized; None: as they are."""
     torch.manual_seed(lora.seed)
     settings = LoraConfig(
@@ -557,7 +559,7 @@ def load_base(
     extra = {} if quantized is None else {"quantization_config": quantized}
     with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
         kind = auto_class(config)
-        base = loaded_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
+        base = load_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
     return base.requires_grad_(False)
 
@@ -572,7 +574,7 @@ def source_of(base_model: str) -> str:
 def check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    if wrong := misnamed(source, (SMALL_MODEL, *SCENARIOS)):
+    if wrong := explain_wrong_name(source, (SMALL_MODEL, *SCENARIOS)):
         raise BaseModelError(f"{base_model!r} is no base model: {wrong[0]}", wrong[1])
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):

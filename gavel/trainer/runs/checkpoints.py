@@ -95,7 +95,7 @@ class Checkpoints:
         sync_all(unfinished)
 
     def complete(self, step: int) -> Path:
-        """What was prepared becomes the checkpoint of `step`."""
+        """Makes the prepared files the checkpoint of `step`."""
         final = self.path(step)
         if final.exists():
             self.delete(step)  # it is damaged, or the run would have resumed from it
@@ -151,7 +151,7 @@ class ExportError(GavelError):
 
 
 def read_export_mark(directory: Path) -> Any:
-    """What is exported there; None for a directory that is no export."""
+    """The export's record in a directory; None if it is not an export."""
     try:
         return json.loads((directory / EXPORT_MARK).read_text())
     except (OSError, ValueError):

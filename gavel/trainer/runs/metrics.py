@@ -32,11 +32,11 @@ class MetricsError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class WholeRows:
-    """What can be read of a `metrics.jsonl`."""
+    """The readable rows of a `metrics.jsonl`."""
 
     rows: list[Row]
     damage: str = ""
-    """How many rows of which file are lost, and what to do; empty where all can be read."""
+    """The number of lost rows by file, and the remedy; empty if all can be read."""
 
 
 class MetricsLog:

@@ -18,7 +18,7 @@ from gavel.trainer.runs.checkpoints import CARD
 
 _CURVE_POINTS = 12
 _FIGURES = ("success", "reward", "judge_score")
-"""Of which the first that was measured is the curve."""
+"""Metrics for the learning curve, by preference: the first that was measured is drawn."""
 
 
 def model_card(
@@ -63,7 +63,7 @@ def model_card(
 
 
 def base_license(base: str) -> str | None:
-    """What the base model's own card says, if it is in its directory or in the hub's cache; nothing is downloaded."""
+    """The license in the base model's card, if that is in its directory or in the Hub's cache; downloads nothing."""
     try:
         file = str(Path(base, CARD)) if Path(base).is_dir() else try_to_load_from_cache(base, CARD)
         head = ModelCard.load(file).data.to_dict() if isinstance(file, str) and Path(file).is_file() else {}

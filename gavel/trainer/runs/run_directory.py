@@ -66,7 +66,7 @@ def with_later_settings(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> d
 _LOCK = ".lock"
 EXPERIMENT = "experiment.json"
 TRAINER_STATE = "trainer_state"
-"""Of a checkpoint: what exact resume needs."""
+"""The part of a checkpoint that exact resume needs."""
 START = "start"
 """Holds the adapter that a run began with, if that is another run's."""
 PULLED = ".pulled"
@@ -120,7 +120,7 @@ def runs_root(path: str | Path | None = None) -> Path:
 
 
 def run_path(root: Path, project: str, name: str) -> Path:
-    """Where a run is kept. Raises `RunDirectoryError` for a name that no directory can have."""
+    """The directory of a run. Raises `RunDirectoryError` for a name that no directory can have."""
     for part in (project, name):
         if not part:
             raise RunDirectoryError("the name of the run is empty", "Give it a name (--name), or leave --name out.")
@@ -231,7 +231,7 @@ class RunDirectory:
             ) from error
         except OSError as error:
             self._refuse("lock a file", error)
-        if (failed := failing_on(self.path)) is not None:
+        if (failed := find_failing_operation(self.path)) is not None:
             self._refuse(*failed)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name, tracker=tracker)
@@ -265,7 +265,7 @@ class RunDirectory:
         write_atomically(file, json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))
 
     def description(self, file_name: str = "model.json") -> dict[str, Any]:
-        """What `describe` wrote; empty when there is no such file. Raises `RunDirectoryError`."""
+        """The contents written by `describe`; empty if there is no such file. Raises `RunDirectoryError`."""
         file = self.path / file_name
         return read_description(file) if file.exists() else {}
 
@@ -288,7 +288,7 @@ class RunDirectory:
         check_description(self.path, description, file_name)
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
-        """Where the trajectories of a split are kept. Raises `RunDirectoryError` for a split that no directory can be.
+        """The trajectory store of a split. Raises `RunDirectoryError` for a split that no directory can be.
 
         A split may have parts, such as `val/hard`; it never leaves the run directory.
         """
@@ -312,7 +312,7 @@ class RunDirectory:
         return sorted(own, key=lambda entry: (entry.name != "model.json", entry.name))
 
     def foreign_entries(self) -> list[Path]:
-        """What others have put into the directory."""
+        """Entries of the directory that Gavel did not write."""
         known = {*_OWN, *_KEPT, _LOCK}
         return sorted(entry for entry in self.path.iterdir() if entry.name not in known and entry.suffix != UNFINISHED)
 
@@ -329,9 +329,9 @@ class RunDirectory:
         self._lock.close()
 
 
-def failing_on(directory: Path) -> tuple[str, OSError] | None:
-    """What the directory cannot do, and the error: a mounted bucket often cannot append to a file, or rename one, and
-    would lose rows of metrics, or half a checkpoint's files. None = it can hold a run."""
+def find_failing_operation(directory: Path) -> tuple[str, OSError] | None:
+    """The operation that fails in the directory, and its error; None if it can hold a run. A mounted bucket often
+    cannot append to a file or rename one, and would lose metrics or half a checkpoint."""
     tried = directory / ".mount_check"
     doing = "make a directory"
     try:

@@ -70,7 +70,7 @@ def _summary(directory: Path, name: str) -> RunSummary:
     if read.damage and not rows:
         raise MetricsError(read.damage)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
-    steps = wanted_steps(directory, rows)
+    steps = read_wanted_steps(directory, rows)
     if steps is None:  # of rounds, the last one has not begun
         state = "interrupted" if "evolve" in _settings(directory) else "stopped"
     else:
@@ -104,10 +104,11 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-def wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int | None:
-    """What run.toml of `gavel train`, experiment.json of `gavel sft` or summary.json of a finished demo says.
+def read_wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int | None:
+    """The planned steps by run.toml of `gavel train`, experiment.json of `gavel sft` or summary.json of a finished
+    demo.
 
-    Of `gavel evolve`: where its last round ends, as its metrics `rows` say once that round has begun.
+    For `gavel evolve`: the end of its last round, known from its metrics `rows` once that round has begun.
     """
     settings, rounds = _settings(directory), None
     with contextlib.suppress(KeyError, TypeError):

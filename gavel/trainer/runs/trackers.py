@@ -1,4 +1,4 @@
-"""Where people already look: the metrics, groups and report of a run in another program, beside the run directory.
+"""Experiment trackers: a run's metrics, groups and report in another program, beside the run directory.
 
     tracker = open_tracker("trackio", Tracked(directory, "desk", "one"))
     tracker.log(1, "train", {"reward": 0.5})
@@ -41,8 +41,6 @@ class TrackerError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The run that is tracked."""
-
     directory: Path
     project: str
     name: str
@@ -198,7 +196,7 @@ class TrackioTracker:
 
 @contextlib.contextmanager
 def _quietly() -> Generator[None]:
-    """What trackio prints goes to the log."""
+    """Redirects trackio's printed lines to the log."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         yield
@@ -209,7 +207,7 @@ def _quietly() -> Generator[None]:
 GROUPS = 16
 """Groups of a step that are shown."""
 CHARACTERS = 8_000
-"""Of a member's text that are shown."""
+"""Max characters shown of a member's text."""
 COLUMNS = (
     *("step", "group", "member", "status", "reward", "score", "standard_error", "judge_cost_usd"),
     *("explanation", "flags", "text"),

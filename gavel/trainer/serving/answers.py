@@ -1,4 +1,4 @@
-"""What the endpoint refuses, and how it answers: JSON or server-sent events, given up when the client goes away.
+"""The endpoint's errors and replies: JSON or server-sent events, cancelled when the client disconnects.
 
 What fails before the first event is raised, for a plain HTTP error with an object as OpenAI's API makes it; what fails
 later is an event of its own.
@@ -70,10 +70,10 @@ _CODES = {
     UnknownModel: "model_not_found",
     GrammarError: "invalid_json_schema",
 }
-"""As OpenAI's API calls them."""
+"""Error codes of OpenAI's API."""
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 ANSWERED = (BadRequest, EngineError, ClientGone, Closing, *_UNREADABLE)
-"""What a request may raise and is answered with `error_answer`."""
+"""Exceptions of a request that `error_answer` turns into a reply."""
 
 
 def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
@@ -176,13 +176,13 @@ async def streamed_answer(
 
 async def _answer_to(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
-        return await until_gone(request, work)
+        return await run_until_gone(request, work)
     except asyncio.CancelledError as error:  # only a server that is closing cancels its requests
         raise Closing from error
 
 
-async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. It is cancelled when the client closes the connection, which raises `ClientGone`."""
+async def run_until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`, which is cancelled when the client disconnects. Raises `ClientGone` then."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request))
     try:

@@ -43,7 +43,7 @@ class CapturedTurn:
     parent: int | None
     """Number of the turn that it continues."""
     context: list[Message]
-    """Its messages after that turn's reply."""
+    """The request's messages after that turn's reply."""
     tools: list[Message] | None
     choice: Message
 
@@ -110,7 +110,7 @@ KEY_PREFIX = "gavel-capture-"
 
 
 def given_key(headers: Mapping[str, str]) -> str:
-    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
+    """The capture key in any header that OpenAI's, Anthropic's or Azure's clients use; else the first key."""
     given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
     keys = [words[-1] for words in given if words]
     return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
@@ -208,7 +208,7 @@ class OpenCapture:
         self.turns.append(CapturedTurn(parent, context, tools, choice))
 
     def _parent(self, known: Sequence[int], choice: Message) -> int | None:
-        """Of turns that say the same, the one whose tokens continue, else the last one; None for an edited one."""
+        """The turn of equal text whose tokens this turn continues, else the last one; None for an edited turn."""
         if not choice["continues_sampled"]:
             return None
         for number in reversed(known):
@@ -249,7 +249,7 @@ class Capture:
         self._key: str | None = None
         self._trajectory: Trajectory | None = None
         self.base_url = str(client.base_url).rstrip("/")
-        """Where OpenAI's and Anthropic's clients send their requests."""
+        """The base URL for OpenAI's and Anthropic's clients."""
 
     @property
     def api_key(self) -> str:
@@ -274,7 +274,7 @@ class Capture:
 
     @property
     def trajectory(self) -> Trajectory:
-        """What was sampled. The main history is the conversation that lasted longest."""
+        """The trajectory of the sampled turns. Its main history is the longest conversation."""
         if self._trajectory is None:
             raise CaptureError("the capture has not ended", "Read its trajectory after the `async with` block.")
         return self._trajectory

@@ -236,7 +236,7 @@ MAX_TEXTS = 1024
 _LONGEST_TOKEN = 128
 """Characters, spaces not counted."""
 _SEED_STEP = 0x9E3779B97F4A7C15
-"""Between the seeds of a request's turns."""
+"""Distance between the seeds of a request's turns."""
 
 
 class ChatCompletions:
@@ -444,7 +444,7 @@ class ChatCompletions:
         turn = await self._sampled(chat)
         if chat.calls_as_asked(turn):
             return chat, turn
-        forced = chat.forced(self._decode)
+        forced = chat.force_call(self._decode)
         try:
             return forced, await self._sampled(forced)
         except GrammarError as error:
@@ -490,7 +490,7 @@ class ChatCompletions:
         return len(self._open(body).prompt.token_ids)
 
     def _version(self, name: str) -> int | None:
-        """Of the adapter that a request names; None: the live one."""
+        """The version of the adapter that a request names; None: the live one."""
         if name not in self.names:
             raise UnknownModel(name, self.names)
         if name in self._base:
@@ -515,7 +515,7 @@ class ChatCompletions:
 
 
 def _characters(content: Any) -> int:
-    """Of a text or of text parts; spaces, which templates may cut, are none."""
+    """Non-space characters of a text or of text parts; templates may strip spaces."""
     if isinstance(content, list):
         return sum(_characters(part.get("text")) for part in cast("list[dict[str, Any]]", content))
     return len("".join(content.split())) if isinstance(content, str) else 0
@@ -549,7 +549,7 @@ class _Chat:
         calls = [call for call in self.parsed(turn.token_ids).tool_calls if is_call(call)]
         return bool(calls) and all(self.asked.call in (None, call.name) for call in calls)
 
-    def forced(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
+    def force_call(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
         """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
         opening, rule = call_rest(self.form.renderer, self.asked.offered or [], self.asked.call, decode)
         if not opening:

@@ -21,11 +21,11 @@ from gavel.trainer.serving.chat_request import ChatRequest
 from gavel.trainer.serving.turn_cache import Prompt
 
 _OPENING = re.compile(r"[<\[{`][^\s>\]}]{0,32}\Z")
-"""What a parser may yet read as the beginning of a tool call, at the end of a text."""
+"""The end of a text that may turn out to begin a tool call."""
 _HALF = "\ufffd"
-"""How bytes decode that are no whole character yet."""
+"""The character that an incomplete UTF-8 sequence decodes to."""
 _DATA = ("{", "[", "<", "`")
-"""How a text begins that may turn out to be a call as a whole."""
+"""Prefixes of a text that may turn out to be a tool call as a whole."""
 _FIELDS = ("reasoning_content", "content")
 
 
@@ -41,7 +41,7 @@ class StreamedText:
         """Tokens at the last look."""
 
     def more(self, token_ids: Sequence[int]) -> dict[str, str] | None:
-        """What can be shown since the last call, by field; None where it is too early to look again."""
+        """The text that can be shown since the last call, by field; None if it is too early to parse again."""
         if len(token_ids) < self._parsed + 1 + self._parsed // 64:  # parsing takes a turn's length each time
             return None
         self._parsed = len(token_ids)
@@ -56,8 +56,8 @@ class StreamedText:
         return {name: piece for name, text in safe.items() if (piece := self._piece(name, text))}
 
     def rest(self, reply: Message) -> dict[str, str]:
-        """What is left of the whole reply. A text that turned out to be another than was shown stays as it was shown,
-        in `reply` too."""
+        """The rest of the whole reply. Text that was shown stays as shown, in `reply` too, even if the final parse
+        differs."""
         found: dict[str, str] = {}
         for name in _FIELDS:
             whole, shown = reply.get(name) or "", self._shown[name]
@@ -90,7 +90,7 @@ class StreamedText:
 Decode = Callable[[Sequence[int]], str]
 
 
-def text_with(
+def append_calls(
     content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode, *, alone: bool = True
 ) -> str:
     """`content` and behind it `calls`, with the space between them that was sampled.
@@ -110,7 +110,7 @@ def text_with(
 
 
 def _sampled(call: ParsedToolCall, token_ids: Sequence[int], decode: Decode) -> str:
-    """With the tags around it, where the parser tells which tokens it read."""
+    """The call's tokens with the tags around them, if the parser reports which tokens it read."""
     if call.token_span is None:
         return call.raw
     text = decode(token_ids[slice(*call.token_span)])
@@ -135,7 +135,7 @@ def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Deco
     agent to see, and so does any where no `tools` may be called."""
     calls = [call for call in parsed.tool_calls if tools and is_call(call)]
     unread = [call for call in parsed.tool_calls if not (tools and is_call(call))]
-    content = text_with(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
+    content = append_calls(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
     reply: Message = {"role": "assistant", "content": content}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content
@@ -196,7 +196,7 @@ def first_of(stop: Sequence[str], text: str) -> str | None:
 
 
 def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[str, Any]:
-    """Of its tokens from `start` on."""
+    """The log-probs of its tokens from `start` on."""
     shown: list[dict[str, Any]] = []
     for at in range(start, len(sampled.token_ids)):
         likeliest = sampled.top_logprobs[at] if sampled.top_logprobs else ()
@@ -221,7 +221,7 @@ Part = Literal["reasoning", "text", "call"]
 
 
 def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
-    """What an assistant message, or a delta of a streamed one, says: the kind, the call if it is one, and its text."""
+    """The parts of an assistant message or streamed delta: the kind, the call if it is one, and the text."""
     if said.get("reasoning_content"):
         yield "reasoning", {}, said["reasoning_content"]
     if said.get("content"):

@@ -131,7 +131,7 @@ _REMEDIES = {
     "logit_bias": 'Write {"1234": -100}, say.',
     "response_format": "Known: text, json_object, and json_schema with a schema.",
 }
-"""What to send where leaving a field out does not do."""
+"""Remedies for fields where leaving them out is not enough."""
 
 
 class _Given(BaseModel):
@@ -233,7 +233,7 @@ _Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1)] | None
 
 
 class _Body(_Given):
-    """What a body may hold; null is as good as nothing."""
+    """The fields of a request body; null counts as absent."""
 
     model: str
     messages: Annotated[list[Message], _shaped(Annotated[list[_Message], Field(min_length=1)])]
@@ -244,16 +244,16 @@ class _Body(_Given):
     temperature: float = Field(default=1.0, ge=0, le=2)
     max_completion_tokens: _Limit = None
     max_tokens: _Limit = None
-    """As older clients call it."""
+    """`max_completion_tokens` in older clients."""
     max_output_tokens: _Limit = None
-    """As the Responses API does."""
+    """`max_completion_tokens` in the Responses API."""
     seed: _Whole | None = None
     n: Annotated[_Whole, Field(ge=1, le=128)] = 1
     """Turns to sample."""
     stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_stop_strings)] = []
     """Strings that end a turn."""
     response_format: Annotated[str | None, BeforeValidator(_schema)] = None
-    """What the turn's JSON must fit, as JSON; None: it may be any text."""
+    """The JSON schema of the turn's text, as JSON; None: any text."""
     chat_template_kwargs: Any = None
     modalities: list[Literal["text"]] = []
     top_p: float = Field(default=1.0, ge=0, le=1)
@@ -303,14 +303,12 @@ class _Body(_Given):
 
 
 class ChatRequest(_Body):
-    """What a body asks for."""
-
     shaping: Shaping | None = None
     """None where the distribution stays the policy's."""
     forced: bool = False
     """The turn is a second attempt, which was made to call a tool; no body asks for that."""
     sample_id: str = ""
-    """What tells the turn from one that is equal to it; no body gives it."""
+    """Distinguishes the turn from an equal one; no body sets it."""
 
     @property
     def offered(self) -> list[Message] | None:

@@ -23,7 +23,7 @@ from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_request import check_characters, switch
 
 _DEFAULT_MAX_TOKENS = 16
-"""As in OpenAI's API, and in vLLM."""
+"""The default of OpenAI's API and of vLLM."""
 _HARMLESS = {"echo": (None, False), "suffix": (None, ""), "best_of": (None, 1)}
 _OF_GENERATE = {"prompt", "logprobs", "stream", "model", "prompt_logprobs"}
 _OWN = {"prompt", "stream", "stream_options", *_HARMLESS}
@@ -70,7 +70,7 @@ class CompletionsApi:
         }
 
     def _prompts(self, given: Any) -> list[list[int]]:
-        """Of a text, or of a list of texts."""
+        """Prompt token ids of a text, or of a list of texts."""
         texts: list[Any] = given if isinstance(given, list) else [given]
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise BadRequest("prompt is empty, or no text", "Give a text or a list of texts; token ids are not taken.")
@@ -90,9 +90,9 @@ class CompletionsApi:
                 raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
         if body.get("logprobs"):
             raise BadRequest("logprobs above 0 are not supported here", "Ask for logprobs=0: the sampled token's.")
-        return await json_answer(request, self._generated(body, prompt))
+        return await json_answer(request, self._generate_text(body, prompt))
 
-    async def _generated(self, body: Message, prompt: list[int]) -> Message:
+    async def _generate_text(self, body: Message, prompt: list[int]) -> Message:
         asked = {name: value for name, value in body.items() if name not in _OF_GENERATE}
         asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
         choices = await self._chat.complete_text(asked, [prompt])

@@ -35,7 +35,7 @@ class Served(NamedTuple):
     complete: Complete
     app: "Starlette"
     holds: Callable[[str], bool]
-    """Whether a key is that of a capture which is open there."""
+    """True if a key belongs to a capture that is open there."""
 
 
 _serving: dict[str, Served] = {}
@@ -50,7 +50,7 @@ def serve_in_process(base_url: str, served: Served) -> None:
 
 
 def endpoints() -> dict[str, Served]:
-    """Those of this process, by their base URLs."""
+    """The endpoints of this process, by base URL."""
     with _lock:
         return dict(_serving)
 

@@ -87,7 +87,7 @@ class MessageStream:
     def __init__(self) -> None:
         self._begun = False
         self._open: tuple[Part, int] | None = None
-        """Of the block that grows: its kind, and the index of its tool call in the reply."""
+        """The open content block: its kind, and the index of its tool call in the reply."""
         self._blocks = 0
         self._stop: Message = {"stop_reason": "end_turn", "stop_sequence": None}
         self._usage: Message = _usage({})
@@ -174,7 +174,7 @@ _INERT = {
     "service_tier": str,
     "thinking": dict,
 }
-"""What changes nothing that is sampled, with its types."""
+"""Accepted fields that do not affect sampling, with their types."""
 _TRANSLATED = {
     "output_config",
     "output_format",
@@ -264,7 +264,7 @@ def _call(where: str, block: Message) -> Message:
 
 
 def _text(content: Any, where: str) -> str:
-    """Of a string, or of text blocks."""
+    """The text of a string or of text blocks."""
     if isinstance(content, str):
         return content
     blocks = parts(content, f"the content of {where}")

@@ -99,7 +99,7 @@ class CaptureApi:
 
 
 def _unauthorized(error: UnknownCapture) -> Response:
-    """In the form of OpenAI's API and of Anthropic's at once."""
+    """The error in the form of OpenAI's API and of Anthropic's at once."""
     fault: Message = {"type": "authentication_error", "message": str(error), "code": "invalid_api_key"}
     return JSONResponse({"type": "error", "error": fault}, 401)
 
@@ -182,7 +182,7 @@ class EndpointServer:
         return JSONResponse(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        """In the form of OpenAI's API and of Anthropic's at once."""
+        """The model in the form of OpenAI's API and of Anthropic's at once."""
         return {
             "id": name,
             "object": "model",

@@ -48,7 +48,7 @@ _INERT = {
     "stream_options": dict,
     "user": str,
 }
-"""What changes nothing that is sampled, with its types."""
+"""Accepted fields that do not affect sampling, with their types."""
 _TRANSLATED = {
     "background",
     "input",
@@ -135,7 +135,7 @@ def chat_messages(items: Sequence[Message]) -> list[Message]:
 
 
 def _text(item: Message, name: str, where: str) -> str:
-    """Of a field that is a string, or content parts."""
+    """The text of a field that is a string or content parts."""
     if not isinstance(item.get(name), list):
         return text(item, name, where)
     texts: list[str] = []

@@ -27,11 +27,11 @@ _INERT = {"refusal", "audio", "annotations", "function_call", "parsed", "token_i
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Of a conversation: the key is what all harmless rewrites have in common, the rest is what tells them apart."""
+    """Compares conversations: harmless rewrites share the `key`; the other fields tell them apart."""
 
     key: bytes
     call_ids: tuple[str | None, ...]
-    """Of its tool calls, in order."""
+    """Ids of its tool calls, in order."""
     reasonings: tuple[bytes, ...]
     """A digest of each assistant turn's reasoning; empty where it has none."""
 
@@ -57,7 +57,7 @@ class Meaning:
 
 
 def meaning(messages: Sequence[Message]) -> Meaning:
-    """Of messages as `plain_message` gives them."""
+    """The `Meaning` of messages from `plain_message`."""
     said: list[Any] = []
     call_ids: list[str | None] = []
     reasonings: list[bytes] = []
@@ -151,7 +151,7 @@ class ChatFormat:
 
     renderer: Renderer
     arguments: str = ""
-    """What tells it from others; empty for the model's own."""
+    """Key of the arguments; empty for the model's own renderer."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -160,12 +160,10 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A sampled turn."""
-
     meaning: Meaning
-    """Of the conversation up to it."""
+    """Meaning of the conversation up to and including the turn."""
     ids: dict[bytes, tuple[list[int], list[int]]] = field(default_factory=dict[bytes, tuple[list[int], list[int]]])
-    """Of prompt and turn, by the tools and arguments of the template."""
+    """Token ids of (prompt, turn) by key of tools and template arguments."""
 
 
 class TurnCache:
@@ -194,12 +192,12 @@ class TurnCache:
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         turn = None if last is None else self._turn(messages[: last + 1], messages[last + 1 :])
         if last is None or turn is None:
-            return Prompt(self._rendered(messages, tools, chat), False)
+            return Prompt(self._render(messages, tools, chat), False)
         known = turn.ids.get(_offered(tools, chat))
         if known is None:
-            return Prompt(self._rendered(messages, tools, chat), True)
+            return Prompt(self._render(messages, tools, chat), True)
         if last + 1 == len(messages):
-            return Prompt(self._asked_again(known, self._rendered(messages, tools, chat), chat), True)
+            return Prompt(self._asked_again(known, self._render(messages, tools, chat), chat), True)
         bridged = chat.renderer.bridge_to_next_turn(
             *known,
             messages[last + 1 :],  # type: ignore[arg-type]
@@ -207,7 +205,7 @@ class TurnCache:
         )
         if bridged is not None:
             return Prompt(list(bridged.token_ids), True)
-        return Prompt(self._spliced(known[0] + known[1], self._rendered(messages, tools, chat), chat), True)
+        return Prompt(self._splice(known[0] + known[1], self._render(messages, tools, chat), chat), True)
 
     def sampled(
         self,
@@ -245,7 +243,7 @@ class TurnCache:
             self._turns.move_to_end(found.meaning.exact)
         return found
 
-    def _rendered(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
+    def _render(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
         key = digest(messages) + _offered(tools, chat)
         opening = self._openings.get(key)
         if opening is None:
@@ -270,7 +268,7 @@ class TurnCache:
         sampled = known[0] + known[1]
         return sampled + rendered[ends[-1] :] if ends and sampled[-1] in chat.stop_ids else rendered
 
-    def _spliced(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
+    def _splice(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`.
 
         A turn that was cut by a limit goes on with the end that it is rendered with.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from gavel.trainer.engines.protocol import Engine, EngineError, Sampled, SamplingRequest
 
 StopCheck = Callable[[Sequence[int]], bool]
-"""Whether a turn ends with these tokens; asked after each one."""
+"""Returns True if a turn ends with these tokens; called after each one."""
 OnTurn = Callable[[Sampled], None]
 """Takes the turn so far, whenever there is more of it; its lists grow."""
 

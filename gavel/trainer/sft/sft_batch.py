@@ -26,7 +26,7 @@ from gavel.trainer.policy.policy import Policy
 
 _ROLES = ("system", "user", "assistant", "tool")
 _NEXT: Message = {"role": "user", "content": ""}
-"""Stands for what comes after a last turn: some formats end a turn by the next one's first token."""
+"""Placeholder for the message after the last turn: some formats end a turn by the next one's first token."""
 
 
 class DemonstrationError(GavelError):
@@ -37,7 +37,7 @@ class UnsayableError(GavelError):
     """A demonstrated turn that the policy could not have sampled in its chat format."""
 
 
-def demonstrated(history: History, policy: Policy) -> list[Turn]:
+def read_demonstrations(history: History, policy: Policy) -> list[Turn]:
     """The turns to imitate: the `Choice`s of a history, or its assistant messages where it has none.
 
     A choice that carries its token ids keeps them and their prompt; everything else is rendered. The log-probs are
@@ -67,7 +67,7 @@ class _TurnTokens:
 
     @cached_property
     def _messages(self) -> list[Message]:
-        return [_checked(number, message) for number, message in enumerate(self._history.messages())]
+        return [_check_content(number, message) for number, message in enumerate(self._history.messages())]
 
     @cached_property
     def _whole(self) -> RenderedTokens:
@@ -141,7 +141,7 @@ class _TurnTokens:
             ) from error
 
     def _continuation(self, opening: Sequence[int], turn: Sequence[int]) -> list[int] | None:
-        """What follows `opening` in `turn`; a token of `turn` that reaches over the cut is spelt anew."""
+        """The tokens of `turn` after `opening`; a token that spans the cut is re-encoded."""
         pairs = zip(opening, turn, strict=False)
         cut = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(opening), len(turn)))
         left = self._tokenizer.decode(opening[cut:])
@@ -154,7 +154,7 @@ class _TurnTokens:
         return [*self._tokenizer.encode(text[len(left) :], add_special_tokens=False), *turn[stop:]]
 
 
-def _checked(number: int, message: Message) -> Message:
+def _check_content(number: int, message: Message) -> Message:
     """OpenAI's null content as the empty text that renderers expect; they leave out silently what they do not know."""
     content = message.get("content")
     content = "" if content is None else content
@@ -173,7 +173,7 @@ def _checked(number: int, message: Message) -> Message:
 
 
 def _after_messages(rendered: RenderedTokens) -> int:
-    """Where the generation prompt begins."""
+    """The index at which the generation prompt begins."""
     indices = rendered.message_indices
     return max((at for at, index in enumerate(indices) if index >= 0), default=-1) + 1
 
@@ -255,7 +255,7 @@ def _of_the_policy(trajectory: Trajectory) -> list[History]:
 def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | LeftOut:
     """The token sequences of a trajectory, or why there are none."""
     try:
-        found = join_turns([demonstrated(history, policy) for history in _of_the_policy(trajectory)])
+        found = join_turns([read_demonstrations(history, policy) for history in _of_the_policy(trajectory)])
     except UnsayableError as error:
         logger.warning("trajectory %d is left out: %s", number, error)
         return LeftOut.NOT_RENDERABLE

@@ -27,7 +27,7 @@ from gavel.cli.compare_session import (
     run_cells,
     run_comparison,
     settings_of,
-    steps_shown,
+    show_steps,
     with_ranking,
 )
 from gavel.cli.terminal import WaitDisplay
@@ -41,7 +41,7 @@ from gavel.scenarios.library.returns_desk import scenario as desk
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
-from gavel.trainer.loop.experiment import described_experiment
+from gavel.trainer.loop.experiment import describe_experiment
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel as run_gavel
@@ -319,7 +319,7 @@ def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None
 async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
     begun = returns_desk.scenario
     cell = finished_cell(tmp_path)
-    (cell.directory / "experiment.json").write_text(json.dumps(described_experiment(Mixture([begun]), None)))
+    (cell.directory / "experiment.json").write_text(json.dumps(describe_experiment(Mixture([begun]), None)))
     other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
     with pytest.raises(GavelError, match="max_turns 6, not 3"):
         await run_comparison([cell], other, tmp_path, **options)
@@ -399,7 +399,7 @@ async def test_each_step_is_told_once_and_those_from_before_are_not(
     finished, begun = cell(tmp_path, 0, STEPS, evaluated=True), cell(tmp_path, 1, 3)
     new = cell_of(settings_of("returns_desk"), "returns_desk", tmp_path, "judge", 2)
     heard = Heard()
-    with steps_shown([finished, begun, new], heard):
+    with show_steps([finished, begun, new], heard):
         train(begun, range(4, 6))
         await heard.two.wait()
         train(begun, range(6, STEPS + 1))

@@ -18,7 +18,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
 from gavel.trainer.deploy.host import Deployment
 from gavel.trainer.deploy.record import DeployError, open_record, read_records
-from gavel.trainer.deploy.smoke_test import SmokeTest, by_greedy_text, by_logprobs, recorded_prompts
+from gavel.trainer.deploy.smoke_test import SmokeTest, compare_greedy_text, compare_logprobs, read_recorded_prompts
 from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
@@ -96,8 +96,8 @@ def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:
     said = [*opening, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Thanks"}]
     groups = [TrajectoryGroup([Trajectory(messages_and_choices=messages)]) for messages in (said, said, opening[1:])]
     TrajectoryStore(tmp_path / "trajectories" / "train" / "000003.jsonl.zst").extend(groups)
-    assert recorded_prompts(tmp_path) == [opening, opening[1:]]
-    assert recorded_prompts(tmp_path / "nothing") == []
+    assert read_recorded_prompts(tmp_path) == [opening, opening[1:]]
+    assert read_recorded_prompts(tmp_path / "nothing") == []
 
 
 TOKENS = 96
@@ -122,13 +122,13 @@ def noisy(values: list[float], noise: float, seed: int = 1) -> list[float]:
 def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
     said = candidates()
     step = [a + 0.3 * (b - a) for a, b in zip(said["base"], said["step 12"], strict=True)]
-    assert by_logprobs(step, "step 12", {"step 12": said["step 12"], "base": said["base"]}).served is False
+    assert compare_logprobs(step, "step 12", {"step 12": said["step 12"], "base": said["base"]}).served is False
 
 
 @pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
 def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
     said = candidates(apart)
-    finding = by_logprobs(noisy(said["step 12"], noise), "step 12", said)
+    finding = compare_logprobs(noisy(said["step 12"], noise), "step 12", said)
     assert finding.served is None
     assert "base" in finding.said
 
@@ -136,11 +136,11 @@ def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
 def test_greedy_text_is_told_by_how_far_it_is_the_same() -> None:
     host = ["I look up order 7.", "Blue."]
     said = {"step 12": ["I look up order 7.", "Blue."], "base": ["I refund it.", "Red"]}
-    assert by_greedy_text(host, "step 12", said).served is True
-    assert by_greedy_text(host, "base", said).served is False
-    assert "step 12" in by_greedy_text(host, "base", said).said
-    assert by_greedy_text(["No idea", "Nothing"], "step 12", said).served is False
-    assert by_greedy_text(host, "step 12", {"step 12": host, "base": host}).served is None
+    assert compare_greedy_text(host, "step 12", said).served is True
+    assert compare_greedy_text(host, "base", said).served is False
+    assert "step 12" in compare_greedy_text(host, "base", said).said
+    assert compare_greedy_text(["No idea", "Nothing"], "step 12", said).served is False
+    assert compare_greedy_text(host, "step 12", {"step 12": host, "base": host}).served is None
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, r
 from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.deploy.together import PART
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.runs.run_directory import read_description
 from tests.fake_hub import TOKEN, FakeHub
 from tests.trainer.deploy.conftest import write_adapter
@@ -460,7 +460,7 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
     template = tmp_path / "template.jinja"
     template.write_text(TEMPLATE)
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
-    engine = vllm_engine(settings, served, tmp_path / "server")
+    engine = open_vllm_engine(settings, served, tmp_path / "server")
     lines: list[str] = []
     try:
         address, adapter = f"vllm:{engine._url}", facts_of(run, 12)

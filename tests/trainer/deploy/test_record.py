@@ -12,7 +12,7 @@ import pytest
 from gavel.base.extras import install_line
 from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.host import open_host, repeated
+from gavel.trainer.deploy.host import open_host, retry
 from gavel.trainer.deploy.record import (
     DEPLOYMENTS,
     AdapterFacts,
@@ -174,7 +174,7 @@ async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(
 
     with contextlib.closing(server):
         with pytest.raises(httpx.HTTPStatusError):
-            await repeated(request, creates=True)
+            await retry(request, creates=True)
         assert len(asked) == 2
-        assert await repeated(request, creates=True, find=find) == "found"
+        assert await retry(request, creates=True, find=find) == "found"
         assert len(asked) == 3

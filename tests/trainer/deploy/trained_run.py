@@ -10,7 +10,7 @@ import torch
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.deploy.record import AdapterFacts, read_facts
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model_spec import TrainableSpec, described_model
+from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import FORMAT_VERSION
@@ -32,7 +32,7 @@ def make_run(root: Path) -> Path:
         change(policy, directions, size)
         checkpoints.save(step, policy.save_adapter)
     spec = TrainableSpec(name="clerk", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
-    described = {"format_version": FORMAT_VERSION, **described_model(spec)}
+    described = {"format_version": FORMAT_VERSION, **describe_model(spec)}
     (run / "model.json").write_text(json.dumps(described))
     return run
 

@@ -16,7 +16,7 @@ from gavel.trainer.config import LoraSettings, VllmSettings
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, EngineError, Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm import VllmEngine
-from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, stirred, tiny_model
@@ -109,7 +109,7 @@ def leg(request, base_directory, tmp_path_factory) -> Iterator[Leg]:
         max_context=MAX_CONTEXT,
         versions=VERSIONS,
     )
-    first = vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, directory)
+    first = open_vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, directory)
 
     def another() -> Engine:
         others = directory / "others"

@@ -22,7 +22,7 @@ from gavel.trainer.engines.vllm_launch import (
     _arguments,
     check_startable,
     free_port,
-    vllm_engine,
+    open_vllm_engine,
 )
 from tests.limits import HANG_SECONDS
 from tests.trainer.engines.vllm_stand_in import until
@@ -162,7 +162,7 @@ def test_each_replica_sees_one_of_the_last_gpus_alone_and_has_a_port_and_a_log_o
 
     monkeypatch.setattr(vllm_launch, "ServerProcess", start)
     with pytest.raises(EngineError, match="as far as"):
-        vllm_engine(VllmSettings(replicas=2, python="/bin/sh"), SERVED, tmp_path)
+        open_vllm_engine(VllmSettings(replicas=2, python="/bin/sh"), SERVED, tmp_path)
     assert sorted((gpu, log.relative_to(tmp_path).as_posix()) for gpu, _, log in started) == [
         (gpus[0], "vllm-logs/0.log"),
         (gpus[1], "vllm-logs/1.log"),
@@ -175,7 +175,7 @@ def test_experts_are_served_in_the_form_that_peft_writes(tmp_path: Path) -> None
     assert "--enable-mixed-moe-lora-format" in _arguments(VllmSettings(), served, 1)
     assert "--enable-mixed-moe-lora-format" not in _arguments(VllmSettings(), SERVED, 1)
     with pytest.raises(EngineError, match="on a GPU alone") as error:
-        vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
+        open_vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
     assert "--lora-experts" in error.value.remedy
 
 

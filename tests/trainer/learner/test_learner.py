@@ -36,7 +36,7 @@ from gavel.trainer.learner.learner import (
     check_optimizer,
     learning_rate,
     make_optimizer,
-    penalized_advantages,
+    penalize_advantages,
 )
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy
@@ -189,7 +189,7 @@ def test_the_divergence_in_the_reward_is_that_from_the_given_reference(fresh_pol
     learner.reference = adapter(other)
     metrics = learner.step(batch, config)
     assert metrics["kl_in_reward"] == pytest.approx(torch.cat(k1).mean().item(), abs=1e-5)
-    charged = zip(batch.sequences, penalized_advantages(batch.sequences, k1, config), strict=True)
+    charged = zip(batch.sequences, penalize_advantages(batch.sequences, k1, config), strict=True)
     plain = exact_policy()
     Learner(plain).step(Batch([replace(s, advantages=own.tolist()) for s, own in charged]), CONFIG)
     found, expected = gradient_of(fresh_policy), gradient_of(plain)

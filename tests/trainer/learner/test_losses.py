@@ -12,7 +12,7 @@ from gavel.base.fields import FieldError
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Ppo, Reinforce, SamplerCorrection, TrainConfig
 from gavel.trainer.data.advantages import advantages
 from gavel.trainer.data.training_batch import TrainedSequence
-from gavel.trainer.learner.learner import penalized_advantages, penalized_rewards
+from gavel.trainer.learner.learner import penalize_advantages, penalized_rewards
 from gavel.trainer.learner.losses import (
     TokenScores,
     clipped,
@@ -185,7 +185,7 @@ def test_per_token_the_later_tokens_are_charged_to_each(found, normalize):
     if normalize:
         mean, spread = fmean(expected), math.sqrt(stdev(expected) ** 2 + 1e-8)
         expected = [(value - mean) / spread for value in expected]
-    result = torch.cat(penalized_advantages(sequences, k1, config)).tolist()
+    result = torch.cat(penalize_advantages(sequences, k1, config)).tolist()
     assert result == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
@@ -204,7 +204,7 @@ def test_per_sequence_the_advantages_are_those_of_the_rewards_less_the_divergenc
         if scale < 1e-9:  # rounding decides what it is divided by
             return
         expected = [value / scale for value in expected]
-    result = penalized_advantages(*trained(found, kind), config)
+    result = penalize_advantages(*trained(found, kind), config)
     assert all(torch.equal(own, own[0].expand_as(own)) for own in result)
     assert [own[0].item() for own in result] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 

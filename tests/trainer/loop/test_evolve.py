@@ -19,7 +19,7 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
-from gavel.trainer.loop.imitation import BestMembers, best_members, imitate, imitation_plan
+from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
@@ -232,7 +232,7 @@ def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
     rewards: list[list[float | None]], best: int, above: float | None
 ) -> None:
     groups = [group(*row) for row in rewards]
-    chosen = best_members(groups, best, above)
+    chosen = choose_best_members(groups, best, above)
     expected: list[Trajectory] = []
     for each in groups:
         places = [at for at, one in enumerate(each) if one.reward is not None]

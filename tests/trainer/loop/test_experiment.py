@@ -16,7 +16,7 @@ from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.experiment import described_experiment, judges_of
+from gavel.trainer.loop.experiment import describe_experiment, judges_of
 from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -98,10 +98,10 @@ GIVEN: dict[str, Any] = {"system": "Be brief.", "tools": [look_up], "tasks": TAS
 def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
     tmp_path: Path, other: dict[str, Any], named: list[str]
 ) -> None:
-    begun, asked = (described_experiment(Mixture([Scenario("shop", **GIVEN | each)]), None) for each in ({}, other))
+    begun, asked = (describe_experiment(Mixture([Scenario("shop", **GIVEN | each)]), None) for each in ({}, other))
     run = RunDirectory(tmp_path, "shop", "clerk")
     run.describe(begun, "experiment.json")
-    run.check(described_experiment(Mixture([Scenario("shop", **GIVEN)]), None), "experiment.json")
+    run.check(describe_experiment(Mixture([Scenario("shop", **GIVEN)]), None), "experiment.json")
     with pytest.raises(RunDirectoryError) as error:
         run.check(asked, "experiment.json")
     assert all(each in error.value.message for each in named)
@@ -137,10 +137,10 @@ def a_shop(folder: Path, text: str = SHOP, prices: str = PRICES) -> Scenario:
 
 def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path) -> None:
     def changed(**other: str) -> list[str]:
-        described = described_experiment(Mixture([a_shop(tmp_path, **other)]), Judge("stand-in"))
+        described = describe_experiment(Mixture([a_shop(tmp_path, **other)]), Judge("stand-in"))
         return differences(begun, described)
 
-    begun = described_experiment(Mixture([a_shop(tmp_path)]), Judge("stand-in"))
+    begun = describe_experiment(Mixture([a_shop(tmp_path)]), Judge("stand-in"))
     assert changed() == changed(text=SHOP + "# a comment") == []
     assert changed(text=SHOP.replace("round(", "int(")) == ["scenarios: shop: code: 1 changed (shop.py)"]
     assert changed(prices=PRICES.replace("3", "4")) == ["scenarios: shop: code: 1 changed (shop_prices.py)"]
@@ -171,7 +171,7 @@ def test_a_run_does_not_go_on_with_a_judge_that_scores_otherwise(
     mixture = Mixture([returns_desk.scenario])
 
     def described(**settings: Any) -> dict[str, Any]:
-        return described_experiment(mixture, JudgeConfig.model_validate({"models": "stand-in"} | settings).build())
+        return describe_experiment(mixture, JudgeConfig.model_validate({"models": "stand-in"} | settings).build())
 
     run = RunDirectory(tmp_path, "desk", "clerk")
     run.describe(described(), "experiment.json")
@@ -194,7 +194,7 @@ def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> 
 
     def described(end: int) -> dict[str, Any]:
         scenario = Scenario("sums", tasks=DrawnTasks(range(end), draw), held_out=DrawnTasks(range(end, end + 9), draw))
-        return described_experiment(Mixture([scenario]), judge())
+        return describe_experiment(Mixture([scenario]), judge())
 
     run = RunDirectory(tmp_path, "sums", "clerk")
     run.describe(described(100_000), "experiment.json")

@@ -24,7 +24,7 @@ from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import BASE, BEST, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
-from gavel.trainer.loop.train_loop import Checks, checks_of, train_scenario
+from gavel.trainer.loop.train_loop import Checks, make_checks, train_scenario
 from gavel.trainer.model import TrainableModel
 
 STEPS = 45
@@ -173,10 +173,10 @@ def a_group(number: int) -> TrajectoryGroup:
 def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
     model = TrainableModel(name="never", project="tests", base_model=EMBEDDED_POLICY)
     with pytest.raises(RowError, match="cannot be read"):
-        checks_of(Judge("constant"), None, JudgeChecks(every=1, golden=tmp_path / "none.json"), model)
+        make_checks(Judge("constant"), None, JudgeChecks(every=1, golden=tmp_path / "none.json"), model)
     with pytest.raises(JudgeError):
-        checks_of(Judge("constant"), None, JudgeChecks(second="no-such-provider/model"), model)
-    checks = checks_of(judge := Judge("constant", orders=3), None, JudgeChecks(second="stand-in"), model)
+        make_checks(Judge("constant"), None, JudgeChecks(second="no-such-provider/model"), model)
+    checks = make_checks(judge := Judge("constant", orders=3), None, JudgeChecks(second="stand-in"), model)
     assert checks.second is not None
     assert (checks.second.names, checks.second.orders) == (["gavel/stand-in"], 3)
     assert checks.second.budget is judge.budget

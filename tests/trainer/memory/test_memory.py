@@ -27,7 +27,7 @@ from gavel.trainer.learner.step_bytes import (
     measure_pass,
     probe_sequence,
 )
-from gavel.trainer.memory.needs import PlannedPolicy, as_on, learner_bytes, step_peaks
+from gavel.trainer.memory.needs import PlannedPolicy, as_on, learner_bytes, measure_step_peaks
 from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy, lora_targets, storage_bytes
@@ -150,7 +150,7 @@ def test_a_step_of_a_family_holds_what_is_planned(name, checkpointing, tmp_path,
     monkeypatch.setattr("gavel.trainer.policy.policy.chat_renderer", lambda *_: policy.renderer)
     family = BY_NAME[name]
     planned = PlannedPolicy(family.read_config(), LoraSettings(), torch.float32)
-    (plan,) = step_peaks(planned, [TOKENS], device="cpu", checkpointing=checkpointing)
+    (plan,) = measure_step_peaks(planned, [TOKENS], device="cpu", checkpointing=checkpointing)
     family.read_config().save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     settings = PolicySettings(dtype="float32")
@@ -174,7 +174,7 @@ def test_a_base_in_four_bits_and_a_step_over_it_hold_what_is_planned(tmp_path, p
     assert len(states) == 14
     assert planned.base_bytes == pytest.approx(held, rel=CLOSE)
     assert [p.shape for p in planned.parameters()] == [p.shape for p in four_bits.parameters()]
-    (plan,) = step_peaks(planned, [TOKENS], device="cpu", checkpointing=False)
+    (plan,) = measure_step_peaks(planned, [TOKENS], device="cpu", checkpointing=False)
     assert plan == pytest.approx(measured(four_bits, TOKENS, checkpointing=False), rel=0.1)
 
 
@@ -184,7 +184,7 @@ def test_a_plan_holds_for_more_tokens_than_were_counted(checkpointing):
         Family("long", "qwen3", {"max_position_embeddings": 8192}).read_config(), LoraSettings(), torch.bfloat16
     )
     line = learner_bytes(planned, device="cuda", checkpointing=checkpointing)
-    (counted,) = step_peaks(planned, [12000], device="cuda", checkpointing=checkpointing)
+    (counted,) = measure_step_peaks(planned, [12000], device="cuda", checkpointing=checkpointing)
     assert line.of(12000) == pytest.approx(counted, rel=0.1)
     assert line.tokens(line.of(12000)) == pytest.approx(12000, abs=1)
 

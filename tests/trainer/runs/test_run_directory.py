@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer.model_spec import TrainableSpec, described_model
+from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.runs.fresh_run import replacing_run
 from gavel.trainer.runs.run_directory import (
     FORMAT_VERSION,
@@ -47,12 +47,12 @@ def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(
     weights.write_bytes(bytes(8 << 20))
     model = TrainableSpec(name="n", project="p", base_model=str(base))
     with contextlib.closing(open_run(tmp_path)) as run:
-        run.describe(described_model(model))
+        run.describe(describe_model(model))
         weights.write_bytes(weights.read_bytes())
-        run.check(described_model(model))
+        run.check(describe_model(model))
         weights.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
         with pytest.raises(RunDirectoryError, match="base_files"):
-            run.check(described_model(model))
+            run.check(describe_model(model))
 
 
 def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tmp_path):

@@ -19,7 +19,7 @@ from openai import (
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.grammar import Grammars
-from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, endpoint_of, serving
 
@@ -38,7 +38,7 @@ NAMES = [tool["function"]["name"] for tool in TOOLS]
 def over_vllm(policy, directory) -> Iterator[EndpointServer]:
     served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", policy.lora.rank, 16, MAX_CONTEXT, versions=1)
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"])
-    engine = vllm_engine(settings, served, directory, Grammars(policy.tokenizer, policy.vocabulary))
+    engine = open_vllm_engine(settings, served, directory, Grammars(policy.tokenizer, policy.vocabulary))
     with endpoint_of(engine, policy) as server:
         engine.publish(policy, VERSION)
         yield server

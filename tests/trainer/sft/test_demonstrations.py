@@ -13,7 +13,7 @@ from gavel.trainer.data.token_sequences import TokenSequence, join_turns
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.turn_cache import TurnCache
-from gavel.trainer.sft.sft_batch import UnsayableError, demonstrated
+from gavel.trainer.sft.sft_batch import UnsayableError, read_demonstrations
 from tests.trainer.conftest import OPENING, TOOLS, sampled_turn
 
 
@@ -38,7 +38,7 @@ EPISODE = [*OPENING, LOOK, RESULT, CLOSING, THANKS, say("Bye.")]
 
 
 def sequences_of(policy: Policy, messages: list) -> list[TokenSequence]:
-    return join_turns([demonstrated(History(messages_and_choices=messages, tools=TOOLS), policy)])
+    return join_turns([read_demonstrations(History(messages_and_choices=messages, tools=TOOLS), policy)])
 
 
 def trained_texts(policy: Policy, tokens: TokenSequence) -> list[str]:
@@ -67,7 +67,7 @@ def test_exactly_the_assistants_tokens_are_trained(policy):
 
 
 def test_a_demonstrated_turn_stands_in_the_prompt_that_the_endpoint_would_have_made(policy):
-    turns = demonstrated(History(messages_and_choices=EPISODE, tools=TOOLS), policy)
+    turns = read_demonstrations(History(messages_and_choices=EPISODE, tools=TOOLS), policy)
     endpoint = TurnCache(policy.renderer, policy.decode)
     places = [at for at, message in enumerate(EPISODE) if message["role"] == "assistant"]
     for at, turn in zip(places, turns, strict=True):

@@ -44,11 +44,11 @@ from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_exp
 from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
 
 _FETCHES = 2
-"""Of a file that arrives altered, or of which another version was begun."""
+"""Max downloads of a file whose hash does not match."""
 
 
 def check_target(target: Path, files: Mapping[str, str] | None = None) -> bool:
-    """Whether it is there already, with these files. Raises `ExportError` when something else is."""
+    """True if `target` exists and, if given, has these files. Raises `ExportError` if something else is there."""
     if not target.exists() and not target.is_symlink():
         return False
     if files is None:
@@ -103,7 +103,7 @@ class LocalAdapter:
     files: list[BatchFile]
 
 
-def local_start(named: str, root: Path) -> LocalAdapter | None:
+def find_local_start(named: str, root: Path) -> LocalAdapter | None:
     """The checkpoint that a run is to begin with; None for a name that is nothing here, so that of one on the server.
 
     Raises `NamedCheckpointError` for a run or directory without a whole checkpoint.
@@ -138,7 +138,7 @@ def _adapter(named: str, directory: Path, **origin: str | int | None) -> LocalAd
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
 """Jobs that are the same when the same is asked again from the same step; others are asked for anew each time."""
 _SECONDS_OF_A_REPEAT = 6.0
-"""At least that OpenAI's client waits between repeats, after the first few."""
+"""Min seconds that OpenAI's client waits between retries, after the first few."""
 _LEAST_REPEATS = 8
 
 
@@ -176,7 +176,7 @@ class RemoteBackend:
         fields = set(TrainableSpec.model_fields if trainable else ModelSpec.model_fields)
         spec = model.model_dump(mode="json", include=fields)
         asked = model.from_checkpoint if isinstance(model, TrainableSpec) else None
-        start = await asyncio.to_thread(local_start, asked, runs_root()) if asked else None
+        start = await asyncio.to_thread(find_local_start, asked, runs_root()) if asked else None
         await self._run(model, "register", {"spec": spec, "trainable": trainable}, adapter=start)
 
     async def find(self, project: str, name: str) -> TrainableSpec:

@@ -102,7 +102,8 @@ class Attempts:
             )
 
     def __call__(self, request: Callable[[], T]) -> T:
-        """What `request` gives; then patience begins anew. Raises `RemoteBackendError`, and what `request` raises."""
+        """Returns the result of `request`, retried while errors are transient; success resets the patience. Raises
+        `RemoteBackendError`, and what `request` raises."""
         retrying = Retrying(
             retry=retry_if_exception(_passes),
             wait=wait_random_exponential(multiplier=0.1, max=5.0),
@@ -181,13 +182,13 @@ def _cause(error: BaseException, kind: type[ssl.SSLError]) -> ssl.SSLError | Non
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 6 * WAIT_SECONDS
-"""Without a byte, after which a line is taken for broken."""
+"""Seconds without a byte after which a connection counts as broken."""
 _UPLOADS = 3
 """Times that a part is sent which arrives altered, and a file that is gone when its job begins."""
 
 
 class Connection:
-    """To one server; may be shared by threads."""
+    """Connection to one server; thread-safe."""
 
     def __init__(self, url: str, key: str, patience: float) -> None:
         """`patience`: seconds without an answer after which the server is given up."""
@@ -231,7 +232,7 @@ class Connection:
                 for each in sent:
                     self._upload(each, attempts)
                 try:
-                    return self._done(key, job, attempts)
+                    return self._run_job(key, job, attempts)
                 except UploadMissingError:
                     if not left:
                         raise
@@ -241,7 +242,7 @@ class Connection:
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON that is there."""
         with self._attempts() as attempts:
-            return attempts(lambda: self._checked(self._client.get(path, params=parameters)).json())
+            return attempts(lambda: self._check_answer(self._client.get(path, params=parameters)).json())
 
     def fetch(self, path: str, file: Path) -> None:
         """Writes what is there into `file`, going on with what it holds."""
@@ -255,7 +256,7 @@ class Connection:
                     return
                 if answer.status_code not in (200, 206):
                     answer.read()
-                    self._checked(answer)
+                    self._check_answer(answer)
                 with file.open("ab" if answer.status_code == 206 else "wb") as out:
                     for part in answer.iter_raw():
                         out.write(part)
@@ -273,27 +274,27 @@ class Connection:
         finally:
             self._calls.discard(event)
 
-    def _done(self, key: tuple[str, str], job: Job, attempts: Attempts) -> JobState:
+    def _run_job(self, key: tuple[str, str], job: Job, attempts: Attempts) -> JobState:
         path = f"{model_path(key)}/jobs"
 
-        def submitted() -> JobState:
+        def submit() -> JobState:
             answer = self._client.post(path, json=job.model_dump(mode="json"))
-            return JobState.model_validate(self._checked(answer).json())
+            return JobState.model_validate(self._check_answer(answer).json())
 
-        def waited() -> JobState | None:
-            """None when the server was restarted since the job was sent."""
+        def wait() -> JobState | None:
+            """Returns None if the server was restarted since the job was sent."""
             answer = self._client.get(f"{path}/{job.id}", params={"wait": WAIT_SECONDS})
-            return None if answer.status_code == 404 else JobState.model_validate(self._checked(answer).json())
+            return None if answer.status_code == 404 else JobState.model_validate(self._check_answer(answer).json())
 
-        state = attempts(submitted)
+        state = attempts(submit)
         while not state.ended:
-            state = attempts(waited) or attempts(submitted)
+            state = attempts(wait) or attempts(submit)
         if state.error is not None:
             raise_fault(state.error)
         return state
 
     def _upload(self, file: BatchFile, attempts: Attempts) -> None:
-        asked = set(attempts(lambda: self._checked(self._client.post("/v1/uploads", json=file.parts)).json()))
+        asked = set(attempts(lambda: self._check_answer(self._client.post("/v1/uploads", json=file.parts)).json()))
         with file.path.open("rb") as stream:
             for number, sha256 in enumerate(file.parts):
                 if sha256 in asked:
@@ -303,13 +304,13 @@ class Connection:
     def _put(self, sha256: str, part: bytes, attempts: Attempts) -> None:
         for left in reversed(range(_UPLOADS)):
             try:
-                attempts(lambda: self._checked(self._client.put(f"/v1/uploads/{sha256}", content=part)))
+                attempts(lambda: self._check_answer(self._client.put(f"/v1/uploads/{sha256}", content=part)))
                 return
             except DamagedUploadError:
                 if not left:
                     raise
 
-    def _checked(self, answer: httpx.Response) -> httpx.Response:
+    def _check_answer(self, answer: httpx.Response) -> httpx.Response:
         if answer.is_success:
             return answer
         fault, status = _fault(answer), answer.status_code
@@ -341,7 +342,7 @@ def _fault(answer: httpx.Response) -> Fault | None:
 
 
 def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
-    """As the server reads them, so that both hash the same; what is no finite number becomes null, as in metrics.
+    """The arguments as the server parses them, so that both hash the same; a number that is not finite becomes null.
 
     Raises `RemoteBackendError` for what JSON cannot hold.
     """

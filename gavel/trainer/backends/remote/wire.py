@@ -1,4 +1,4 @@
-"""What a client and a server of the remote backend say to each other, as JSON.
+"""Messages between client and server of the remote backend, as JSON.
 
     GET  /v1/models/{project}/{name}                   KeptRun
     POST /v1/models/{project}/{name}/jobs              Job -> JobState
@@ -21,13 +21,13 @@ from gavel.base.errors import GavelError
 from gavel.base.network import server_address
 
 PROTOCOL = 4
-"""Of the requests and answers here. A server answers no other one."""
+"""Protocol version of these requests and replies. A server rejects any other."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
 WAIT_SECONDS = 5.0
-"""That a server waits for a job to change before it answers."""
+"""Max seconds that a server waits for a job to change before it replies."""
 PART_BYTES = 1_000_000
-"""Of a file, in one request: less than the proxies take that refuse larger ones (nginx: 1 MB)."""
+"""Bytes of a file per request: below the body limit of common proxies (nginx: 1 MB)."""
 
 Kind = Literal[
     "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
@@ -39,7 +39,7 @@ class _Wire(BaseModel):
 
 
 class Job(_Wire):
-    """Something that a model is to do."""
+    """A task for a model."""
 
     id: str = Field(min_length=8, max_length=100)
     kind: Kind
@@ -59,7 +59,7 @@ class SentAdapter(_Wire):
     """
 
     named: str
-    """As its user did."""
+    """The adapter's name, as its user wrote it."""
     directory: str
     """On the client's machine."""
     files: dict[str, str]
@@ -72,7 +72,7 @@ class SentAdapter(_Wire):
 
 
 class ModelState(_Wire):
-    """What a client keeps of a registered model."""
+    """Client-side state of a registered model."""
 
     step: int
     versions: int
@@ -87,7 +87,7 @@ class KeptRun(_Wire):
     """A run that the server keeps, whether or not a client has registered it."""
 
     description: dict[str, Any]
-    """Its model.json."""
+    """The run's model.json."""
     checkpoints: list[int]
     """Steps, in order."""
 
@@ -109,7 +109,7 @@ class JobState(_Wire):
     state: Literal["waiting", "running", "done", "failed"]
     result: dict[str, Any] | None = None
     model: ModelState | None = None
-    """After the job."""
+    """The model's state after the job."""
     error: Fault | None = None
 
     @property

@@ -71,7 +71,7 @@ _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 
 
 class Guard:
-    """Stands before all routes."""
+    """Middleware before all routes."""
 
     def __init__(self, app: ASGIApp, key: str, admits: Callable[[Request], bool], activity: "Activity") -> None:
         """`admits`: whether a request may go to a model's endpoint. `activity`: hears of requests with the key."""
@@ -318,7 +318,7 @@ _LOCK = "server.lock"
 
 
 @contextlib.contextmanager
-def held_root(root: Path) -> Generator[Callable[[str], None]]:
+def hold_root(root: Path) -> Generator[Callable[[str], None]]:
     """Holds the directory of runs for this process; gives a function that notes the address for whoever comes next.
 
     Raises `RunDirectoryError` where another server holds it, and where files cannot be locked or written.
@@ -371,7 +371,7 @@ async def serve(
 
     Raises `EndpointError`, and `RunDirectoryError` where another server has these runs.
     """
-    with held_root(root) as note, contextlib.closing(listen(host, port)) as listener:
+    with hold_root(root) as note, contextlib.closing(listen(host, port)) as listener:
         activity = Activity()
         app = create_app(backend, key=key, root=root, activity=activity)
         config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""What the models of a server are doing: one job at a time for each, in the order in which they came.
+"""The job queue of a server: one job at a time per model, in order of arrival.
 
 What was done for a model, by the id of each job: `<run directory>/jobs.jsonl`.
 
@@ -73,11 +73,11 @@ class Journal:
                 self._append(b"\n")
 
     def result(self, job: str) -> dict[str, Any] | None:
-        """What the job gave; None when it is not known to be done."""
+        """The job's result; None if it is not known to be done."""
         return self._done.get(job)
 
     def begun(self, job: str) -> dict[str, Any] | None:
-        """What was noted when the job was begun."""
+        """The journal's entry from the job's start."""
         return self._begun.get(job)
 
     def begin(self, job: str, note: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ class Journal:
         self._write({"id": job, "done": result})
 
     def forget(self, job: str) -> None:
-        """After a job that failed: it may be begun again."""
+        """Drops the entry of a job that failed, so that it may be begun again."""
         self._begun.pop(job, None)
         self._write({"id": job, "failed": True})
 
@@ -176,7 +176,7 @@ class ServedModel:
         self.lock = asyncio.Lock()
         self.jobs: OrderedDict[str, RunningJob] = OrderedDict()
         self.ready = False
-        """Whether the backend has it."""
+        """True if the model is registered with the backend."""
 
     def kept_run(self) -> KeptRun:
         """Raises `RunDirectoryError` where there is no description."""
@@ -190,7 +190,7 @@ class ServedModel:
 
 
 class Jobs:
-    """All models of one backend. A model that a killed server had is loaded again when somebody asks for it."""
+    """The models and jobs of one backend. A model that a killed server had is loaded again on its next request."""
 
     def __init__(self, backend: LocalBackend, root: Path, uploads: Uploads) -> None:
         self._backend = backend
@@ -221,12 +221,12 @@ class Jobs:
         return running
 
     def find(self, key: Key, job: str) -> RunningJob | None:
-        """None for a job that this server does not know: it was restarted, or the job was never sent."""
+        """The job; None if this server does not know it: it was restarted, or the job was never sent."""
         model = self._models.get(key)
         return model.jobs.get(job) if model else None
 
     def model(self, key: Key) -> ServedModel:
-        """Also one that no client registered, whose run is here. Raises `NotRegisteredError`."""
+        """The served model, also if no client registered it but its run is here. Raises `NotRegisteredError`."""
         if key not in self._models:
             directory = run_path(self._root, *key)
             spec = self._registrations.spec(key)
@@ -288,7 +288,7 @@ class Jobs:
         async with model.lock:
             running.become(state="running")
             try:
-                result = await self._done(model, job)
+                result = await self._run_once(model, job)
                 running.become(state="done", result=result, model=self._state(model))
             except GavelError as error:
                 running.become(state="failed", error=Fault.of(error))
@@ -299,7 +299,7 @@ class Jobs:
                 kind = type(error).__name__
                 running.become(state="failed", error=Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE))
 
-    async def _done(self, model: ServedModel, job: Job) -> dict[str, Any]:
+    async def _run_once(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":
             await self._register(model, job)
             return {}
@@ -343,7 +343,7 @@ class Jobs:
         self._registrations.add(spec, job.writer)
 
     def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
-        """What a job gave whose server was killed before it could say so; None when the work was not done."""
+        """The result of a job whose server was killed before recording it; None if the work was not done."""
         rows = self._backend.history(model.spec, _split(job))
         if job.kind in ("train", "train_sft"):
             made = next((row for row in reversed(rows) if row["step"] == note["step"] + 1), None)
@@ -435,7 +435,7 @@ class Jobs:
 
 
 def unknown_settings(error: ValidationError | RequestValidationError) -> UnknownSettingsError:
-    """What is told of settings that this version does not take."""
+    """The error for settings that this version does not support."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return UnknownSettingsError(
@@ -450,7 +450,7 @@ def _sent_adapter(job: Job) -> SentAdapter | None:
 
 
 def _spec(given: dict[str, Any]) -> ModelSpec:
-    """Of a job's arguments, or of what was kept of them."""
+    """The model spec in a job's arguments, or in what was stored of them."""
     kind = TrainableSpec if given["trainable"] else ModelSpec
     return kind.model_validate(given["spec"])
 

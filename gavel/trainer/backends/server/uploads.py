@@ -1,4 +1,4 @@
-"""What clients send and fetch: parts of files under their hashes, adapters made of them, and the files of a run."""
+"""Uploads and downloads: file parts by hash, adapters assembled from them, and the files of a run."""
 
 import contextlib
 import hashlib

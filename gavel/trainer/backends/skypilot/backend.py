@@ -25,9 +25,9 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterTask,
     ServerEndedError,
     cluster_settings,
-    own_package,
+    find_own_package,
+    read_secrets,
     redacted,
-    secret_values,
     state_directory,
 )
 from gavel.trainer.backends.skypilot.hosts import ClusterHost, Line, Offer, Say, SkyHost, ThisMachine
@@ -140,8 +140,8 @@ class Launch:
         return self._record if state == "up" else None
 
     async def offer(self) -> Offer:
-        """What it will be and cost, which is told."""
-        package = await asyncio.to_thread(own_package, state_directory() / "wheels")
+        """The machines and price that the cluster would have."""
+        package = await asyncio.to_thread(find_own_package, state_directory() / "wheels")
         self._task = ClusterTask(self._settings, package)
         offer = await self.host.offer(self._task)
         for line in offer.lines:
@@ -166,14 +166,14 @@ class Launch:
 
 
 def price_sentence(offer: Offer, settings: ClusterSettings) -> str:
-    """What the cluster costs, and when that ends."""
+    """A sentence that states the cluster's price and when the cost ends."""
     price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
     after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
     return f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes"
 
 
 CLUSTER_SCHEME = "sky://"
-"""Before a cluster's name, where an address of a backend is asked for."""
+"""Prefix of a cluster's name where a backend address is expected."""
 _START_SECONDS = 3600.0
 """Until the server answers: it waits for its machines, and installs torch."""
 
@@ -211,7 +211,7 @@ class SkyPilotBackend(RemoteBackend):
         `say` is told the price first, then the log (default: standard error). `host` starts the machines (default:
         SkyPilot). Raises `ClusterError`, also when an hour costs more than `max_usd_per_hour`.
         """
-        values = secret_values(secrets)
+        values = read_secrets(secrets)
         settings = cluster_settings(
             cluster=cluster,
             accelerators=accelerators,
@@ -293,7 +293,7 @@ async def end_cluster(cluster: str, host: ClusterHost) -> None:
 
 
 def host_of(record: ClusterRecord) -> ClusterHost:
-    """Who started the cluster."""
+    """The host that started the cluster."""
     return ThisMachine() if record.process is not None else SkyHost()
 
 

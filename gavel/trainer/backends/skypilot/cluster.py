@@ -44,7 +44,7 @@ _SHORTEST = 6
 """Characters of a value that is blotted out; shorter ones are parts of words."""
 
 
-def secret_values(secrets: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+def read_secrets(secrets: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     """By name. Names alone are of environment variables here. Raises `ClusterError` for one that is not set."""
     if isinstance(secrets, str):
         raise ClusterError("secrets is one string", 'Give a list of names: secrets=["HF_TOKEN"]')
@@ -75,7 +75,7 @@ PORT = 8090
 _ENDS_ONLY = ("k8s", "kubernetes", "slurm", "ssh", "lambda", "runpod")
 """Infrastructure that cannot stop a machine and start it again."""
 _LAST_MINUTES = 5
-"""Between the server's end and the machine's, at most."""
+"""Max minutes between the server's end and the machine's."""
 
 
 class ClusterSettings(BaseModel):
@@ -141,7 +141,7 @@ class ClusterSettings(BaseModel):
         return self.idle_minutes_to_autostop - self.last_minutes
 
     def machines(self) -> dict[str, object]:
-        """What cannot be changed while the cluster runs."""
+        """The settings that are fixed while the cluster runs."""
         return self.model_dump(include={"accelerators", "infra", "image", "num_nodes", "use_spot"})
 
 
@@ -171,7 +171,7 @@ class ClusterRecord(BaseModel):
     key: SecretStr
     port: int
     machines: dict[str, Any] = Field(default_factory=dict)
-    """What was asked for, as `ClusterSettings.machines` gives it."""
+    """The requested machines, as `ClusterSettings.machines` gives them."""
     job: int | None = None
     """Number of the server's job there; None while the cluster is started."""
     process: int | None = None
@@ -224,14 +224,14 @@ _BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", "gavel")
 
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
-    """What pip installs, from an index, a repository or a wheel."""
+    """A package for pip: from an index, a repository or a wheel."""
 
     identity: str
     """Different for other code."""
     source: str = ""
     """Version (==1.2) or address (@ git+https://…); empty for a wheel."""
     wheel: Path | None = None
-    """Here; it is copied to `wheel_there`."""
+    """Local path; it is copied to `wheel_there`."""
 
     @property
     def wheel_there(self) -> str:
@@ -245,12 +245,12 @@ class OwnPackage:
         return '"$HOME"/' + shlex.quote(self.wheel_there[2:] + extras)
 
 
-def own_package(cache: Path) -> OwnPackage:
+def find_own_package(cache: Path) -> OwnPackage:
     """The package that is installed here; of a checkout, a wheel that is built into `cache`. Raises `ClusterError`."""
     installed = _installed()
     checkout = _checkout()
     if checkout is not None:
-        return _built(checkout, cache)
+        return _build_wheel(checkout, cache)
     if installed is None:
         raise ClusterError(
             "Gavel runs here from files that are no checkout and are not installed", "Install it: pip install gavel-rl"
@@ -267,7 +267,7 @@ def own_package(cache: Path) -> OwnPackage:
     if path.suffix == ".whl" and path.is_file():
         return _wheel(path)
     if (path / "pyproject.toml").is_file():
-        return _built(path, cache)
+        return _build_wheel(path, cache)
     raise ClusterError(
         f"Gavel was installed from {path}, which is not there any more",
         "Install it again, so that the same package can go to the cluster.",
@@ -289,7 +289,7 @@ def _checkout() -> Path | None:
     return root if pyproject.is_file() and f'name = "{DISTRIBUTION}"' in pyproject.read_text() else None
 
 
-def _built(checkout: Path, cache: Path) -> OwnPackage:
+def _build_wheel(checkout: Path, cache: Path) -> OwnPackage:
     """A wheel of the checkout as its files are now; the same files are built once."""
     sources = cache / _digest(checkout)
     wheels = sorted(sources.glob("*.whl"))
@@ -379,7 +379,7 @@ class ClusterTask:
     package: OwnPackage
 
     def config(self) -> dict[str, Any]:
-        """For `sky.Task.from_yaml_config`; secrets are added to the task itself."""
+        """The task's config for `sky.Task.from_yaml_config`; secrets are added to the task itself."""
         settings = self.settings
         wheel = self.package.wheel
         mounts = {} if wheel is None else {self.package.wheel_there: str(wheel)}

@@ -1,4 +1,4 @@
-"""Who starts a cluster and reaches it: SkyPilot, or this machine in its place.
+"""Cluster hosts: SkyPilot, or this machine in its place, start a cluster and connect to it.
 
 SkyPilot's SDK makes a request of each call, whose id is waited for; a cluster's server is reached through an ssh
 tunnel. `ThisMachine` runs the scripts of the task here as SkyPilot runs them on its nodes, for trying a cluster's code
@@ -46,12 +46,12 @@ JobState = Literal["waiting", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a cluster will be, and cost."""
+    """Machines and price of a cluster that is not started yet."""
 
     lines: tuple[str, ...] = ()
-    """For people."""
+    """Description for users."""
     usd_per_hour: float | None = None
-    """All nodes together; None where it is not known."""
+    """Price of all nodes; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ClusterHost(Protocol):
         ...
 
     async def offer(self, task: ClusterTask) -> Offer:
-        """What the task's machines would be and cost; nothing is started."""
+        """The machines and price for the task; starts nothing."""
         ...
 
     async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
@@ -104,7 +104,7 @@ class ClusterHost(Protocol):
 
 
 _ALIVE_SECONDS = 15
-"""Between two signs of life; without three of them ssh ends."""
+"""Seconds between keep-alives; after three missed ones ssh ends."""
 _CONNECT_SECONDS = 20
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 """Seconds until ssh is started again."""
@@ -175,8 +175,9 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-async def in_background(call: Callable[[], T], seconds: float) -> T:
-    """What `call` gives. Raises `TimeoutError`; the call itself then goes on in its daemon thread, unheard."""
+async def run_in_background(call: Callable[[], T], seconds: float) -> T:
+    """Returns the result of `call`, which runs in a daemon thread. Raises `TimeoutError`; the call is not stopped then,
+    but its result is dropped."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -237,7 +238,7 @@ class LineWriter(io.TextIOBase):
 
 
 _ASK_SECONDS = 300.0
-"""Of a question; the first one starts SkyPilot's API server."""
+"""Timeout of a request; the first one starts SkyPilot's API server."""
 _LAUNCH_SECONDS = 3600.0
 _DOWN_SECONDS = 1200.0
 _STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "AUTOSTOPPING": "stopping"}
@@ -265,7 +266,7 @@ class SkyHost:
                 dag.add(self._task(task, {}))
             sky.stream_and_get(sky.optimize(dag), output_stream=LineWriter(lines.append))
 
-        await self._asked(ask, _ASK_SECONDS, "SkyPilot finds no such machines")
+        await self._ask(ask, _ASK_SECONDS, "SkyPilot finds no such machines")
         chosen = [found for line in lines if (found := _CHOSEN.search(line))]
         return Offer(tuple(lines), float(chosen[-1][1]) if chosen else None)
 
@@ -278,11 +279,11 @@ class SkyHost:
             return cast("int | None", job)
 
         try:
-            job = await self._asked(launch, self._launch_seconds, f"the cluster {name} did not start", secrets.values())
+            job = await self._ask(launch, self._launch_seconds, f"the cluster {name} did not start", secrets.values())
         except (asyncio.CancelledError, TimeoutError, ClusterError) as error:
             if begun and not isinstance(error, ClusterError):
                 with contextlib.suppress(ClusterError):
-                    await self._asked(lambda: sky.api_cancel(begun[0]), _ASK_SECONDS, "the launch was not cancelled")
+                    await self._ask(lambda: sky.api_cancel(begun[0]), _ASK_SECONDS, "the launch was not cancelled")
             raise
         if job is None:
             raise ClusterError(f"the cluster {name} is up, and the server was not started", "Launch it again.")
@@ -291,13 +292,13 @@ class SkyHost:
     async def state(self, cluster: str) -> State:
         sky = self._sky
         ask = lambda: sky.get(sky.status([cluster], refresh=sky.StatusRefreshMode.AUTO))  # noqa: E731
-        records = cast("list[Any]", await self._asked(ask, _ASK_SECONDS, "no state of clusters is told"))
+        records = cast("list[Any]", await self._ask(ask, _ASK_SECONDS, "no state of clusters is told"))
         return _STATES.get(_name(records[0]["status"]), "starting") if records else "absent"
 
     async def job_state(self, cluster: str, job: int | None) -> JobState:
         sky = self._sky
         jobs = None if job is None else [job]
-        found = await self._asked(lambda: sky.get(sky.job_status(cluster, jobs)), _ASK_SECONDS, "no job is told")
+        found = await self._ask(lambda: sky.get(sky.job_status(cluster, jobs)), _ASK_SECONDS, "no job is told")
         state = next(iter(cast("dict[Any, Any]", found).values()), None)
         if state is None:
             return "ended"
@@ -336,7 +337,7 @@ class SkyHost:
         if await self.state(cluster) == "absent":
             return
         sky = self._sky
-        await self._asked(
+        await self._ask(
             lambda: sky.stream_and_get(sky.down(cluster), output_stream=LineWriter(lambda _: None)),
             _DOWN_SECONDS,
             f"the cluster {cluster} is not down",
@@ -348,9 +349,9 @@ class SkyHost:
             made.update_secrets(dict(secrets))
         return made
 
-    async def _asked(self, call: Callable[[], Any], seconds: float, failure: str, secrets: Any = ()) -> Any:
+    async def _ask(self, call: Callable[[], Any], seconds: float, failure: str, secrets: Any = ()) -> Any:
         try:
-            return await in_background(call, seconds)
+            return await run_in_background(call, seconds)
         except TimeoutError as error:
             raise ClusterError(f"{failure}: no answer for {seconds:.0f} s", "`sky status` shows what is on.") from error
         except ClusterError:

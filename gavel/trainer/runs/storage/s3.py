@@ -95,7 +95,7 @@ class S3Store:
             self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     def finish(self) -> None:
-        """Each file is there as soon as it is sent."""
+        """Does nothing: each file is stored as soon as it is sent."""
 
     @contextmanager
     def _errors(self) -> Generator[None]:

@@ -160,7 +160,7 @@ def open_store(address: str) -> Store:
 
 _NOT_THERE = "The address ends with /project/name of the run, as `gavel push` printed it. Is it pushed?"
 _IDENTITY = "base_model", "lora"
-"""Of a run: what its checkpoints cannot do without."""
+"""Fields of model.json that must be equal for a push to continue a stored run."""
 _DESCRIPTION, _METRICS = "model.json", "metrics.jsonl"
 
 
@@ -260,7 +260,7 @@ def _check_same_run(run: Path, store: Store, place: str) -> None:
 
 
 def description(store: Store, place: str) -> dict[str, Any]:
-    """What model.json of the stored run says. Raises `StorageError` where there is none."""
+    """The stored run's model.json. Raises `StorageError` if there is none."""
     return _json(store, f"{place}/{_DESCRIPTION}")
 
 

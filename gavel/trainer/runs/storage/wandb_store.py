@@ -58,7 +58,7 @@ def log_artifact(artifact: Any, entity: str, project: str, *, run_id: str, job_t
 
 _TYPE = "model"
 _HASH = "sha256"
-"""Of a file, among what its entry has besides; W&B's own hash is another one."""
+"""Key of a file's SHA-256 in its entry's extra fields; W&B's own digest is another one."""
 _ATTEMPTS = 8
 
 
@@ -145,7 +145,7 @@ class WandbStore:
         log_artifact(draft, self._entity, self._project, run_id=run_id, job_type="push", aliases=["latest"])
 
     def _between(self, before: int, now: int) -> dict[str, Any]:
-        """What the versions after `before` and before `now` hold."""
+        """Files of the versions after `before` and before `now`."""
         found: dict[str, Any] = {}
         for number in range(before + 1, now):
             if (version := self._version(f"v{number}")) is not None:
@@ -167,7 +167,7 @@ class WandbStore:
         return self._opened[0]
 
     def _version(self, alias: str) -> Any:
-        """None where there is none."""
+        """The newest version; None if there is none."""
         api = artifacts_api(self._entity, self._project)
         path = f"{self._entity}/{self._project}/{self._name}:{alias}"
         return api.artifact(path, type=_TYPE) if api.artifact_exists(path, type=_TYPE) else None

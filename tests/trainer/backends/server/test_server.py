@@ -35,7 +35,7 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import Activity, Guard, create_app, held_root, serve
+from gavel.trainer.backends.server.app import Activity, Guard, create_app, hold_root, serve
 from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
@@ -297,27 +297,27 @@ async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(client, pat
 
 
 def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
-    with held_root(tmp_path) as note:
-        with pytest.raises(RunDirectoryError, match=rf"starting, process {os.getpid()}"), held_root(tmp_path):
+    with hold_root(tmp_path) as note:
+        with pytest.raises(RunDirectoryError, match=rf"starting, process {os.getpid()}"), hold_root(tmp_path):
             pass
         note("http://127.0.0.1:8090")
-        with pytest.raises(RunDirectoryError, match=r"http://127.0.0.1:8090, process") as refusal, held_root(tmp_path):
+        with pytest.raises(RunDirectoryError, match=r"http://127.0.0.1:8090, process") as refusal, hold_root(tmp_path):
             pass
         assert "--runs" in refusal.value.remedy
-        with held_root(tmp_path / "other"):
+        with hold_root(tmp_path / "other"):
             pass
-    with held_root(tmp_path):
+    with hold_root(tmp_path):
         pass
 
 
 def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="cannot hold runs"), held_root(tmp_path / "file"):
+    with pytest.raises(RunDirectoryError, match="cannot hold runs"), hold_root(tmp_path / "file"):
         pass
 
     def cannot(*_: Any) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", cannot)
-    with pytest.raises(RunDirectoryError, match="Operation not supported"), held_root(tmp_path):
+    with pytest.raises(RunDirectoryError, match="Operation not supported"), hold_root(tmp_path):
         pass

@@ -109,9 +109,9 @@ from pathlib import Path
 import sky
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterSettings, state_directory
-from gavel.trainer.backends.skypilot.cluster import ClusterTask, own_package
+from gavel.trainer.backends.skypilot.cluster import ClusterTask, find_own_package
 from gavel.trainer.backends.skypilot.hosts import SkyHost
-package = own_package(state_directory() / "wheels")
+package = find_own_package(state_directory() / "wheels")
 task = ClusterTask(ClusterSettings(num_nodes=2, down=True), package)
 host = SkyHost()
 """

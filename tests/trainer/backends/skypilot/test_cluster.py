@@ -17,12 +17,12 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterTask,
     OwnPackage,
     cluster_settings,
-    own_package,
+    find_own_package,
+    read_secrets,
     run_script,
-    secret_values,
     setup_script,
 )
-from gavel.trainer.backends.skypilot.hosts import in_background
+from gavel.trainer.backends.skypilot.hosts import run_in_background
 from tests.limits import HANG_SECONDS
 
 KEY = "a-key-that-nobody-sees"
@@ -62,7 +62,7 @@ def test_an_unknown_option_is_named_and_values_are_not_repeated() -> None:
 )
 def test_what_is_no_secret_is_refused_without_being_repeated(given: list[str], told: str) -> None:
     with pytest.raises(ClusterError, match=told) as refused:
-        secret_values(given)
+        read_secrets(given)
     assert "12345678" not in str(refused.value)
 
 
@@ -108,14 +108,14 @@ def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> No
 
 @pytest.mark.slow
 def test_a_checkout_becomes_a_wheel_once_with_all_that_a_cluster_needs(tmp_path: Path) -> None:
-    package = own_package(tmp_path)
+    package = find_own_package(tmp_path)
     assert package.wheel is not None
     names = set(zipfile.ZipFile(package.wheel).namelist())
     ours = "gavel/trainer/backends/skypilot/"
     assert {f"{ours}run.sh", f"{ours}setup.sh", f"{ours}backend.py", "gavel/cli/backend.py"} <= names
     assert not [name for name in names if name.startswith("tests")]
     built = package.wheel.stat().st_mtime_ns
-    assert own_package(tmp_path) == package
+    assert find_own_package(tmp_path) == package
     assert package.wheel.stat().st_mtime_ns == built
 
 
@@ -177,6 +177,6 @@ def test_several_nodes_and_gpus_go_through_torchrun(tmp_path: Path) -> None:
 async def test_a_call_that_hangs_is_left_and_keeps_no_process_alive() -> None:
     never = threading.Event()
     with pytest.raises(TimeoutError):
-        await in_background(never.wait, 0.05)
+        await run_in_background(never.wait, 0.05)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "gavel-cluster")
     never.set()
