@@ -110,7 +110,7 @@ def test_a_format_that_opens_a_reasoning_block_is_continued_from_its_own_prompt_
     fresh_policy.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
     fresh_policy.tokenizer.add_special_tokens({"additional_special_tokens": specials})
     fresh_policy.renderer = create_renderer(fresh_policy.tokenizer, renderers.Qwen35RendererConfig())
-    turns = demonstrated(History(messages_and_choices=EPISODE, tools=TOOLS), fresh_policy)
+    turns = read_demonstrations(History(messages_and_choices=EPISODE, tools=TOOLS), fresh_policy)
     closing = fresh_policy.tokenizer.decode(turns[1].token_ids)
     assert closing == "\n</think>\n\nYour money is on its way.<|im_end|>"
     for turn, message in zip(turns, [LOOK, CLOSING, say("Bye.")], strict=True):
