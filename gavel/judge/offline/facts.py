@@ -214,7 +214,9 @@ def words_of(value: Any) -> list[str]:
 
 
 _DECIMAL = r"\d+(?:[.,]\d+)+"
-_WORD = re.compile(rf"(?P<minus>(?<![^\s(\"'$€£:=,])[-−](?=\d))?(?P<word>{_DECIMAL}(?!\w)|\w+)")
+_PLAIN_WORD = r"(?:\d+(?=-[a-z]{2})|\w+(?:-\w+)*)"
+"""`A-100` is one word, whose parts name something else; of `30-day` the number is one."""
+_WORD = re.compile(rf"(?P<minus>(?<![^\s(\"'$€£:=,])[-−](?=\d))?(?P<word>{_DECIMAL}(?!\w)|{_PLAIN_WORD})")
 
 
 def _plain_number(word: str) -> str:
