@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all.
+"""Atomic files and folders: they appear complete or not at all.
 
 They are written under a name of their own beside the place, `.NAME.RANDOM.unfinished`, and renamed at the end.
 """
@@ -14,7 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 UNFINISHED = ".unfinished"
-"""Suffix of what is being written, or was when its process was killed."""
+"""Suffix of a file that is being written, or that a killed process left unfinished."""
 
 
 @contextlib.contextmanager

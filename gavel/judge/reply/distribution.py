@@ -44,7 +44,7 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """From 0 (all on the lowest level) to 1."""
+        """The mean, from 0 (all on the lowest level) to 1."""
         return math.fsum(p * level for p, level in zip(self.probabilities, self._levels, strict=True))
 
     @property

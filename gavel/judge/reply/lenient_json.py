@@ -1,4 +1,4 @@
-"""The one JSON value that a reply is: what servers and models put around it is taken off, its syntax is repaired.
+"""Parses a reply as one JSON value: strips what servers and models put around it, and repairs its syntax.
 
     find_value('<think>so…</think>```json\\n{"W7QX": 0.8,}\\n```')  ->  {"W7QX": 0.8}, repairs: thoughts, fence, comma
     find_value('Here you are: {"W7QX": 0.8}')                        ->  Broken: text stands before it
@@ -21,7 +21,7 @@ from gavel.judge.prompt.provider_formats import THOUGHT_NAMES
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
 _MAX_THOUGHTS = 16
-"""Closing tags after which an answer is looked for."""
+"""Max closing tags after which an answer is searched."""
 _BLANK = r"[\s\ufeff\u00ad\u200b-\u200f\u2060]"
 
 _REASONING = rf"[\w:▁.-]{{0,20}}(?:{THOUGHT_NAMES})[\w:▁.-]{{0,20}}|details"

@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a reply says of one label."""
+    """The part of a reply about one label."""
 
     label: str
     value: Any
@@ -122,7 +122,7 @@ def read_verdict(reply: str, labels: Sequence[str], *, cut_off: bool = False) ->
 def read_entries(
     reply: str, labels: Sequence[str], *, cut_off: bool = False
 ) -> tuple[list[Entry], Found, Counter[str], list[str]]:
-    """What a reply says of each label, where it stands, its repairs by kind, and what is wrong with it.
+    """The entries of a reply, its JSON value with its position, the repairs by kind, and the problems.
 
     Raises `VerdictError` for a reply that is no JSON value alone.
     """
@@ -154,7 +154,7 @@ class _FormReader:
         self.repairs = repairs
         self.entries: list[Entry] = []
         self.unknown: list[str] = []
-        """Ids that the prompt did not give out."""
+        """Ids that the prompt does not contain."""
         self.problems: list[str] = []
 
     def read(self, value: Any, wrappers: int = 0) -> None:
