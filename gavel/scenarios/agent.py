@@ -29,15 +29,14 @@ from gavel.scenarios.tools import Toolbox, ToolFunction, described
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
-"""Among the episode's metrics: requests to LiteLLM models that play agents. A cost that is not known leaves no number.
-"""
+"""Episode metrics: requests to LiteLLM models that play agents, and their cost, which is absent if unknown."""
 _RETRIES = 2
-"""Of a request to a LiteLLM model whose server is busy."""
+"""Retries of a request to a LiteLLM model whose server is busy."""
 _WORST = ("failed", "truncated", "finished")
 
 
 class AgentError(GavelError):
-    """A model that plays an agent gave no turn."""
+    """A model that plays an agent returned no turn."""
 
 
 class Agent:
@@ -54,7 +53,7 @@ class Agent:
         steps_back: int = 0,
         max_calls: int = 8,
     ) -> None:
-        """`name` is unique in the episode; the judge is shown it. `tools`: plain functions, as a scenario's.
+        """`name` is unique in the episode and shown to the judge. `tools`: plain functions, as for a scenario.
 
         `model`: None for the policy that acts in this episode, whose turns are trained; else the id of a LiteLLM model,
         or anything that serves chat completions, whose turns are not. `steps_back`: the policy of so many training
@@ -100,11 +99,11 @@ class Agent:
 
     @property
     def turns(self) -> int:
-        """Turns that this agent has had."""
+        """Number of this agent's turns so far."""
         return int(self.trajectory.metrics["turns"])
 
     async def ask(self, text: str) -> str:
-        """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
+        """Gives the agent `text` in the next user turn, runs the tools that it calls, and returns its answer.
 
         An answer that is cut off at the token limit, more than `max_calls` turns with tool calls, and a conversation
         that outgrows the model's context make the agent's trajectory `truncated`. Raises `AgentError` when the model
@@ -119,7 +118,7 @@ class Agent:
             self._is_asked = False
 
     def tell(self, text: str) -> None:
-        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        """Adds `text` to the agent's next user turn; the judge sees it even if no further turn follows."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise AgentError(f"{self.name} is told a text, not a {type(text).__name__}", "Pass a str.")
         items = self.trajectory.messages_and_choices
@@ -147,7 +146,7 @@ class Agent:
         return ""
 
     async def _turn(self) -> Choice | None:
-        """None when the conversation has outgrown the model's context."""
+        """Returns None if the conversation exceeds the model's context."""
         if self._steps_back:
             self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
             self._steps_back = 0
@@ -175,7 +174,7 @@ class Agent:
 
 
 def together(*agents: Agent) -> Trajectory:
-    """One trajectory of agents that work together: the first one's conversation, and the others' as its histories.
+    """One trajectory of cooperating agents: the first one's conversation, with the others' as its histories.
 
     Its turns and tool errors are the sums, and its status is the worst of theirs.
     """
@@ -199,7 +198,7 @@ def together(*agents: Agent) -> Trajectory:
 
 
 def _by_litellm(model: str, episode: Episode) -> ChatModel:
-    """A LiteLLM model whose requests and cost are counted in the episode."""
+    """Samples from a LiteLLM model, and counts its requests and cost in the episode."""
     player = ChatAgent(model)
 
     async def turn(request: ChatRequest) -> ChatCompletion | Message:
@@ -222,7 +221,8 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
 
 
 async def _earlier(client: AsyncOpenAI, name: str, steps: int) -> str:
-    """The policy so many training steps before the one called `name`, which is `model@step`; else the oldest served."""
+    """The policy this many training steps before the one called `name`, which is `model@step`; else the oldest
+    served."""
     model, _, live = name.rpartition("@")
     if not model or not live.isdecimal():
         raise AgentError(f"{name} is no policy that is trained: it has no earlier steps", "Leave steps_back= out.")

@@ -34,9 +34,9 @@ class GroupTally:
 
     members: int = 0
     certain: bool = False
-    """`members` is final. It grows while a coroutine may still add rollouts to its group."""
+    """Whether `members` is final; False while a coroutine may still add rollouts to its group."""
     started: int = 0
-    """Members that were passed to the runner: waiting, running or done."""
+    """Members passed to the runner: waiting, running or done."""
     done: int = 0
     failed: int = 0
     completion_tokens: int = 0
@@ -45,7 +45,7 @@ class GroupTally:
 
 
 def completion_tokens(trajectory: Trajectory) -> int:
-    """Sampled tokens of all turns: the ids that the endpoint sent, else as many as it sent log-probs for."""
+    """Sampled tokens of all turns: the number of ids from the endpoint, else of log-probs."""
     total = 0
     for choice in trajectory.choices():
         token_ids = (choice.model_extra or {}).get("token_ids")
@@ -219,7 +219,7 @@ async def gather_trajectory_groups(
 
 
 async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally) -> TrajectoryGroup:
-    """Runs one group and `after_each` on it, with its progress in `tally`, for a caller that has its own display.
+    """Runs one group and `after_each` on it, with its progress in `tally`, for a caller with its own display.
 
     Every failure stays in the group's `exceptions`. Raises `ValueError` unless `after_each` gives one group.
     """
@@ -267,7 +267,7 @@ async def gather_trajectories(
 
 
 class _Gathering:
-    """One call's shared state: a tally of each group, the slots for rollouts, and the first failure."""
+    """The shared state of one call: a tally per group, the slots for rollouts, and the first failure."""
 
     def __init__(
         self,
@@ -292,12 +292,12 @@ class _Gathering:
         self.max_exceptions = max_exceptions
         self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
         self.run_member = member_runner.get()
-        """Runs a member as it would be run without this gathering."""
+        """Runs a member as it would run outside this gathering."""
         self.rollout_seconds = rollout_seconds
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
         self.completed: dict[int, TrajectoryGroup] = {}
-        """The groups whose rollouts are done, by the number of their source."""
+        """The groups whose rollouts are done, by source index."""
         self.first: Exception | RolloutError | None = None
         self.stopped = False
 
@@ -312,7 +312,7 @@ class _Gathering:
         return [group for task in self.tasks for group in task.result()]
 
     def kept(self) -> list[TrajectoryGroup]:
-        """What has finished, in input order, at any time: of a group that goes on, the rollouts that have."""
+        """The finished part in input order, at any time: of a running group, its finished rollouts."""
         kept: list[TrajectoryGroup] = []
         for number, (source, tally, task) in enumerate(zip(self.sources, self.tallies, self.tasks, strict=True)):
             if task.done() and not task.cancelled() and task.exception() is None:
@@ -394,7 +394,7 @@ class _Gathering:
             return [failed]
 
     def _settle(self, tally: GroupTally, group: TrajectoryGroup, old_exceptions: int) -> None:
-        """Makes the tally final: a coroutine may have made members that no runner saw."""
+        """Makes the tally final: a coroutine may have added members that no runner saw."""
         exceptions = group.exceptions[old_exceptions:]
         tally.members = tally.done = max(tally.members, len(group.trajectories) + len(exceptions))
         tally.completion_tokens = max(tally.completion_tokens, sum(map(completion_tokens, group.trajectories)))
@@ -428,7 +428,7 @@ class _Gathering:
 
 
 def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
-    """Whether the failures are certain to be more than allowed: a share needs the final number of rollouts."""
+    """Whether more failures than allowed are certain: a share needs the final number of rollouts."""
     failed = sum(tally.failed for tally in tallies)
     if not 0 < max_exceptions < 1:
         return failed > max_exceptions

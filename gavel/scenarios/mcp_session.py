@@ -1,4 +1,4 @@
-"""One episode's session with an MCP server, and its answers as the text that an agent gets.
+"""One episode's session with an MCP server, and its answers as text for an agent.
 
 The connection lives in a task of its own, so what the server or the transport does wrong reaches a caller only as
 `McpError`, or as a tool error that the agent reads. Every wait has a deadline, and leaving the session ends a server
@@ -39,11 +39,11 @@ from gavel.scenarios.mcp import McpError, McpServer
 from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
 
 _LONGEST = 200_000
-"""Characters of an answer; a longer one would fill any context."""
+"""Max characters of an answer; a longer one would exceed any context."""
 
 
 def bounded(text: str) -> str:
-    """The text, sendable (no lone surrogates) and cut where it is longer than any context."""
+    """The text without lone surrogates, truncated if longer than any context."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= _LONGEST:
         return text
@@ -75,14 +75,14 @@ def _binary(kind: str, name: str, base64: str) -> str:
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 15.0
-"""More than the SDK takes to end a process that does not want to."""
+"""Seconds for closing, longer than the SDK takes to end a process that resists."""
 _PAGES = 100
-"""Of a listing, at most: a server may never come to an end."""
+"""Max pages of a listing, which might be endless."""
 _STDERR_CHARACTERS = 500
-"""Of what a server printed before it died, shown in the error."""
+"""Characters of a dead server's stderr that the error shows."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
-"""Of a tool in a request to a model, as OpenAI's API has it."""
+"""Max length of a tool's name in OpenAI's API."""
 _Call = Callable[[dict[str, Any]], Awaitable[ToolResult]]
 
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # a library's handler of last resort would print tracebacks
@@ -101,7 +101,7 @@ class McpSession:
         self._calls: dict[str, _Call] = {}
         self.schemas: list[Message] = []
         self.instructions: str | None = None
-        """What the server says about its use."""
+        """The server's instructions for its use."""
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._live())
@@ -153,7 +153,7 @@ class McpSession:
             return tool_error(f"{name} was answered with something that cannot be read: {str(error).splitlines()[0]}")
 
     async def _while_connected(self, call: Awaitable[_T]) -> _T:
-        """What the call gives; `McpError` as soon as the connection is lost."""
+        """Returns the call's result; raises `McpError` as soon as the connection is lost."""
         assert self._task is not None
         running = asyncio.ensure_future(call)
         try:
@@ -281,7 +281,7 @@ class McpSession:
         return run
 
     def _offer(self, name: str, description: str, parameters: dict[str, Any], call: _Call) -> None:
-        """Shows a tool under a name that every API takes, and that no other tool has."""
+        """Adds a tool under a unique name that every API accepts."""
         plain = _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "tool"
         number = 1
         while (own := plain if number == 1 else f"{plain[: _LONGEST_NAME - 4]}_{number}") in self._calls:
@@ -307,7 +307,7 @@ class McpSession:
         )
 
     def _printed(self) -> str:
-        """The end of what a server that was started here printed."""
+        """The end of the output of a server that was started here."""
         if self._stderr is None or self._stderr.closed:
             return self._last_words
         self._stderr.seek(0)
@@ -339,7 +339,7 @@ def _schema(*names: str) -> dict[str, Any]:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first: task groups wrap it."""
+    """The first error: task groups wrap it."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

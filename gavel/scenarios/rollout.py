@@ -1,4 +1,4 @@
-"""The agent loop: a model works on a task of a scenario, which gives a trajectory.
+"""The agent loop: a model works on a scenario's task, which yields a trajectory.
 
 It never raises for what the agent, a tool or the world does: a bad tool call is answered with a tool error, running out
 of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or a world
@@ -39,7 +39,7 @@ from gavel.scenarios.tools import (
 from gavel.scenarios.trajectory import Trajectory
 
 CHARACTERS_PER_TOKEN = 4
-"""Of a conversation whose tokens its server does not count, about."""
+"""Approximate characters per token, for a conversation whose tokens the server does not count."""
 Status = Literal["finished", "truncated", "failed"]
 
 
@@ -82,8 +82,7 @@ async def rollout(
 async def _contained(
     work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory, what: str
 ) -> list[Trajectory]:
-    """What an episode gives, in a task of its own: a world that cancels it, or that cannot be cancelled, costs
-    no other episode."""
+    """Runs an episode in its own task: a world that cancels it, or cannot be cancelled, affects no other episode."""
     try:
         return await unless_stuck(work, what)
     except StuckError as error:
@@ -99,16 +98,16 @@ async def _contained(
 
 
 class EpisodeTools:
-    """What the agent can call. `schemas` are the tools as it is shown them."""
+    """The tools of an agent. `schemas`: as it is shown them."""
 
     def __init__(self, most: int | None = None) -> None:
-        """`most` characters of a result are shown (None: all)."""
+        """`most`: max characters shown of a result (None: all)."""
         self.schemas: list[Message] = []
         self._most = most
         self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
 
     async def call(self, name: str, arguments: str) -> ToolResult:
-        """Runs a tool with arguments as the agent wrote them. Raises `McpError` when its server is lost."""
+        """Runs a tool with arguments as the agent wrote them. Raises `McpError` if its server is lost."""
         call = self._calls.get(name)
         result = no_such_tool(name, self._calls) if call is None else await call(arguments)
         whole = len(result.content)
@@ -118,7 +117,8 @@ class EpisodeTools:
         return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
 
     async def answer(self, choice: Choice, trajectory: Trajectory) -> bool:
-        """Runs the turn's tool calls, and adds what they give to the trajectory; whether one ended the episode."""
+        """Runs the turn's tool calls and adds their results to the trajectory; returns whether one ended the
+        episode."""
         over = False
         for call in choice.message.tool_calls or ():
             if call.type != "function":
@@ -150,8 +150,8 @@ async def episode_tools(
     seconds: float,
     most_characters: int | None = None,
 ) -> AsyncGenerator[EpisodeTools]:
-    """The tools of an episode whose world is made. A call that waits longer than `seconds` is a tool error, and
-    of a result `most_characters` are shown.
+    """The tools of an episode whose world exists. A call longer than `seconds` is a tool error, and `most_characters`
+    of a result are shown.
 
     Raises `McpError` for a server without a session, `ToolDefinitionError` for two tools of one name.
     """
@@ -175,7 +175,7 @@ async def episode_tools(
 
 
 async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
-    """What a tool of the world answers; a tool error where that takes longer than `seconds`, or it raises."""
+    """The answer of a world's tool; a tool error if that takes longer than `seconds`, or raises."""
     limit = Deadline(seconds, f"the tool {name}")
     try:
         async with limit:
@@ -189,7 +189,7 @@ async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -
 
 
 class _Play:
-    """One episode of the loop below."""
+    """One episode of the agent loop."""
 
     def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode) -> None:
         self._client = model.openai_client()
@@ -227,7 +227,7 @@ class _Play:
         return [self._trajectory]
 
     async def _act(self) -> None:
-        """From the first message to the last."""
+        """Plays from the first message to the last."""
         observation = None if self._world is None else await self._world.reset()
         words = self._episode.task.user
         if self._scenario.user is not None:
@@ -257,7 +257,7 @@ class _Play:
         self._end("truncated", f"{scenario.max_turns} turns were used up")
 
     async def _turn(self, turn: int, tools: EpisodeTools) -> Choice | None:
-        """The agent's next turn; None when the episode ended without one."""
+        """The agent's next turn; None if the episode ended without one."""
         seed, messages = self._episode.seed, self._trajectory.messages()
         try:
             reply, choice = await self._episode.sample(
@@ -283,7 +283,7 @@ class _Play:
         return choice
 
     async def _is_over_after(self, choice: Choice, tools: EpisodeTools) -> bool:
-        """Runs the turn's tool calls, or lets the world answer its words; whether the episode ended by that."""
+        """Runs the turn's tool calls, or lets the world answer its words; returns whether that ended the episode."""
         if choice.finish_reason == "length":
             self._end("truncated", "a turn reached its token limit")
             return True
@@ -320,7 +320,7 @@ class _Play:
 
 
 async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
-    """What the scenario's own rollout gives, at least one; one with status `failed` for what it raises."""
+    """The trajectories of the scenario's own rollout, at least one; an exception becomes one with status `failed`."""
     assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
     limit = Deadline(scenario.max_seconds, "the rollout")

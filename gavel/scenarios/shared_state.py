@@ -1,4 +1,4 @@
-"""Finds state that episodes share: what the tools of a scenario reach outside of an environment, and change.
+"""Detects state shared between episodes: variables outside an environment that a scenario's tools reach and change.
 
     before = shared_state(scenario)
     before.unseen                                # {"DATABASE of returns.py": "TypeError: cannot pickle …"}
@@ -29,19 +29,19 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """The variables that a scenario's episodes share, by their names for people."""
+    """The variables that a scenario's episodes share, by readable names."""
 
     fingerprints: dict[str, bytes] = field(default_factory=dict[str, bytes])
     unseen: dict[str, str] = field(default_factory=dict[str, str])
-    """Why a variable cannot be compared."""
+    """Reason why a variable cannot be compared."""
 
     def look(self, name: str) -> bytes | bool:
-        """Its fingerprint; else whether there is such a variable."""
+        """The variable's fingerprint; else whether it exists."""
         return self.fingerprints.get(name, name in self.unseen)
 
 
 def shared_state(scenario: Scenario) -> SharedState:
-    """Fingerprints of the variables as they are now."""
+    """Fingerprints of the variables now."""
     found = SharedState()
     for name, value in _variables(scenario):
         try:
@@ -52,7 +52,7 @@ def shared_state(scenario: Scenario) -> SharedState:
 
 
 def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
-    """Names of the variables that have changed since, and of those that came, went, or can no longer be compared."""
+    """Names of the variables that changed, appeared, vanished, or became incomparable since."""
     after = shared_state(scenario)
     names = {*before.fingerprints, *before.unseen, *after.fingerprints, *after.unseen}
     return sorted(name for name in names if before.look(name) != after.look(name))
@@ -78,7 +78,7 @@ def _variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
 
 
 def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Variables that a function reads which outlive its call, with their names."""
+    """The variables that a function reads and that outlive its call, with their names."""
     if isinstance(function, MethodType):
         yield f"{type(function.__self__).__name__} that {function.__name__} belongs to", function.__self__
         function = function.__func__
@@ -101,7 +101,7 @@ def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _followed(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The variables that hold values, and what own functions and modules among them lead to."""
+    """The variables that hold values, and those reached from own functions and modules among them."""
     for name, value in variables.items():
         if isinstance(value, FunctionType):
             if _is_own(value.__code__.co_filename):
@@ -121,7 +121,7 @@ def _is_own(file: str) -> bool:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Names that the code and the functions within it look up."""
+    """Names that the code and its nested functions look up."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,4 @@
-"""Tool calls that are written as text, and how an agent is told to write them.
+"""Tool calls written as text: the instructions for the agent, and their parser.
 
     "Thought: …\nAction: look_up_order {\"order_id\": \"7\"}"     ->  [TextCall("look_up_order", '{"order_id": "7"}')]
     {"name": "look_up_order", "arguments": {"order_id": "7"}}     ->  the same; also `look_up_order(order_id="7")`
@@ -19,7 +19,7 @@ from gavel.llm.types import Message
 
 _ACTION = re.compile(r"^[^\S\n]*\**Action\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
 _INLINE = re.compile(r"\bAction:[^\S\n]*")
-"""Behind a thought on the same line."""
+"""An action after a thought on the same line."""
 _ANSWER = re.compile(r"^[^\S\n]*\**(?:Final )?Answer\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^[^\S\n]*\**Thought\**[^\S\n]*:", re.IGNORECASE | re.MULTILINE)
 _INPUT = re.compile(r"\s+(?:with\s+)?Action Input\s*:\s*|\s+(?=\{)", re.IGNORECASE)
@@ -32,7 +32,7 @@ _FINISH = ("finish", "final_answer", "answer")
 _NONE: dict[str, Any] = {}
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _LONGEST = 20_000
-"""Characters of a text that is parsed as code or JSON."""
+"""Max characters of a text that is parsed as code or JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TextCall:
 
     name: str
     arguments: str
-    """JSON text."""
+    """The arguments as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A turn that was meant to be a call."""
+    """A turn with a malformed call."""
 
     problem: str
 
@@ -62,7 +62,7 @@ Turn = list[TextCall] | Words | Unreadable
 
 
 def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
-    """The calls in a turn, or its words. `schemas`: OpenAI schemas of the tools that can be called."""
+    """Parses a turn into its calls or its words. `schemas`: OpenAI schemas of the callable tools."""
     tools: dict[str, Any] = {each["function"]["name"]: each["function"].get("parameters") or _NONE for each in schemas}
     said = text.strip().removesuffix("</s>").strip()
     marks = list(_ACTION.finditer(said))
@@ -92,7 +92,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
 
 
 def calls_message(calls: Sequence[TextCall], turn: int) -> Message:
-    """The assistant's message that makes these calls; `turn` makes their ids unique in a conversation."""
+    """The assistant's message with these calls; `turn` makes their ids unique in a conversation."""
     made = [
         {"id": f"call_{turn}_{n}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for n, call in enumerate(calls)
@@ -120,7 +120,7 @@ def _marked(action: str, tools: Mapping[str, Any]) -> Turn:
 
 
 def _written(action: str, tools: Mapping[str, Any]) -> Turn:
-    """`name {…}`, `name with Action Input: {…}`, `name(…)`, `name value`, `finish …`."""
+    """Parses `name {…}`, `name with Action Input: {…}`, `name(…)`, `name value`, `finish …`."""
     head, *rest = _INPUT.split(action, maxsplit=1)
     if rest and head.strip() in (*tools, *_FINISH):
         return _with_input(head.strip(), rest[0].strip(), tools)
@@ -136,7 +136,7 @@ def _written(action: str, tools: Mapping[str, Any]) -> Turn:
 
 
 def _known(name: str, tools: Mapping[str, Any]) -> str | None:
-    """The tool of this name, also where a client took the punctuation out of it."""
+    """The tool of this name, also if a client removed its punctuation."""
     return name if name in tools else next((each for each in tools if _letters(each) == name), None)
 
 
@@ -160,7 +160,7 @@ def _answer_in(value: Any) -> str:
 
 
 def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
-    """`name("7", count=2)`, read as literals; None for what has not this form."""
+    """Parses `name("7", count=2)` with literals; None for any other form."""
     if "(" not in action or len(action) > _LONGEST:
         return None
     try:
@@ -211,7 +211,7 @@ def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
 
 
 def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
-    """The words behind each argument's name; None where the first is no name, and where a name comes twice."""
+    """The words after each argument's name; None if the first is no name, and if a name is repeated."""
     names = {_letters(each): each for each in properties}
     given: dict[str, list[str]] = {}
     for word in value.split():
@@ -232,7 +232,7 @@ def _letters(name: str) -> str:
 
 
 def _of_type(text: str, schema: Any) -> Any:
-    """A word as the value that a schema asks for; as it is where it cannot be one."""
+    """A word converted to the schema's type; unchanged if that is impossible."""
     text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
     if _type_of(schema) == "string":
         return text
@@ -283,7 +283,7 @@ def _answer(said: str) -> str | None:
 
 
 def _cut(said: str) -> str:
-    """Without what the agent wrote in the place of the tools."""
+    """The text without observations that the agent made up."""
     further = _NEXT.search(said)
     return (said[: further.start()] if further else said).strip()
 

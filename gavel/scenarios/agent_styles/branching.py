@@ -1,4 +1,4 @@
-"""Branching, after Tree of Thoughts (arXiv:2305.10601): several next turns are sampled, and the policy votes for one.
+"""Branching, after Tree of Thoughts (arXiv:2305.10601): samples several next turns, and the policy votes for one.
 
     turn 1   A  B* C        three candidates from one prompt, and a vote: B is carried out
     turn 2      D* E  F     the next three follow B
@@ -78,7 +78,7 @@ async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode)
 async def _candidates(
     branches: int, sampler: Sampler, items: list[MessageOrChoice], tools: list[Message]
 ) -> list[Choice]:
-    """Raises `NoTurnError`."""
+    """Samples the candidates of one turn. Raises `NoTurnError`."""
     with first_error():
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(sampler.turn(items, tools, len(items), branch)) for branch in range(branches)]
@@ -88,7 +88,7 @@ async def _candidates(
 async def _chosen(
     candidates: list[Choice], items: list[MessageOrChoice], sampler: Sampler, trajectory: Trajectory
 ) -> Choice:
-    """The candidate that the policy votes for; the first where all are the same, or the vote names none."""
+    """The candidate that the policy votes for; the first if all are equal, or the vote names none."""
     shown = [_shown(each) for each in candidates]
     if len(set(shown)) == 1:
         return candidates[0]
@@ -104,7 +104,7 @@ async def _chosen(
 
 
 def _shown(choice: Choice) -> str:
-    """A candidate as the vote shows it: its words and its calls."""
+    """A candidate as the vote prompt shows it: its text and its calls."""
     (message,) = to_messages([choice])
     calls: list[Any] = [each.get("function") or {} for each in message.get("tool_calls") or ()]
     parts: list[str] = [message.get("content") or ""]

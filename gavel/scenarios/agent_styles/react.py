@@ -77,7 +77,7 @@ def opening(moment: Moment) -> list[Message]:
 
 
 def form_of(tools: list[Message]) -> str:
-    """How tools are called as text."""
+    """Instructions for calling the tools as text."""
     first = tools[0]["function"]
     arguments = json.dumps(example(first.get("parameters") or {}, text="…"), ensure_ascii=False)
     return render(

@@ -106,7 +106,7 @@ def _call(call: Message) -> Message:
 
 
 def _result(result: Message, source: str) -> list[Message]:
-    """The answer to a call; what answers none, such as a terminal's output, is what the agent is told next."""
+    """The result of a call; one without a call, such as a terminal's output, becomes the next user message."""
     content = result.get("content")
     if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
         content = as_json(delegated)
@@ -117,7 +117,7 @@ def _result(result: Message, source: str) -> list[Message]:
 
 
 def _content(content: Any) -> Any:
-    """Images in OpenAI's form; all else as it is."""
+    """The content with images in OpenAI's form."""
     return [_read_part(part) for part in content] if is_list(content) else content
 
 
@@ -159,7 +159,7 @@ class AtifError(GavelError):
 
 
 def documents(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
-    """A document for each attempt. Raises `AtifError` for one that the package `atif` refuses."""
+    """One document per attempt. Raises `AtifError` for a document that the package `atif` rejects."""
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
@@ -198,7 +198,7 @@ def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Mess
 def _conversation(history: History, agent: str, model: str | None, losses: Losses) -> Message:
     steps: list[Message] = []
     answered: Message | None = None
-    """The step whose results may follow."""
+    """The step to which results may follow."""
     for turn in turns(history, losses):
         if turn.role == "tool":
             if answered is None:

@@ -91,7 +91,7 @@ def _own(row: Row) -> Found:
 
 
 def _samples(row: Row, name: str) -> Iterator[Attempt]:
-    """One attempt for each choice that the row keeps beside the messages of its request; without any, the messages."""
+    """One attempt for each choice stored beside the request's messages; without choices, the messages themselves."""
     fields = cast(Message, row.value)
     choices = as_list(fields.get("choices"))
     if not choices or not all(is_object(choice, "message") for choice in choices):
@@ -117,7 +117,7 @@ def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
 
 
 def _system(fields: Message, row: Row) -> list[Message]:
-    """The system message that stands in a field of its own, which is taken out of the fields."""
+    """Takes the system message out of its separate field."""
     name = next((name for name in _SYSTEM if fields.get(name)), None)
     if name is None or not isinstance(fields[name], str | list | dict):
         return []
@@ -128,7 +128,7 @@ def _system(fields: Message, row: Row) -> list[Message]:
 
 
 def _response(row: Row) -> Attempt:
-    """A response with the input that it answers."""
+    """The conversation of a response and its input."""
     fields = cast(Message, row.value)
     items = bodies.asked({"input": fields["input"] or [], "instructions": fields.get("instructions")})
     said, _ = chat.messages([*items, *fields["output"]], row.where)

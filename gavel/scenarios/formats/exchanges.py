@@ -52,7 +52,7 @@ def _attempts(
     fields: Message,
     task: dict[str, JsonValue] | None = None,
 ) -> Iterator[Attempt]:
-    """One for each answer; a request that failed is counted. Without a `request` it is not known what was asked."""
+    """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
     if answers.problem:
         source.left_out[f"request failed ({answers.problem})"] += 1
     if not answers.attempts:
@@ -66,7 +66,7 @@ def _attempts(
 
 
 def _halves(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
-    """The request, the response, and the fields of the row that held them; None when it holds no exchange."""
+    """The request, the response, and the row's fields that held them; None if it holds no exchange."""
     if not is_object(value):
         return None
     for asked, answered in _PAIRS:
@@ -83,7 +83,7 @@ def _halves(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
 
 
 def _body(value: Any) -> Any:
-    """A body, also of a log that keeps it as its JSON text, or under `body`."""
+    """A body, possibly stored as JSON text or under `body`."""
     body = cell(value) if isinstance(value, str) else value
     return body["body"] if is_object(body, "body") and is_object(body["body"]) else body
 
@@ -190,7 +190,7 @@ def _name(row: Message) -> Any:
 
 
 def _answers(row: Message) -> bodies.Answers:
-    """What came back for one request."""
+    """The responses to one request."""
     result = row.get("result")
     if is_object(result):
         if result.get("type") == "succeeded" and is_object(result.get("message")):
@@ -205,7 +205,7 @@ def _answers(row: Message) -> bodies.Answers:
 
 
 def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
-    """The bodies of the requests by their name, from the file beside that holds the most of them."""
+    """The request bodies by name, from the neighbouring file that holds the most of them."""
     best: dict[Any, Message] = {}
     for directory in dict.fromkeys(path.parent for path in outputs):
         for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.json")]):
@@ -215,7 +215,7 @@ def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
 
 
 def _bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
-    """Those of a file with one request on each line, or of a list of requests, alone or under `requests`."""
+    """The requests of a file: one per line, or a list, alone or under `requests`."""
     found: dict[Any, Message] = {}
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         if path.suffix == ".json":

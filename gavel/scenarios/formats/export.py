@@ -1,4 +1,4 @@
-"""Trajectories -> a file of another program's format, or OTLP's endpoint.
+"""Exports trajectories to a file in another program's format, or to an OTLP endpoint.
 
     told = export_file(stored, "verifiers", Path("traces.jsonl"))
     told.summary       # "wrote 1,600 attempts of 200 groups as verifiers traces to traces.jsonl"
@@ -34,7 +34,7 @@ _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a sm
 
 
 def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
-    """All formats by name, those of integrations last. Raises `ExportError` where two have a name."""
+    """All formats by name, those of integrations last. Raises `ExportError` if two share a name."""
     created = datetime.now(UTC).isoformat()
     lines = (".jsonl",)
     found = {
@@ -65,14 +65,14 @@ class ExportError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """Summary of an export."""
 
     summary: str
     notes: list[str]
 
 
 def stored_groups(groups: Iterable[TrajectoryGroup]) -> Iterator[StoredGroup]:
-    """Groups of a file, as they are exported."""
+    """The groups of a file, in the form that is exported."""
     for index, group in enumerate(groups):
         yield StoredGroup(group, index)
 
@@ -135,7 +135,7 @@ def _check_name(path: Path, export: Export) -> None:
 
 
 def _write(path: Path, export: Export, documents: Iterable[Message | str]) -> None:
-    """A file, or a directory with the format's file, or with one for each document where it names none."""
+    """Writes a file, or a directory with the format's file, or with one file per document if the format names none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:

@@ -1,4 +1,4 @@
-"""A path -> rows, whatever holds them: text, compressed text, a table, a log archive, or a directory of these.
+"""Reads rows from a path: text, compressed text, a table, a log archive, or a directory of these.
 
 What a file is, is told by its first bytes, not by its name. Standard input (`-`) and pipes are read once, into a
 temporary file.
@@ -44,7 +44,7 @@ _FOREIGN = {
     (0, b"\x80\x05\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
     (257, b"ustar"): ("a tar archive", "Unpack it, and name the file inside it."),
 }
-"""Where a file holds which bytes -> what it is, and what to do."""
+"""Magic bytes by offset, with the kind of file and the remedy."""
 _PLAIN = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval")
 _SUFFIXES = (*_PLAIN, ".gz", ".zst", ".bz2", ".xz")
 _STORE = ".jsonl.zst"
@@ -58,7 +58,7 @@ _BESIDE = {
     "eval-set.json",
     "listing.json",
 }
-"""Files that describe the rows and hold none."""
+"""Metadata files of datasets, which hold no rows."""
 
 
 def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
@@ -70,7 +70,7 @@ def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
 
 
 def expanded(path: Path) -> list[tuple[Path, bool]]:
-    """The path itself, or the files that it stands for, each with whether it is a store of trajectory groups.
+    """The path itself, or the files that it expands to, each with whether it is a store of trajectory groups.
 
     A run stands for the stores of its training attempts, in the order of its steps; a directory of stores for these.
     Raises `RowError` for a run that has none.
@@ -95,8 +95,8 @@ def expanded(path: Path) -> list[tuple[Path, bool]]:
 
 
 def _is_store(path: Path, torn: bool = False) -> bool:
-    """Whether a file is a store of trajectory groups, or by its name ought to be one; with `torn`, whether it may be
-    one that breaks off before its first record's end."""
+    """Whether a file is a store of trajectory groups, or should be by its name; with `torn`, whether it may be one that
+    ends within its first record."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -113,7 +113,7 @@ def _is_store(path: Path, torn: bool = False) -> bool:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The data files of a directory, in the order of their names; those of one kind only."""
+    """The data files of a directory, sorted by name; those of one kind only."""
     files = sorted(
         file
         for file in directory.rglob("*")
@@ -155,7 +155,7 @@ _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
 def inspect_samples(path: Path) -> list[Row]:
-    """The samples, in the order in which they were logged.
+    """The samples, in logged order.
 
     Raises `RowError` for another kind of zip, or a damaged one.
     """
@@ -181,7 +181,7 @@ def inspect_samples(path: Path) -> list[Row]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> bytes:
-    """The content of a member; Python's own reader knows zstd only from 3.14 on."""
+    """Reads an archive's member; Python's own reader supports zstd only from 3.14 on."""
     if info.compress_type != _ZSTD:
         return archive.read(info)
     file.seek(info.header_offset)
@@ -195,7 +195,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> 
 
 
 def unpacked_zstd(packed: bytes) -> bytes:
-    """All frames, one after another. Raises `ZstdError` when the last one breaks off: zstandard's streams do not."""
+    """Decompresses all frames, in order. Raises `ZstdError` if the last one is cut off, unlike zstandard's streams."""
     parts: list[bytes] = []
     while packed:
         frame = zstandard.ZstdDecompressor().decompressobj()
@@ -207,7 +207,7 @@ def unpacked_zstd(packed: bytes) -> bytes:
 
 
 _PACKED = {GZIP: gzip.decompress, ZSTD: unpacked_zstd, b"BZh": bz2.decompress, b"\xfd7zXZ\0": lzma.decompress}
-"""What packed data begin with -> what unpacks them."""
+"""Decompressor by magic bytes."""
 
 STDIN = Path("-")
 _NAME = "standard input"
@@ -217,7 +217,7 @@ _NAME = "standard input"
 class Inputs:
     paths: list[Path]
     names: dict[str, str] = field(default_factory=dict[str, str])
-    """A temporary file's path -> how the user knows it."""
+    """A temporary file's path -> its name for the user."""
 
     def told(self, message: str) -> str:
         for path, name in self.names.items():
@@ -227,7 +227,7 @@ class Inputs:
 
 @contextmanager
 def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
-    """The files that are named, for as long as the context lasts. Raises `RowError` for one that cannot be read."""
+    """Provides local paths of the named files while the context lasts. Raises `RowError` for an unreadable one."""
     with tempfile.TemporaryDirectory(prefix="gavel-") as directory:
         inputs = Inputs([])
         for number, path in enumerate(named):
@@ -275,7 +275,7 @@ def table_rows(path: Path, data: bytes) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON knows it, without null fields."""
+    """The value in JSON's types, without null fields."""
     match value:
         case dict():
             fields = cast(dict[Any, Any], value)

@@ -71,7 +71,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _attached(value: Any, attachments: Message) -> Any:
-    """The value with what the log keeps beside it (long texts, images) in its place."""
+    """The value with its attachments (long texts, images), which the log stores separately, in place."""
     if isinstance(value, str) and value.startswith(_ATTACHED):
         return attachments.get(value.removeprefix(_ATTACHED), value)
     if is_list(value):
@@ -106,7 +106,7 @@ def _value(score: Any) -> Any:
 
 
 def _tools(sample: Message) -> list[Message] | None:
-    """The tools that the model was offered in its first call."""
+    """The tools offered to the model in its first call."""
     events: list[Any] = sample.get("events") or []
     for event in events:
         if is_object(event, "tools") and event.get("event") == "model":
@@ -131,7 +131,7 @@ INSPECT = Format(
 
 
 _LONG = 100
-"""Characters from which on a text of an event is kept among the attachments."""
+"""Min characters of an event text that is stored as an attachment."""
 _STOP = {
     **{"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls", "function_call": "tool_calls"},
     "content_filter": "content_filter",
@@ -141,7 +141,7 @@ _STOP = {
 def log_chunks(
     groups: Iterable[StoredGroup], model: str | None, losses: Losses, *, name: str, created: str
 ) -> Iterator[str]:
-    """The log's text, in pieces of a sample each. `created`: ISO 8601; `name`: what the log is called in the viewer."""
+    """The log's text in chunks, one per sample. `created`: ISO 8601; `name`: the log's name in the viewer."""
     spec = {
         **{"eval_id": hex_id(name, created, size=11), "run_id": hex_id(created, name, size=11), "created": created},
         **{"task": losses.text(name), "task_id": hex_id(name, size=11), "dataset": {"name": losses.text(name)}},
@@ -194,7 +194,7 @@ def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) ->
 
 @dataclass(slots=True)
 class _Events:
-    """The events of a sample, and the long texts that they refer to."""
+    """The events of a sample, and their attachments."""
 
     model: str
     created: str
@@ -203,12 +203,12 @@ class _Events:
     attachments: dict[str, str] = field(default_factory=dict[str, str])
 
     def begin(self, number: int, agent: str) -> None:
-        """Tells whose turns follow."""
+        """Sets the agent of the following turns."""
         data = {"history": number, "agent": self.losses.text(agent)}
         self.events.append({"event": "info", "source": "gavel", "timestamp": self.created, "data": data})
 
     def add(self, history: History, said: Sequence[Turn], messages: Sequence[Message]) -> None:
-        """An event for each sampled turn, and for messages that no sampled turn has seen."""
+        """Adds an event for each sampled turn, and for messages after the last sampled turn."""
         tools = [_tool(each) for each in tool_functions(history, self.losses)]
         seen: list[Message] = []
         unseen = False
@@ -226,7 +226,7 @@ class _Events:
             self.events.append({**event, "config": {}, "timestamp": self.created, "output": {"model": self.model}})
 
     def _attached(self, value: Any) -> Any:
-        """A message's content, with its long texts among the attachments."""
+        """A message's content, with its long texts moved to the attachments."""
         match value:
             case str() if len(value) > _LONG:
                 name = hex_id(value, size=16)
@@ -241,7 +241,7 @@ class _Events:
 
 
 def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
-    """What the last sampled turn said, with its log-probs."""
+    """The output of the last sampled turn, with its log-probs."""
     found = [(turn.sampled, message) for turn, message in zip(said, messages, strict=True) if turn.sampled is not None]
     if not found:
         return {"model": model}

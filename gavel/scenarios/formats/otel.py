@@ -56,17 +56,17 @@ _PROVIDER = "gavel"
 
 @dataclass(slots=True)
 class _Trace:
-    """The spans of an attempt as they are made."""
+    """The spans of an attempt under construction."""
 
     id: str
     clock: Iterator[int]
-    """Nanoseconds, a millisecond further each time."""
+    """Nanoseconds, advancing by a millisecond each time."""
     model: str | None
     losses: Losses
     spans: list[Message] = field(default_factory=list[Message])
 
     def open(self, name: str, kind: int, parent: Message | None, attributes: Mapping[str, Any]) -> Message:
-        """A span that begins now; it ends with `close`."""
+        """Starts a span, which `close` ends."""
         span: Message = {
             "traceId": self.id,
             "spanId": hex_id(self.id, len(self.spans), size=8),
@@ -123,7 +123,7 @@ def _evaluations(attempt: StoredAttempt, known: Message, time: str) -> Iterator[
 
 
 def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, more: Mapping[str, Any]) -> Message:
-    """The span of a history, with those of its turns; of the main one it stays open."""
+    """The span of a history, with its turns' spans; the main history's stays open."""
     agent = trace.losses.text(agent)
     common = {"gen_ai.provider.name": _PROVIDER, "gen_ai.request.model": trace.model}
     operation = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
@@ -202,7 +202,7 @@ def _tool(turn: Turn, message: Message, names: Mapping[str, str], parent: Messag
 
 
 def _message(turn: Turn) -> Message:
-    """A message of the conventions' schema, which lets a part and a message have further fields."""
+    """A message in the conventions' schema, which allows further fields of parts and messages."""
     parts: list[Message] = [{"type": "reasoning", "content": turn.reasoning}] if turn.reasoning else []
     if turn.role == "tool":
         shown: Any = turn.text if turn.is_text else list(map(_part, turn.parts))
@@ -242,7 +242,7 @@ def _json(value: Any) -> str:
 
 
 def _attributes(values: Mapping[str, Any]) -> list[Message]:
-    """Key and value as OTLP's JSON has them, without those that are None."""
+    """Key and value pairs in OTLP's JSON form, without None values."""
     return [{"key": name, "value": _value(value)} for name, value in values.items() if value is not None]
 
 
@@ -263,13 +263,13 @@ def _value(value: Any) -> Message:
 _SECONDS = 60.0
 _TRIES = 4
 _PASSING = (429, 502, 503, 504)
-"""Answers after which OTLP's clients try again."""
+"""Retryable statuses of OTLP."""
 _LONGEST_WAIT = 30.0
 _TOO_LARGE = 413
 
 
 class OtlpError(GavelError):
-    """A collector does not take spans."""
+    """A collector rejects spans."""
 
 
 class OtlpEndpoint:
@@ -289,7 +289,7 @@ class OtlpEndpoint:
         self._client.close()
 
     def send(self, request: Message) -> None:
-        """Sends the spans; tries again when the collector is busy. Raises `OtlpError`."""
+        """Sends the spans; retries while the collector is busy. Raises `OtlpError`."""
         content = _json(request).encode()
         answer = self._post(content)
         for number in range(_TRIES - 1):
@@ -322,7 +322,7 @@ class OtlpEndpoint:
 
 
 def _headers() -> dict[str, str]:
-    """As the SDK reads them: `key=value` pairs between commas, percent-encoded."""
+    """Parses headers as the SDK does: `key=value` pairs between commas, percent-encoded."""
     given = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
     return {name.strip().lower(): unquote(value.strip()) for name, _, value in pairs}

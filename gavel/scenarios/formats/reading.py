@@ -1,4 +1,4 @@
-"""A file of attempts in any format that is known -> groups of trajectories.
+"""Reads a file of attempts in any known format into groups of trajectories.
 
     reading = read_file(Path("results.jsonl"))
     reading.summary     # "reads as: verifiers results, 12 rows in 3 groups by example_id"
@@ -89,7 +89,7 @@ _AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
 
 @cache
 def all_formats() -> tuple[Format, ...]:
-    """Those of this folder, and between them those of integrations.
+    """The formats of this folder and of integrations, in order of detection.
 
     From the most specific to the most general: a row is of the first that fits.
     """
@@ -99,11 +99,11 @@ def all_formats() -> tuple[Format, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file holds."""
+    """The contents of a file."""
 
     groups: list[TrajectoryGroup]
     summary: str
-    """One line: format, rows, groups, and what they are grouped by."""
+    """One line: format, rows, groups, and the grouping."""
     notes: list[str]
 
 
@@ -175,7 +175,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
 
 
 def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
-    """The rows of a file, or of those files of a directory that hold attempts; the others are told."""
+    """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
     if columns:
         return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
     files = rows_by_file(path)
@@ -192,7 +192,7 @@ def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
 
 
 def _format(rows: Sequence[Row]) -> Format:
-    """The format of the first row, which all others must have."""
+    """The format of the first row, which all others must share."""
     first: Format | None = None
     for row in rows:
         if first is not None and first.fits(row.value):
@@ -211,7 +211,7 @@ def _format(rows: Sequence[Row]) -> Format:
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
-    """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
+    """The error for a row of unknown format: its fields, the nearest format with the missing fields, and the remedy."""
     fields = row.value
     if not is_object(fields):
         return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
@@ -247,21 +247,20 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
 _ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
-"""Names of columns to propose; the user decides."""
+"""Column names to propose; the user decides."""
 _EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
-"""Names of columns that hold what was expected: never proposed, for nobody wants it judged."""
+"""Names of columns with expected answers, which are never proposed: nobody wants them judged."""
 _IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
-"""Words with spaces between them, or a script that may do without."""
+"""Words separated by spaces, or a script that may do without."""
 _SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
 _NEAR = 0.5
-"""Share of a format's fields from which on a row is called near to it."""
+"""Min share of a format's fields that makes a row near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 
 
 def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
-    """The columns (dotted paths) of what was asked and of what was answered, as far as names and texts tell; else
-    `COLUMN`."""
+    """The likely columns (dotted paths) of prompt and answer, by names and texts; else `COLUMN`."""
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
     asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
@@ -274,7 +273,7 @@ def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Each field, also of objects within, and its text; of a list, that of its first text or message, if it has one."""
+    """Each field, also of nested objects, and its text; of a list, its first text or message, if any."""
     for name, value in fields.items():
         if is_object(value):
             yield from _columns(value, f"{within}{name}.")
@@ -285,7 +284,7 @@ def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, st
 
 
 def _likeness(form: Format, fields: dict[str, Any]) -> float:
-    """The share of the format's fields that the row has; one of a similar name counts half."""
+    """The share of the format's fields that the row has; a field of a similar name counts half."""
     found = 0.0
     for name in form.fields:
         similar = any(get_close_matches(each, list(fields), cutoff=0.8) for each in name.split("|"))
@@ -294,7 +293,7 @@ def _likeness(form: Format, fields: dict[str, Any]) -> float:
 
 
 def shortfalls(found: Sequence[Found]) -> list[str]:
-    """A note for each kind, with the first attempt of that kind. Groups that stand in the file are not looked at."""
+    """One note per kind of problem, with the first affected attempt. Groups stored as groups are skipped."""
     attempts = [each for each in found if isinstance(each, Attempt)]
     failed = [each for each in attempts if each.trajectory.status == "failed"]
     all_of_them = counted(len(attempts), "attempt")

@@ -42,13 +42,13 @@ class _Trace:
     row: Row
     root: Message
     calls: list[tuple[Any, Any, list[Message] | None]]
-    """Input, output and offered tools of each call to a model, in order of time; of the root where there is none."""
+    """Input, output and offered tools of each model call, in order of time; of the root if there is none."""
     scores: dict[str, Any]
     error: Any
-    """What ended it; None = nothing did."""
+    """The final error; None = none."""
     has_output: bool
     missing: str
-    """Why it has failed if it has no output and nobody answers."""
+    """Reason of its failure if it has no output and no answer."""
 
 
 def _attempts(
@@ -220,7 +220,7 @@ _OUTPUTS = ("messages", "output", "generations", "choices", "message")
 
 
 def conversation(given: Any, answered: Any, where: str) -> list[Message]:
-    """The messages of the input and those of the output; the output's alone where it holds the whole (LangGraph)."""
+    """The input's messages and the output's; the output's alone if it holds the whole conversation (LangGraph)."""
     before, _ = chat.messages(_messages(given, _LISTS, "user"), where)
     after, _ = chat.messages(_messages(answered, _OUTPUTS, "assistant"), where)
     if not has_messages(given) and any(message.get("role") == "user" for message in after):
@@ -236,17 +236,17 @@ def offered_tools(given: Any) -> list[Message] | None:
 
 
 def has_messages(given: Any) -> bool:
-    """Whether an input holds messages, and not only text."""
+    """Whether an input holds messages, not only text."""
     return bool(_found(given, _LISTS))
 
 
 def parsed(value: Any) -> Any:
-    """A payload that a table keeps as its JSON text."""
+    """Parses a payload that a table stores as JSON text."""
     return cell(value) if isinstance(value, str) else value
 
 
 def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
-    """Those that are not the beginning of a later one: a call repeats the conversation so far. The longest first."""
+    """Messages lists that are no prefix of a later one, the longest first: a call repeats the conversation so far."""
     kept: list[list[Message]] = []
     conversations = [each for each in conversations if each]
     cores = [[_core(message) for message in each] for each in conversations]
@@ -258,14 +258,14 @@ def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
 
 
 def _core(message: Message) -> tuple[Any, ...]:
-    """What makes two loggings of one message the same."""
+    """The content that two loggings of one message share."""
     calls = message.get("tool_calls")
     named = [as_json(call.get("function")) for call in calls if is_object(call)] if is_list(calls) else []
     return message.get("role"), as_json(message.get("content") or ""), *named
 
 
 def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
-    """The payload's messages; a payload without any is one message of `role`."""
+    """The payload's messages; a payload without any becomes one message of `role`."""
     payload = parsed(payload)
     if payload is None or payload in ("", {}, []):
         return []
@@ -279,7 +279,7 @@ def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
 
 
 def _found(payload: Any, names: Sequence[str]) -> list[Any]:
-    """The conversation in a payload, however deep; none where there is none."""
+    """The conversation in a payload, at any depth; empty if there is none."""
     payload = parsed(payload)
     if is_list(payload):
         if is_conversation(payload):

@@ -1,4 +1,4 @@
-"""A web shop's records: customers, their orders, what is in stock, and what was declined.
+"""A web shop's records: customers, their orders, stock, and declined requests.
 
 Every change is checked for what is possible, never for what the policies allow: that is the agent's work.
 
@@ -30,7 +30,7 @@ class Item(BaseModel):
     price: int
     opened: bool
     state: str = "kept"
-    """What became of it: `kept`, `returned to card`, `exchanged for red`."""
+    """Final state of the item: `kept`, `returned to card`, `exchanged for red`."""
 
 
 class Order(BaseModel):
@@ -38,7 +38,7 @@ class Order(BaseModel):
     customer_id: str
     status: Status
     days: int
-    """Since it was delivered; 0 before that."""
+    """Days since delivery; 0 before it."""
     address: str
     items: list[Item]
 
@@ -50,14 +50,14 @@ class Customer(BaseModel):
 
 
 class Shop(BaseModel):
-    """One shop. What cannot be done raises `ValueError`."""
+    """One shop. An impossible change raises `ValueError`."""
 
     customers: list[Customer]
     orders: list[Order]
     stock: dict[str, list[str]]
     """Colours by item."""
     declined: list[tuple[str, str, Request, Reason]] = []
-    """Customer, item, request and reason."""
+    """Declined requests: customer, item, request and reason."""
 
     def customer(self, name: str, postcode: str) -> Customer:
         wanted = (plain(name), plain(postcode))
@@ -103,7 +103,7 @@ class Shop(BaseModel):
         self.declined.append(entry)
 
     def same_as(self, other: "Shop") -> bool:
-        """Whether the records agree, however addresses are spelt and in whatever order things were declined."""
+        """Whether the records agree, regardless of the spelling of addresses and the order of declined requests."""
         return self._state() == other._state()
 
     def _state(self) -> tuple[object, ...]:
@@ -132,7 +132,7 @@ class Shop(BaseModel):
 
 
 def plain(text: str) -> str:
-    """A text as it is compared: without case, commas, dots, and spaces too many."""
+    """A text normalized for comparison: without case, commas, dots and extra spaces."""
     return " ".join(text.replace(",", " ").replace(".", " ").split()).casefold()
 
 
@@ -150,7 +150,7 @@ SURNAMES = ("Abel", "Brandt", "Costa", "Duran", "Eriksen", "Fuchs", "Grau", "Hal
 STREETS = ("Mill Lane", "Harbour Road", "Oak Street", "Station Road", "Church Hill", "Bridge Street", "Elm Avenue")
 MOVED = "I have moved. Please send all my orders that you can still redirect to my new address."
 _DECLINED = 0.2
-"""The share of wishes that the policies forbid."""
+"""Share of wishes that the policies forbid."""
 
 
 class Policies(BaseModel):
@@ -158,14 +158,14 @@ class Policies(BaseModel):
 
     return_days: int
     opened_returns: Literal["card", "store_credit", "no"]
-    """What an opened item is refunded to."""
+    """Refund method for an opened item."""
     exchange_days: int
     opened_exchanges: bool
     cancel_statuses: list[Status]
     address_statuses: list[Status]
 
     def read(self, topic: Topic) -> dict[str, object]:
-        """What the agent reads."""
+        """The policy texts by topic, as the agent reads them."""
         told: dict[Topic, dict[str, object]] = {
             "returns": {"within_days": self.return_days, "opened_items_refunded_to": self.opened_returns},
             "exchanges": {"within_days": self.exchange_days, "opened_items": self.opened_exchanges},
@@ -176,16 +176,16 @@ class Policies(BaseModel):
 
 
 class Wish(BaseModel):
-    """One thing that the customer wants."""
+    """One request of the customer."""
 
     request: Request
     item: str
     colours: list[str] = []
-    """Of an exchange, the one that is liked best first."""
+    """Accepted colours of an exchange, the preferred one first."""
 
 
 class Change(BaseModel):
-    """One change of the records that is right."""
+    """One correct change of the records."""
 
     tool: Literal["return_item", "exchange_item", "cancel_order", "change_address", "decline"]
     order_id: str = ""
@@ -218,13 +218,13 @@ class Case(BaseModel):
     customer: Customer
     wishes: list[Wish]
     address: str = ""
-    """Where all orders shall go that are not yet on their way; empty for other wishes."""
+    """New address for all orders that are not yet sent; empty for other wishes."""
     says_who: bool
-    """Whether the customer's first words tell who it is."""
+    """Whether the customer's first message identifies the customer."""
 
     @property
     def right(self) -> list[Change]:
-        """The changes that the policies demand."""
+        """The changes that the policies require."""
         mine = self.shop.orders_of(self.customer.customer_id)
         if self.address:
             due = [order for order in mine if order.status in self.policies.address_statuses]
@@ -233,7 +233,7 @@ class Case(BaseModel):
 
     @property
     def after(self) -> Shop:
-        """The records as they must be at the end."""
+        """The correct records at the end."""
         shop = self.shop.model_copy(deep=True)
         for change in self.right:
             change.make(shop, self.customer.customer_id)
@@ -337,7 +337,7 @@ def _order(dice: random.Random, customer: Customer, order_id: str, names: list[s
 
 
 def _wish(dice: random.Random, order: Order) -> Wish | None:
-    """A wish about an order; only what is delivered can be returned or exchanged, and only the rest cancelled."""
+    """A wish about an order; only delivered orders can be returned or exchanged, and only others cancelled."""
     item = dice.choice(order.items)
     if order.status != "delivered":
         return Wish(request="cancel", item=item.name)
@@ -348,7 +348,7 @@ def _wish(dice: random.Random, order: Order) -> Wish | None:
 
 
 def words_of(wish: Wish) -> str:
-    """What the customer says of a wish at first."""
+    """The customer's opening words for a wish."""
     return {
         "return": f"I want to send the {wish.item} back and get my money.",
         "exchange": f"I would like the {wish.item} in another colour.",
