@@ -1,4 +1,4 @@
-"""The judge behind HTTP: accepts groups, judges them, and loses nothing that was accepted or paid for.
+"""The judge as an HTTP service, which never loses an accepted group or a paid reply.
 
     gavel serve --judge openai/gpt-5-mini
 

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, refusals and headers around one engine, which runs as long as the application does.
+"""The HTTP application: routes, errors and headers around one engine, which lives as long as the application.
 
 app = create_app(ServiceConfig())
 """
@@ -61,9 +61,9 @@ _BODIES = (
     ProblemOut,
 )
 _OF_ANY = (400, 403, 421, 503)
-"""Any request may be refused: repeated headers, a page of another site, a name of another machine, no room."""
+"""Statuses that any request may get: repeated headers, a cross-site page, a foreign Host, no capacity."""
 _ONCE = ("Host", "Authorization", "X-API-Key", "Idempotency-Key")
-"""Headers of which a second one would be ignored in silence."""
+"""Headers that may occur only once: a second one would be ignored silently."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -73,11 +73,11 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 _GC_THRESHOLDS = 5_000, 10, 20
-"""A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
-are for throughput, 0.1 s now and then; both take 4 % of the time."""
+"""Thresholds of the garbage collector, whose runs stop the event loop: for milliseconds with these, and for 0.1 s now
+and then with those of the command line, which are for throughput; both take 4 % of the time."""
 _SWITCH_SECONDS = 0.001
-"""Seconds until a thread that computes lets another one run. The database's thread needs the interpreter some ten times
-for a transaction, and each time waits as long for a busy event loop."""
+"""Seconds until a computing thread yields the interpreter. The database's thread needs it about ten times for a
+transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
@@ -85,7 +85,7 @@ health = APIRouter(tags=["health"])
 
 
 def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
-    """The application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
+    """Creates the application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
     `engine`: one that runs already; then the application is served without its lifespan. `parent`: process id of a
     supervisor with whose end the application ends.
@@ -136,7 +136,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
 
 
 def settle_process() -> None:
-    """Makes the interpreter's pauses short, once everything is loaded."""
+    """Shortens the interpreter's pauses, once everything is loaded."""
     linecache.clearcache()  # two megabytes of sources that models' docstrings were read from
     gc.collect()
     gc.freeze()  # the libraries' 400,000 objects are not searched again
@@ -146,7 +146,7 @@ def settle_process() -> None:
 
 @contextlib.contextmanager
 def _stopping_at_signals(engine: Engine) -> Any:
-    """Tells the engine of a signal at once: the server tells the application only when all connections are closed."""
+    """Tells the engine of a signal at once: the server tells the application only after all connections are closed."""
     loop = asyncio.get_running_loop()
     before: dict[int, Any] = {}
 
@@ -201,7 +201,7 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The refusal as a problem."""
+    """Renders the rejection as a problem."""
     match error:
         case ServiceError():
             return response(error)
@@ -216,7 +216,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _routing_problem(request: Request, error: HTTPException) -> Problem:
-    """What the router refuses by itself: a path or a method that is not there."""
+    """The router's own rejections: an unknown path or method."""
     path, headers = request.scope["path"], dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
         headers["Allow"] = ", ".join(sorted(_methods(path)))
@@ -232,7 +232,7 @@ def _methods(path: str) -> set[str]:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description: what FastAPI finds, and the models of the bodies that the routes read themselves."""
+    """The OpenAPI description: FastAPI's, with the models of bodies that routes read themselves."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(
             title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
@@ -245,7 +245,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 
 class Guard:
-    """ASGI middleware: refuses other sites' pages and repeated headers, adds headers of security, counts requests.
+    """ASGI middleware: rejects cross-site requests and repeated headers, adds security headers, counts requests.
 
     A service without keys answers whoever reaches its port, and a browser on the same machine reaches it: pages of
     other sites are refused by their Origin, and names that were pointed at this machine by the Host header.

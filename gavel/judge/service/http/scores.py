@@ -1,4 +1,4 @@
-"""The routes under /v1: judges whole groups and groups whose members arrive one by one, and tells what was judged."""
+"""The routes under /v1: judge whole groups and groups whose members arrive separately, and report judgements."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ async def score(
 
 
 async def _answer(engine: Engine, record: Record, *, failure_is_a_problem: bool) -> Response:
-    """The record as a response: 200 when it is finished, else 202. Raises `Problem` for a failed one, if asked to."""
+    """The record as a response: 200 if it is finished, else 202. Raises `Problem` for a failed one, if requested."""
     place = f"/v1/judgements/{record.id}"
     if not record.is_finished:
         return _json(record.answer, 202, {"Location": place, "Retry-After": "1"})

@@ -28,7 +28,7 @@ from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Reply
 
 LEASE_SECONDS = 10.0
-"""After so long without a sign of its process a claim on a question is over."""
+"""Seconds without a heartbeat after which a claim on a question expires."""
 _RENEWAL_SECONDS = 2.0
 _T = TypeVar("_T")
 _r, _k = replies.c, claims.c
@@ -46,8 +46,8 @@ _KEEP = {
 
 
 class database_time(FunctionElement[float]):
-    """Unix seconds when a statement runs, by the clock that all processes of a database share: on SQLite that of this
-    machine, to the millisecond; on PostgreSQL that of its server."""
+    """Unix seconds when a statement runs, by the clock that all processes of a database share: on SQLite this
+    machine's, to the millisecond; on PostgreSQL the server's."""
 
     type: sa.types.TypeEngine[float] = sa.Double()
     inherit_cache = True
@@ -80,21 +80,21 @@ _CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.inser
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _HOLDER = sa.select(_k.holder).where(_k.key == sa.bindparam("question"))
 _DELETED_AT_ONCE = 500
-"""Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
+"""Max keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
 
 asked_by: ContextVar[str] = ContextVar("gavel_asked_by", default="")
-"""Id of the API key from whose stored replies judging is answered."""
+"""Id of the API key whose stored replies answer the current judging."""
 
 
 def database_cassette(database: Database, *, is_shared: bool = False) -> Cassette:
-    """The cassette of all judges of the service. Each API key has replies of its own, unless they are shared: else a
-    key would learn from a cost of nothing what another one has had judged."""
+    """The cassette of all judges of the service. Replies are kept per API key, unless they are shared: a cost of
+    nothing would show a key what another one has had judged."""
     return Cassette(_WriterThread(database)) if is_shared else _CassetteOfKeys(_WriterThread(database))
 
 
 class _CassetteOfKeys(Cassette):
-    """Takes the same question of two API keys for two questions."""
+    """Separates the same question of two API keys."""
 
     async def answer(
         self,
@@ -112,7 +112,7 @@ def _own(question: Question) -> Question:
 
 
 class _WriterThread(StorageThread):
-    """A storage in the transactions of the database's writer.
+    """A storage that works in the transactions of the database's writer.
 
     Of the processes of a database one asks a question at a time: it claims it, renews the claim until the reply is
     stored, and the others wait. Claims end with their process, so they need not survive a power cut.
@@ -128,7 +128,7 @@ class _WriterThread(StorageThread):
         self.commits_in_order = database.is_sqlite  # a judgement after the replies that it was read from
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
-        """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
+        """Submits work; in an event loop the future is one of asyncio, which `asyncio.wrap_future` accepts too."""
         return self._submit(work, durable=False)
 
     def _submit(self, work: "Callable[[Replies], _T]", key: str = "", *, durable: bool = True) -> "Future[_T]":
@@ -195,7 +195,7 @@ class _WriterThread(StorageThread):
                 return
 
     def close(self) -> None:
-        """Leaves the database open."""
+        """Does nothing: the database stays open."""
         self._closing.set()
 
 
@@ -233,7 +233,7 @@ class Replies:
         self._connection.execute(_RELEASE, {"question": key, "by": holder})
 
     def close(self) -> None:
-        """Nothing: the transaction is the writer's."""
+        """Does nothing: the transaction belongs to the writer."""
 
 
 def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
@@ -245,7 +245,7 @@ def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
-    """Deletes the replies to these questions, and the unusable ones that were repaired by them."""
+    """Deletes the replies to these questions, and the unusable ones that they repaired."""
     left = list(keys)
     while left:
         some, left = left[-_DELETED_AT_ONCE:], left[:-_DELETED_AT_ONCE]
@@ -273,5 +273,5 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _plain(text: str) -> str:
-    """A server's word as every database can hold it."""
+    """Text from a server in a form that every database can hold."""
     return text.encode("utf-8", "replace").decode().replace("\0", "")
