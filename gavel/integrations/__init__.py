@@ -1,4 +1,4 @@
-"""Other systems: for each one file or folder with all that Gavel has for it.
+"""Integrations with other systems, each in one file or folder.
 
     GRPOTrainer(model, reward_funcs=gavel.integrations.trl.reward_func("openai/gpt-5-mini"), …)      # the judge's score
     gavel train "verl:train.parquet?reward=reward.py:compute_score"                                   # its tasks

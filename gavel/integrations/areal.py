@@ -35,7 +35,7 @@ def arun_episode(
     tokenizer: Any = None,
     unscored: Unscored = "group",
 ) -> Callable[[Any, Any, dict[str, Any]], Awaitable[dict[str, Any] | None]]:
-    """What `RolloutWorkflow.arun_episode` awaits: runs a workflow `group_size` times, with the scores as rewards.
+    """The body of `RolloutWorkflow.arun_episode`: runs a workflow `group_size` times, with the scores as rewards.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). `tokenizer`: None = the workflow's own. The row may
     hold a `rubric`, a `reference` or `answer`, and `criteria`; its `messages` are the prompt. `unscored`: "group"

@@ -1,4 +1,4 @@
-"""SkyRL: a generator whose trajectories are judged, those of one prompt against each other.
+"""SkyRL: a generator whose trajectories of one prompt are judged against each other.
 
     class JudgedExp(BasePPOExp):
         def get_generator(self, cfg, tokenizer, inference_engine_client):
@@ -27,7 +27,7 @@ def get_generator(
     rubric: Rubric | str | None = None,
     unscored: Unscored = "group",
 ) -> "JudgedGenerator":
-    """The generator, with the judge's scores as the rewards of training batches; evaluation keeps its own.
+    """Wraps the generator: the judge's scores are the rewards of training batches; evaluation keeps its own.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). A prompt's `env_extras` may hold a `rubric`, a
     `reference` or `answer` (or `reward_spec.ground_truth`), and `criteria`. `unscored`: "group" zeroes the loss masks
@@ -41,7 +41,7 @@ __all__ = ["get_generator"]
 
 
 class JudgedGenerator:
-    """A generator of SkyRL; all but `generate` is the one that it was made of."""
+    """A wrapped SkyRL generator; only `generate` differs."""
 
     def __init__(self, generator: Any, tokenizer: Any, scorer: Scorer) -> None:
         self._generator = generator
@@ -54,7 +54,7 @@ class JudgedGenerator:
         return getattr(self._generator, name)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The output in the order of the batch. Raises `JudgeError` when the judge cannot be asked."""
+        """The output in the order of the batch. Raises `JudgeError` if the judge cannot be called."""
         output = await self._generator.generate(input_batch)
         batch = input_batch.get("batch_metadata")
         if batch is not None and batch.training_phase == "eval":

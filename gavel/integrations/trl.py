@@ -1,4 +1,4 @@
-"""The judge as a reward function of TRL, and of Axolotl and Unsloth, which train with TRL's GRPOTrainer.
+"""The judge as a reward function of TRL, and of Axolotl and Unsloth, which use TRL's GRPOTrainer.
 
     reward = gavel.integrations.trl.reward_func("openai/gpt-5-mini")
     GRPOTrainer(model, reward_funcs=reward, train_dataset=rows, args=GRPOConfig(…))
@@ -71,7 +71,7 @@ __all__ = ["reward_func"]
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """As `reward_func` takes them."""
+    """The options of `reward_func`."""
 
     name: str
     reference_column: str | None
@@ -80,7 +80,7 @@ class _Options:
     tools: Sequence[Any] | None
 
     def check_size(self, trainer: Any) -> None:
-        """Raises `JudgeError` for a `num_generations` that is not the trainer's: groups would be judged in parts."""
+        """Raises `JudgeError` if `num_generations` differs from the trainer's: groups would be judged in parts."""
         its = getattr(trainer, "num_generations", self.size)
         if self.size is not None and its != self.size:
             raise JudgeError(
@@ -91,24 +91,24 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """What became of one completion."""
+    """The result for one completion."""
 
     reward: float | None
     standard_error: float | None
     words: str
-    """The judge's explanation, or why there is no reward."""
+    """The judge's explanation, or the reason of a missing reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A member, and the key that those of its group share."""
+    """A member with its group's key."""
 
     key: Hashable
     member: Any
 
 
 class TrlReward:
-    """Callable as TRL calls a reward function. It is no `functools.partial`, which TRL would log by another name."""
+    """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
 
     def __init__(self, scorer: Scorer, options: _Options) -> None:
         self.__name__ = options.name
@@ -123,7 +123,7 @@ class TrlReward:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """A reward for each completion, in order; None = not scored. All processes of a run must call it."""
+        """One reward per completion, in order; None = not scored. All processes of a run must call it."""
 
         trainer = getattr(log_metric, "__self__", None)
 
@@ -147,7 +147,7 @@ class TrlReward:
 
 
 def _read(options: _Options, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
-    """The member of a row, with the truth of its task."""
+    """The member of a row, with its task's truth."""
     row = {column: columns[column][number] for column in COLUMNS if column in columns}
     if options.reference_column is not None:
         row["reference"] = _cell(columns, options.reference_column, number)
@@ -158,7 +158,7 @@ def _read(options: _Options, number: int, prompt: Side, completion: Side, column
 
 
 def _size_now(trainer: Any, size: int) -> int:
-    """The completions of a prompt in this batch: evaluation has a number of its own (`num_generations_eval`)."""
+    """Completions per prompt in this batch: evaluation has a number of its own (`num_generations_eval`)."""
     model = getattr(trainer, "model", None)
     return size if model is None or model.training else getattr(trainer, "num_generations_eval", size)
 
@@ -187,7 +187,7 @@ def _scored(judged: Judged) -> list[_Scored]:
 def judge_on_all_ranks(
     read: Callable[[], Sequence[Keyed]], judge: Callable[[list[list[Any]]], list[list[R]]], *, size: int | None = None
 ) -> list[R]:
-    """The results of this rank's members, in the order of `read`: groups may be spread over the processes of a run.
+    """Returns the results of this rank's members, in the order of `read`: groups may span several processes of a run.
 
     All members are gathered, each rank judges its share of the groups, and every rank is given the results of its own.
     An error on one rank is raised on all, so that none waits for ever. `judge` gets groups of members and gives a
@@ -209,7 +209,7 @@ def judge_on_all_ranks(
 
 
 def _rank() -> tuple[int, int]:
-    """This process's number, and how many there are."""
+    """This process's rank, and the number of processes."""
     if "torch.distributed" not in sys.modules:
         return 0, 1
     from torch import distributed
@@ -220,7 +220,7 @@ def _rank() -> tuple[int, int]:
 
 
 def _outcome(work: Callable[[], T]) -> T | Exception:
-    """What it gives, or what it raises: the other ranks must be told."""
+    """The result or the error, which the other ranks must receive."""
     try:
         return work()
     except Exception as error:

@@ -212,7 +212,7 @@ def _check_limits(name: str, *, counts: Mapping[str, object], seconds: Mapping[s
 
 
 def _recorded(kind: type, method: str, metric: str) -> Callable[[Trajectory], Any] | None:
-    """The outcome that a world recorded before it was closed; None if it records none."""
+    """A check that reads the outcome which a world left in the metrics; None if the world records none."""
     return (lambda trajectory: trajectory.metrics[metric]) if getattr(kind, method, None) is not None else None
 
 

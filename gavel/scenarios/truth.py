@@ -100,7 +100,7 @@ def truth_of(group: TrajectoryGroup) -> Truth:
 
 
 def with_truth_of_rows(group: TrajectoryGroup) -> TrajectoryGroup:
-    """The group with the truth from its members' metadata, which holds their rows' columns, as its own.
+    """The group with the truth in the columns of its members' rows (their metadata) as its own.
 
     Raises `JudgeError` as `truth_of` does.
     """

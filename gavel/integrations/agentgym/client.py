@@ -1,4 +1,4 @@
-"""Requests to one environment server, and its environments, one for each episode: created, reset, used again, closed.
+"""A client of one environment server, and a pool of its environments, one per episode: create, reset, reuse, close.
 
 Each request has a deadline. What cannot have reached the server is sent again, and so is what may safely be; a step is
 sent once. A server that answers 503 is asked again until the deadline.
@@ -39,32 +39,33 @@ from gavel.integrations.agentgym.protocol import (
 )
 
 _CONCURRENCY = 64
-"""Requests to a server at once, of each event loop."""
+"""Max concurrent requests to a server, per event loop."""
 _KEEP_ALIVE = 4.0
-"""Seconds. Less than the five after which uvicorn, which these servers run on, closes an idle connection."""
+"""Seconds that an idle connection is kept, less than the five after which uvicorn, which these servers use, closes
+it."""
 _PAUSES = (0.1, 0.3, 1.0)
-"""Seconds before what was not delivered is sent again."""
+"""Seconds before each retry of an undelivered request."""
 _BUSY = 0.1
-"""Seconds before a busy server is asked again; they double up to one second."""
+"""First pause in seconds before retrying at a busy server; it doubles up to one second."""
 _UNAVAILABLE = 503
 _DETAIL = 300
-"""Characters of an answer that an error shows."""
+"""Max characters of a response in an error."""
 _GONE = ("not valid", "deleted", "has finished", "not found", "no environment", "not initialized", "expired")
-"""What servers say of an environment that is not there any more."""
+"""Servers' messages about an environment that no longer exists."""
 _CLIENT_ERROR = "HTTP 4"
 _EXIT_SECONDS = 5.0
-"""For all environments that are closed when the program ends."""
+"""Seconds to close all environments at program exit."""
 _POLL = 0.05
 logger = logging.getLogger(__name__)
 
 
 class NoRouteError(AgentGymError):
-    """A server does not offer a path."""
+    """A server lacks a path."""
 
 
 @dataclass(slots=True)
 class Session:
-    """An environment while an episode has it."""
+    """An environment in use by an episode."""
 
     http: aiohttp.ClientSession
     environment: Created
@@ -73,13 +74,13 @@ class Session:
 
 
 class EnvServer:
-    """One server and its environments. May be used by several event loops, one after another or at once."""
+    """One server and its environments. May be used by several event loops, in sequence or concurrently."""
 
     def __init__(
         self, url: str, kind: Kind, headers: Mapping[str, str], *, seconds: float = 60.0, wait_seconds: float = 600.0
     ) -> None:
-        """`url`: without a slash at its end. `seconds`: of a request, once sent. `wait_seconds`: for an environment
-        of a server that holds only so many."""
+        """`url`: without a trailing slash. `seconds`: timeout of a sent request. `wait_seconds`: max wait for an
+        environment of a server with limited capacity."""
         self.url = url
         self.kind = kind
         self.seconds = seconds
@@ -92,11 +93,11 @@ class EnvServer:
         self._most = kind.environments
         self._bare_create = False
         self.closes = True
-        """Whether the server is known, or may be hoped, to close environments."""
+        """Whether the server is known, or assumed, to close environments."""
         _open.add(self)
 
     async def begin(self, item: JsonValue) -> Session:
-        """An environment that is reset to the item. To be ended by `end`. Raises `AgentGymError`."""
+        """Acquires an environment, reset to the item; `end` must release it. Raises `AgentGymError`."""
         # A server of environments is asked for thousands of steps a second: httpx would take twice the time of each.
         http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE),
@@ -111,7 +112,8 @@ class EnvServer:
             raise
 
     async def step(self, session: Session, action: str) -> Stepped:
-        """Raises `RefusedError` for an error about the action, `AgentGymError` when the environment is lost."""
+        """Takes a step. Raises `RefusedError` for an error about the action, `AgentGymError` if the environment is
+        lost."""
         body = {session.environment.field: session.environment.id, "action": action}
         try:
             return stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
@@ -121,7 +123,7 @@ class EnvServer:
             raise
 
     async def look(self, session: Session, path: str) -> Any:
-        """What a `GET` of the environment answers. Raises `AgentGymError`."""
+        """The response to a `GET` of the environment. Raises `AgentGymError`."""
         environment = session.environment
         try:
             return await self._ask(session.http, "GET", path, params={environment.field: environment.id})
@@ -129,7 +131,7 @@ class EnvServer:
             raise AgentGymError(f"{self.url}{path}: {error.message}") from error
 
     async def end(self, session: Session, *, whole: bool) -> None:
-        """Gives the environment back. `whole`: nothing failed, and no request of the episode is under way."""
+        """Releases the environment. `whole`: no request of the episode failed or is in flight."""
         environment = session.environment
         try:
             if whole:
@@ -141,7 +143,7 @@ class EnvServer:
             await session.http.close()
 
     def close(self) -> None:
-        """Closes the environments that no episode has, where the server can, within a bounded time."""
+        """Closes unused environments, if the server supports it, within a bounded time."""
         until = time.monotonic() + _EXIT_SECONDS
         trust = not is_on_this_machine(self.url)
         with httpx.Client(timeout=_EXIT_SECONDS, headers=self._headers, trust_env=trust) as client:
@@ -179,7 +181,7 @@ class EnvServer:
         return environment
 
     async def _new(self, http: aiohttp.ClientSession) -> Created:
-        """A new environment, or one that became free where the server holds no more."""
+        """A new environment, or one that became free if the server has reached its capacity."""
         limit = time.monotonic() + self._wait_seconds
         while True:
             if self._most is not None and (kept := self._kept()) is not None:
@@ -202,7 +204,8 @@ class EnvServer:
             await asyncio.sleep(_POLL)
 
     async def _create(self, http: aiohttp.ClientSession) -> Created:
-        """Asked with the item that some servers want, and without a body where the server takes none."""
+        """Creates an environment, with the item that some servers require, and without a body if the server rejects
+        one."""
         given: dict[str, Any] = {} if self._bare_create else {"json": {"id": 0}}
         try:
             return created(await self._ask(http, "POST", "/create", **given))
@@ -222,7 +225,7 @@ class EnvServer:
         return session
 
     async def _close(self, http: aiohttp.ClientSession, environment: Created) -> None:
-        """Best effort: it is lost to this program in any case."""
+        """Closes an environment, best effort: this program drops it in any case."""
         if not self.closes:
             return
         try:
@@ -259,7 +262,7 @@ class EnvServer:
     async def _delivered(
         self, http: aiohttp.ClientSession, method: str, path: str, once: bool, given: Mapping[str, Any]
     ) -> tuple[int, bytes]:
-        """The status and what it brought."""
+        """The status and body of the response."""
         pauses, busy = iter(_PAUSES), _BUSY
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Trajectories of AgentGym (AgentTraj and what AgentEvol explores): ShareGPT turns that say which of them are learned.
+"""AgentGym's trajectories (AgentTraj and AgentEvol's explorations): ShareGPT turns with a flag for training.
 
     {"conversations": [{"from": "human", "loss": null, "value": "…"}, {"from": "gpt", "loss": true, "value": "…"}],
      "item_id": "textcraft_12", "reward": 0.8, "success": 1.0}
@@ -78,7 +78,7 @@ SUCCESS = "success"
 
 
 def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
-    """A conversation for each attempt."""
+    """One conversation per attempt."""
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
@@ -111,7 +111,7 @@ def _conversation(attempt: StoredAttempt, losses: Losses) -> Message:
 
 
 def _add_human(said: list[Message], text: str, losses: Losses) -> None:
-    """Joined to the turn before where that is the human's, as after several calls: speakers take turns."""
+    """Adds a human turn, or appends to a preceding one, as after several calls: speakers alternate."""
     if said and said[-1]["from"] == "human" and len(said) > 2:
         losses.add("message that follows another one of the same speaker: joined to it")
         said[-1]["value"] += f"\n\n{losses.text(text)}"

@@ -1,4 +1,4 @@
-"""Code written for OpenPipe ART, with its imports changed: `import gavel.integrations.art as art`.
+"""A drop-in for OpenPipe ART, with changed imports: `import gavel.integrations.art as art`.
 
     from gavel.integrations.art.local import LocalBackend
     from gavel.integrations.art.rewards import ruler_score_group
@@ -85,7 +85,7 @@ _LATER = {
     "ServerlessBackend": "serverless",
     **{module: module for module in ("langgraph", "local", "mcp", "pipeline_trainer", "serverless", "skypilot")},
 }
-"""What is imported on first use: it needs libraries that not every script has, or training's."""
+"""Names imported on first use: they need optional libraries, or those of training."""
 
 
 def __getattr__(name: str) -> Any:

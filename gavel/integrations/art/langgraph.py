@@ -1,4 +1,4 @@
-"""Rollouts by LangGraph: `wrap_rollout(model, fn)`, and `init_chat_model()` inside it.
+"""Rollouts with LangGraph: `wrap_rollout(model, fn)`, and `init_chat_model()` inside it.
 
     from gavel.integrations.art.langgraph import init_chat_model, wrap_rollout
 
@@ -29,7 +29,7 @@ _model: ContextVar[Model[Any]] = ContextVar("langgraph_model")
 def wrap_rollout(
     model: Model[Any], fn: Callable[Parameters, Awaitable[Trajectory]]
 ) -> Callable[Parameters, Awaitable[Trajectory]]:
-    """`fn`, whose trajectory gets the conversations that its agent had. Raises `RuntimeError` when it had none."""
+    """Wraps `fn`, whose trajectory gets its agent's conversations. Raises `RuntimeError` if there were none."""
 
     @wraps(fn)
     async def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Trajectory:

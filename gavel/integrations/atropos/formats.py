@@ -1,4 +1,4 @@
-"""Groups that Atropos' environments write (`data_path_to_save_groups`, the `process` command), one on each line.
+"""Group files of Atropos' environments (`data_path_to_save_groups`, the `process` command), one group per line.
 
     {"tokens": [[…]], "masks": [[…]], "scores": [1.0], "messages": [[{"role": "user", …}]], "inference_logprobs": […]}
 
@@ -51,7 +51,7 @@ ATROPOS = Format(
 
 
 def groups(stored: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
-    """A document for each group that has a member left."""
+    """One document for each group that has a member left."""
     for each in stored:
         converted = atropos_group(each.group)
         for reason in converted.left_out:

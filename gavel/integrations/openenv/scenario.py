@@ -1,4 +1,4 @@
-"""The scenario of an address: what the server tells of its actions and tasks, asked once.
+"""The scenario of an address, from one query of the server's actions and tasks.
 
 Tasks are those that the server lists (splits `train` and `test`), or seeds. Seeds that are trained on are never held
 out.
@@ -37,11 +37,11 @@ _TURNS = 20
 _ASK_SECONDS = 20.0
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _RANGE = 1000
-"""Tasks asked for at a time."""
+"""Tasks per request."""
 
 
 class _Told(BaseModel):
-    """What another Gavel tells of its scenario."""
+    """The scenario description of another Gavel."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -57,7 +57,7 @@ class _Told(BaseModel):
 
 
 def scenario_at(address: str) -> Scenario:
-    """The scenario of `openenv:address`. Raises `ScenarioError` for an address without a server of OpenEnv."""
+    """The scenario of `openenv:address`. Raises `ScenarioError` if no OpenEnv server is there."""
     url, options = parsed(address)
     direct = is_on_this_machine(url)
     with httpx.Client(base_url=url, headers=options.headers(), timeout=_ASK_SECONDS, trust_env=not direct) as client:
@@ -133,7 +133,7 @@ def _measured(name: str, trajectory: Trajectory) -> float:
 
 
 def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
-    """Tasks to train on, and tasks held out."""
+    """The training tasks and the held-out tasks."""
     environment = next((name for name in _list(ask("/list_environments")) if isinstance(name, str)), None)
     splits: dict[str, str] = {}
     for split in [] if environment is None else _list(ask(f"/{quote(environment, safe='')}/splits")):
@@ -159,7 +159,7 @@ def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Ta
 
 
 def _listed(ask: "_Asker", environment: str, split: str | None, most: int) -> list[Task]:
-    """The first tasks of a split; none where there is no split."""
+    """The first tasks of a split; empty if it does not exist."""
     if split is None:
         return []
     path = f"/{quote(environment, safe='')}"
@@ -183,14 +183,14 @@ def _list(value: Any) -> list[Any]:
 
 
 class _Asker:
-    """Asks a server over HTTP."""
+    """A simple HTTP client of a server."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         self._client = client
         self.url = url
 
     def __call__(self, path: str, body: Message | None = None, *, needed: bool = False) -> Any:
-        """The JSON of an answer; None for a route that is not there, unless it is needed. Raises `ScenarioError`."""
+        """The JSON of a response; None for an unknown optional route. Raises `ScenarioError`."""
         try:
             answer = self._client.request("GET" if body is None else "POST", path, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -1,4 +1,4 @@
-"""Text generation as a Gymnasium environment, one token an action, and as a scenario that is trained with PPO.
+"""Text generation as a Gymnasium environment, one token per action, and as a scenario for training with PPO.
 
 An episode ends with the tokenizer's EOS where `terminate_on_eos`, or after `max_episode_length` tokens. In Gymnasium's
 terms the first is `terminated` and the second `truncated`; RL4LMs' `done` is either.
@@ -43,7 +43,7 @@ import gymnasium  # noqa: E402
 from gymnasium import spaces  # noqa: E402
 
 _NO_LIMIT = 10**6
-"""Lengths of tokenizers that mean that there is none."""
+"""Min length that tokenizers use to mean that there is no limit."""
 
 
 class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
@@ -110,7 +110,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
     def reset(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, sample: Sample | None = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Ids], dict[str, Any]]:
-        """Begins with `sample` (or `options["sample"]`), else with one that is drawn by weight."""
+        """Starts with `sample` (or `options["sample"]`), else with one drawn by weight."""
         super().reset(seed=seed)
         if seed is not None:
             self._chooser = random.Random(seed)
@@ -163,7 +163,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
 
 
 RETURN = "return"
-"""Metric of a trajectory: the sum of its rewards, undiscounted."""
+"""Trajectory metric: the undiscounted sum of its rewards."""
 
 
 def text_scenario(
@@ -253,13 +253,13 @@ def text_scenario(
 
 
 def ppo(**settings: Any) -> TrainConfig:
-    """PPO as RL4LMs trains: clipped at 0.2, GAE with gamma 1 and lambda 0.95, five epochs, the KL divergence from the
-    base in the reward (coefficient 0.1) by token. `settings` of `TrainConfig` win."""
+    """PPO with RL4LMs' settings: clipped at 0.2, GAE with gamma 1 and lambda 0.95, five epochs, the KL divergence from
+    the base in the reward (coefficient 0.1) by token. `settings` of `TrainConfig` override them."""
     return TrainConfig.model_validate({"loss": Ppo(), "epochs": 5, "kl_in_reward": 0.1, **settings})
 
 
 class _TextScenario(Scenario):
-    """Draws the tasks of a step by their weights."""
+    """A scenario that draws a step's tasks by weight."""
 
     def __init__(self, name: str, *, weights: Mapping[str, float], priority_scale: float, **arguments: Any) -> None:
         super().__init__(name, **arguments)
@@ -283,7 +283,7 @@ def _task(sample: Sample) -> Task:
 
 
 def _cut(env: TextGenEnv, prompt: str, side: str) -> str:
-    """The prompt as the environment shows it: its last (or first) tokens where it is too long."""
+    """The prompt as the environment shows it: truncated to its last (or first) tokens."""
     ids: list[int] = env.tokenizer.encode(prompt, add_special_tokens=False)
     most = env.max_prompt_length
     if len(ids) <= most:

@@ -80,7 +80,7 @@ def _attempt(row: Row, trace: Message) -> Attempt:
 
 
 def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
-    """One agent's trace as a trajectory. Raises `RowError` when it cannot be judged."""
+    """One agent's trace as a trajectory. Raises `RowError` if it cannot be judged."""
     said, *others = sorted(_paths(trace["nodes"], where), key=len, reverse=True)
     tools = openai_tools(trace.get("tools"))
     data: Message = task.get("data") or {}
@@ -105,7 +105,7 @@ def _agent(trace: Message) -> str:
 
 
 def _paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
-    """The conversation to each leaf of the graph."""
+    """The path of messages to each leaf of the graph."""
     parents = {node.get("parent") for node in nodes if is_object(node)}
     for number, node in enumerate(nodes):
         if number in parents:
@@ -153,7 +153,7 @@ _NO_METRICS = ("example_id", "id", "reward", "generation_ms", "scoring_ms", "tot
 
 
 _OLDER = ("id", "task", "answer", "reward")
-"""What rows of verifiers before 0.1.4 have, where those of one example have one `id`."""
+"""Fields of rows of verifiers before 0.1.4, in which rows of one example share an `id`."""
 
 
 def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -202,7 +202,7 @@ _AS_TEXT = "message part that verifiers has no type for: written as its JSON tex
 
 
 def episodes(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
-    """An episode for each attempt, and for each member that raised."""
+    """One episode for each attempt, and for each member that raised."""
     for stored in groups:
         for attempt in attempts(stored):
             yield _episode(attempt, model, losses)
@@ -244,7 +244,7 @@ def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Messa
 
 
 def _task(stored: StoredGroup, losses: Losses) -> Message:
-    """The task of a group; its fields stand under `metadata`, since verifiers has types of its own for some names."""
+    """The task of a group; its fields are under `metadata`, since verifiers types some names itself."""
     fields: Message = {**stored.group.metadata} or next(({**each.metadata} for each in stored.group), Message())
     data: Message = {"metadata": losses.plain(fields)} if fields else {}
     if isinstance(reference := fields.get("reference"), str):
@@ -253,7 +253,7 @@ def _task(stored: StoredGroup, losses: Losses) -> Message:
 
 
 def _scores(attempt: StoredAttempt, known: Message) -> Message:
-    """Reward, metrics and what has no field of its own."""
+    """Reward, metrics, and facts without a field of their own."""
     reward = reward_or_none(attempt)
     metrics: Message = known.get("metrics", {})
     return {

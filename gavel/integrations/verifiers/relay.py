@@ -28,18 +28,19 @@ from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
 _MOST_BYTES = 64 * 2**20
 _PASSED = ("tool_choice", "parallel_tool_calls", "response_format", "stop", "top_p", "max_completion_tokens")
-"""Fields of a request that go on to the policy."""
+"""Request fields that are passed on to the policy."""
 
 
 class Conversations:
-    """A request continues the conversation whose messages it begins with; any other one begins a further one."""
+    """Assigns requests to conversations: a request continues the one whose messages it begins with, or starts
+    another."""
 
     def __init__(self) -> None:
         self._found: list[History] = []
         self.turns = 0
 
     def add(self, messages: list[Message], tools: list[Message] | None, choice: Choice) -> None:
-        """A turn: the request's messages, and what was sampled."""
+        """Adds a turn: the request's messages, and the sampled reply."""
         self.turns += 1
         longest = max((each for each in self._found if _begins(each, messages)), key=_length, default=None)
         if longest is None:
@@ -50,7 +51,7 @@ class Conversations:
         longest.messages_and_choices.append(choice)
 
     def into(self, trajectory: Trajectory) -> None:
-        """The longest conversation is the trajectory's own, the others are its further histories."""
+        """Writes the conversations to a trajectory: the longest as its own, the others as histories."""
         first, *others = sorted(self._found, key=_length, reverse=True) or [History()]
         trajectory.messages_and_choices = first.messages_and_choices
         trajectory.tools = first.tools
@@ -69,7 +70,7 @@ def _begins(history: History, messages: list[Message]) -> bool:
 
 
 def _plain(message: Message) -> tuple[Any, ...]:
-    """What stays of a message when a program sends it again."""
+    """The parts of a message that survive a resend by a program."""
     made: list[Message] = message.get("tool_calls") or []
     calls = [(call.get("id"), _name(call)) for call in made]
     return message.get("role"), message.get("content") or None, message.get("tool_call_id"), calls
@@ -153,7 +154,7 @@ class Relay:
 
 
 async def _streamed(request: web.Request, whole: Message) -> web.StreamResponse:
-    """The completion as server-sent events: one chunk with the message, one with how it ended."""
+    """The completion as server-sent events: one chunk with the message, one with its finish reason."""
     choice = whole["choices"][0]
     delta = dict(choice["message"])
     if calls := delta.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""verifiers, and prime-rl, which runs its environments: an episode's attempts are judged against each other.
+"""verifiers, and prime-rl, which runs its environments: judges an episode's attempts against each other.
 
     judged = gavel.integrations.verifiers.finalize("openai/gpt-5-mini", rubric="…")
 
@@ -56,7 +56,7 @@ def finalize(
     weight: float = 1.0,
     unscored: Unscored = "group",
 ) -> Callable[[Any, Any], Awaitable[None]]:
-    """What an `Env.finalize(task, episode)` awaits: records the reward `name` on the episode's traces.
+    """The body of `Env.finalize(task, episode)`: records the reward `name` on the episode's traces.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). `agents`: roles whose traces are judged, those of
     one role against each other; none = every trainable role. The task's data may hold a `rubric`, a `reference` or
@@ -85,7 +85,7 @@ async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: fl
 
 
 def _roles(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:
-    """The finished traces of each role that is judged."""
+    """The finished traces of each judged role."""
     found: dict[str, list[Trace]] = defaultdict(list)
     for trace in traces:
         if trace.agent.name in agents if agents else trace.agent.trainable:

@@ -1,4 +1,4 @@
-"""The judge as a reward manager of verl's reward loop, which knows verl's own groups.
+"""The judge as a reward manager of verl's reward loop, which has verl's own groups.
 
     reward.reward_manager.source=importlib reward.reward_manager.name=JudgeRewardManager
     reward.reward_manager.module.path=pkg://gavel.integrations.verl.manager
@@ -22,7 +22,7 @@ _VALIDATION = {"test", "val", "valid", "validation"}
 
 
 class JudgeRewardManager:
-    """One per reward worker. Its options are those of `VerlJudge`, under `reward.reward_kwargs.judge`."""
+    """One manager per reward worker. Its options are those of `VerlJudge`, under `reward.reward_kwargs.judge`."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any = None, **_: Any) -> None:
         options = _section(_section(config.reward.get("reward_kwargs")).get("judge"))
@@ -31,7 +31,7 @@ class JudgeRewardManager:
         self._judge = VerlJudge(**dict(options))
 
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """The reward of a trajectory, of whose sequences the last one is read.
+        """The reward of a trajectory, read from the last of its sequences.
 
         In validation with one sample of a prompt there is nothing to compare: its reward is NaN, and no judge is asked.
         """
@@ -59,7 +59,7 @@ class JudgeRewardManager:
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: list[float]) -> Any:
-        """verl's own: each score at the last token of its response. `[B, T]`"""
+        """verl's layout: each score at the last token of its response. `[B, T]`"""
         from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase  # pyright: ignore
 
         return RewardManagerBase.assemble_rm_scores(data, scores)  # pyright: ignore
@@ -81,7 +81,7 @@ def _response(item: Any) -> Any:
 
 
 def _section(value: Any) -> Mapping[str, Any]:
-    """A part of a configuration or of a row that may be missing."""
+    """An optional part of a configuration or a row."""
     return value or {}
 
 

@@ -18,7 +18,7 @@ from gavel.scenarios.trajectory import MessageOrChoice, Trajectory, to_messages
 
 
 def restyled(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
-    """The scenario with `play` as its rollout, called `SCENARIO_NAME`; `conclude` keeps its metrics and measures."""
+    """The scenario with `play` as its rollout, called `SCENARIO_NAME`; its checks read the metrics of `conclude`."""
     return Scenario(
         f"{scenario.name}_{name}",
         rollout=play,

@@ -109,7 +109,7 @@ def _samples_name(value: Any) -> str | None:
 
 
 def _each_sample(row: Row) -> Iterator[Row]:
-    """One row for each answer of a row with several; a list of rewards, one for each, is distributed."""
+    """One row for each answer of a row with several; a list of as many rewards is split among them."""
     name = _samples_name(row.value)
     if name is None or is_object(row.value, "completion|response"):
         yield row

@@ -165,7 +165,7 @@ class Policies(BaseModel):
     address_statuses: list[Status]
 
     def read(self, topic: Topic) -> dict[str, object]:
-        """The policy texts by topic, as the agent reads them."""
+        """The policy on a topic, as the agent reads it."""
         told: dict[Topic, dict[str, object]] = {
             "returns": {"within_days": self.return_days, "opened_items_refunded_to": self.opened_returns},
             "exchanges": {"within_days": self.exchange_days, "opened_items": self.opened_exchanges},

@@ -252,7 +252,7 @@ class RetailDesk:
         self._unseen += [each for each in needed if each not in self._seen]
 
     def _must_have_heard(self, colours: list[str]) -> None:
-        """Records the colours that the customer must name: an agent that does not ask, or picks others, has guessed."""
+        """Notes colours that the customer has not named: an agent that picks them, or does not ask, has guessed."""
         self._unseen += [colour for colour in colours if plain(colour) not in self._heard]
 
     def _open_wishes(self) -> list[Wish]:
