@@ -86,5 +86,5 @@ def _ours(group: Group) -> Iterator[EntryPoint]:
         inside = pkgutil.iter_modules([f"{folder}/{module.name}"])
         files = {each.name for each in inside} if module.ispkg else {"reward"}
         if _FILES[group] in files:
-            is_whole = group == "gavel.rewards"  # a reward is what the system's own module offers
+            is_whole = group == "gavel.rewards"  # the system's own module exports its reward
             yield EntryPoint(module.name, path if is_whole else f"{path}.{_FILES[group]}", group)

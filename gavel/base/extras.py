@@ -1,6 +1,6 @@
 """The optional parts of an installation, as the distribution's own metadata lists them.
 
-What needs an extra that is not installed raises `MissingExtraError`; `gavel doctor` shows all extras.
+Features of a missing extra raise `MissingExtraError`; `gavel doctor` shows all extras.
 """
 
 import json

@@ -27,14 +27,14 @@ class Constructed(BaseModel):
         def __init__(self, **given: Any) -> None:
             kind = type(self)
             unknown = given.keys() - kind.__pydantic_fields__.keys()
-            if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would leave it out without a word
+            if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would ignore it silently
                 raise _no_such_field(kind, min(unknown))
             try:
                 super().__init__(**given)
             except ValidationError as error:
                 raise misfit(kind, error) from error
 
-        __init__.__pydantic_base_init__ = True  # so that pydantic does not call it for a model within another
+        __init__.__pydantic_base_init__ = True  # keeps pydantic from calling it for a nested model
 
 
 def _no_such_field(kind: type[BaseModel], name: str) -> FieldError:

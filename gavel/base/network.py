@@ -71,8 +71,8 @@ def past_proxies(environment: Mapping[str, str], *more: str) -> dict[str, str]:
 def pass_proxies(url: object = None) -> None:
     """Lets foreign HTTP clients of this process and its children reach this machine without the environment's proxy.
 
-    For clients that are not made here, such as LiteLLM's. `url`: an address that is asked; its host may be another name
-    of this machine. Does nothing where the environment names no proxy.
+    For foreign clients, such as LiteLLM's. `url`: an address to be called, whose host may be another name of this
+    machine. Does nothing if the environment sets no proxy.
     """
     if not any(os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES):
         return

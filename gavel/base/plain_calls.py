@@ -28,7 +28,7 @@ class PlainCalls:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._work.put, None)  # the thread of one that nobody closes ends too
+        weakref.finalize(self, self._work.put, None)  # ends the thread of an object that nobody closes
 
     async def run(self, function: Callable[[], _T], *, must: bool = False) -> _T:
         """Returns or raises what the function does. If cancelled, a running function goes on in its thread; a waiting
@@ -37,7 +37,7 @@ class PlainCalls:
         `must`: a waiting one is run all the same, once the thread is free.
         """
         if self._thread is None:
-            # A daemon, since the program must not wait at its end for a function that hangs.
+            # A daemon, since the program must not wait at its end for a hanging function.
             self._thread = threading.Thread(target=_run_all, args=[self._work], name="gavel-plain-calls", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ def _run_all(queue: "SimpleQueue[Callable[[], None] | None]") -> None:
 def _outcome(context: contextvars.Context, function: Callable[[], Any]) -> _Outcome:
     try:
         return context.run(function), None
-    except BaseException as error:  # raised where the function is waited for
+    except BaseException as error:  # raised in the waiting task
         return None, error
 
 

@@ -5,9 +5,9 @@
     judged.rewards     # [0.9, None]: None where the judge gave no score, never a number
     judged.numbers     # [0.9, 0.9]: for trainers that need one beside their mask, the mean of the others
 
-Trainers call their hooks from several threads and event loops, in processes to which they send them, and without a
-loop. Connections belong to the loop that opened them, so that a judge is asked on one loop in a thread of its own for
-the life of a process. No framework is imported before its trainer has imported it.
+Trainers call their hooks from several threads and event loops, in processes to which the hooks are sent, and without a
+loop. Connections belong to the loop that opened them, so a judge is called on one background loop for the life of a
+process. No framework is imported before its trainer has imported it.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Judged:
 def with_mean(rewards: Sequence[float | None]) -> list[float]:
     """The rewards, with their mean in place of missing ones; all 0.0 if every one is missing.
 
-    The mean leaves the group's baseline where it is. It is no score: whoever uses it masks the member, or says why its
+    The mean leaves the group's baseline unchanged. It is no score: callers mask the member, or explain why its
     advantage is zero. A framework that divides by the group's standard deviation counts it among the members.
     """
     given = [reward for reward in rewards if reward is not None]
@@ -94,8 +94,8 @@ class Scorer:
         Scorer(gavel.Judge(…, orders=4))        a judge with its own settings; a JudgeConfig, a JudgeClient
         Scorer()                                GAVEL_JUDGE_URL's service, else GAVEL_JUDGE_MODEL
 
-    It can be pickled, unless it was made of a `Judge`. Keys of services and models stay behind: they come from the
-    environment of the other process.
+    It can be pickled, unless it was made from a `Judge`. Keys of services and models are not included: they come from
+    the other process's environment.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Scorer:
     ) -> None:
         """`rubric`: for a judge given by its models or its address; others have their own.
 
-        Raises `JudgeError` when no judge is named, one with settings is given a rubric besides, or for an unknown
+        Raises `JudgeError` if no judge is named, if a judge with settings is given a rubric too, and for an unknown
         `unscored`.
         """
         self._given = (judge, rubric)
@@ -152,7 +152,7 @@ class Scorer:
         self.__init__(*given)
 
     def __deepcopy__(self, _: dict[int, Any]) -> "Scorer":
-        return self  # never changed, and its judge may be shared
+        return self  # never modified, and its judge may be shared
 
 
 def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | JudgeClient:
@@ -174,8 +174,8 @@ def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | Judg
 def rewarded(judged: TrajectoryGroup, unscored: Unscored) -> Judged:
     """The rewards of a judged group; missing ones are logged with the reason.
 
-    A group whose members are all alike has none, in each case: there is nothing to compare, and nothing has failed.
-    Raises `JudgeError` for an unscored member when `unscored` is "raise".
+    A group of equal members has no rewards in any case: there is nothing to compare, and nothing has failed. Raises
+    `JudgeError` for an unscored member when `unscored` is "raise".
     """
     found = Judged(judged, [trajectory.reward for trajectory in judged])
     missing = sum(reward is None for reward in found.rewards)
@@ -206,7 +206,7 @@ def checked(unscored: Choice, choices: object = Unscored) -> Choice:
 def group_size(name: str, value: object) -> int:
     """Number of a framework's members per prompt, parsed if it is text; `name` is the option's.
 
-    Raises `JudgeError` for no whole number of two or more: a wrong size would judge a group in parts, or wait for
+    Raises `JudgeError` unless it is an integer of at least 2: a wrong size would judge a group in parts, or wait for
     members that never come.
     """
     text = str(value)
@@ -221,7 +221,7 @@ def group_size(name: str, value: object) -> int:
 def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[int]]:
     """Indices of each group's members, in order: members with equal keys are a group.
 
-    When there are a multiple of `size`, as when a prompt was drawn twice, each run of `size` is.
+    If their number is a multiple of `size`, as when a prompt was drawn twice, each run of `size` is a group.
     """
     by_key: dict[Hashable, list[int]] = {}
     for number, key in enumerate(keys):
@@ -236,12 +236,11 @@ def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[in
 def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None, **fields: Any) -> Trajectory:
     """Builds one attempt. Texts become a user's message and the assistant's; messages may be of any known form.
 
-    Text of the policy is never parsed: a completion that looks like JSON is text. `tools`: functions or schemas that
-    the policy was shown; `fields`: further ones of the trajectory. Raises `RowError` for what is neither text nor
-    messages.
+    The policy's text is never parsed: a completion that looks like JSON is text. `tools`: functions or schemas that the
+    policy was shown; `fields`: other fields of the trajectory. Raises `RowError` for anything but text or messages.
     """
     if isinstance(prompt, str) and isinstance(completion, str):
-        completion = opened_thoughts(prompt) + completion  # a completion that is cut within them has no answer
+        completion = opened_thoughts(prompt) + completion  # a completion truncated within its thoughts has no answer
     items = [*messages_of(prompt, "user"), *messages_of(completion, "assistant")]
     messages, _ = chat.messages(items, "a member of the group")
     return Trajectory(messages_and_choices=list(messages), tools=tool_schemas(tools), **fields)
@@ -250,7 +249,8 @@ def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None
 def truth_metadata(fields: Mapping[str, Any], reference: Any = None) -> dict[str, Any]:
     """A member's metadata with the rubric, reference (or answer) and criteria in the columns of its task.
 
-    `reference`: where the columns have none. Every member has its own, so that a group of different tasks is refused.
+    `reference`: used if the columns have none. Every member has its own, so that a group of different tasks is
+    rejected.
     """
     truth = read_truth(fields, of_row=True)
     if truth.reference is None and reference is not None:
@@ -292,7 +292,7 @@ def _block(block: Any) -> Any:
 
 def _encoded(image: Any) -> str | None:
     """A PIL image as a data URL; None for anything else."""
-    pil = sys.modules.get("PIL.Image")  # who holds one has imported it
+    pil = sys.modules.get("PIL.Image")  # whoever holds a PIL image has imported PIL
     if pil is None or not isinstance(image, pil.Image):
         return None
     png = io.BytesIO()
@@ -305,8 +305,8 @@ def turns(tokenizer: Any, ids: Iterable[int], sampled: Iterable[int]) -> list[Me
 
         turns(tokenizer, [5, 6, 7, 8], [1, 1, 0, 1])     assistant: 5 6 · user: 7 · assistant: 8
 
-    `sampled` is 1 for each token of the policy, else 0: what lies between is the user's, with what the chat template
-    wrote there. Special tokens are left out, and so are empty turns.
+    `sampled` is 1 for each token of the policy, else 0: the tokens in between are the user's, including the chat
+    template's. Special tokens and empty turns are dropped.
     """
     found: list[Message] = []
     for by_policy, run_of_tokens in groupby(zip(ids, sampled, strict=True), key=lambda pair: bool(pair[1])):
@@ -330,7 +330,7 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 def _in_forked_child() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # a thread of the parent may have held the lock
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

@@ -49,7 +49,7 @@ class JudgedGenerator:
         self._scorer = scorer
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of this object, before it is made (copies, pickles)
+        if name.startswith("_"):  # lookups on an uninitialized object (copies, pickles)
             raise AttributeError(name)
         return getattr(self._generator, name)
 

@@ -81,7 +81,7 @@ def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Messag
     elif isinstance(inner, part("tinker_cookbook.tool_use.agent_tool_message_env", "AgentToolMessageEnv")):
         shown, tools = inner.history, [tool.to_spec() for tool in inner.tools]
         answered = [message for message in shown[len(inner.initial_messages) :] if message["role"] == "assistant"]
-        unseen = trajectory.transitions[len(answered) :]  # a turn that was cut off is not in the history
+        unseen = trajectory.transitions[len(answered) :]  # a truncated turn is not in the history
     else:
         raise JudgeError(
             f"what was said in a {type(env).__name__} is not known.",

@@ -55,12 +55,12 @@ def reward_func(
     judge could not score a completion, the whole "group" has no reward, so that another reward function beside this one
     does not count it as 0; or that "member" alone; or "raise" an error. `reference_column`: the dataset's column with
     the reference answer; by default `reference` or `answer`. Columns `rubric` and `criteria` are read too. `group_by`:
-    a column that is equal in a group, where prompts are not (an environment's first observation); by default the
-    prompt. `num_generations`: as in `GRPOConfig`; then a prompt that stands twice in a batch is two groups. `tools`:
+    a column that is equal within a group, if prompts are not (an environment's first observation); by default the
+    prompt. `num_generations`: as in `GRPOConfig`; then a prompt that occurs twice in a batch is two groups. `tools`:
     functions or schemas of the policy, shown to the judge. `name`: what TRL calls the reward in its metrics.
 
-    Raises `JudgeError` when no judge is named; called, when the judge cannot be asked (a wrong key, no budget, no
-    service), which ends the training, on all processes.
+    Raises `JudgeError` if no judge is named. The function raises it if the judge cannot be called (a wrong key, no
+    budget, no service), which ends the training on all processes.
     """
     size = None if num_generations is None else group_size("num_generations", num_generations)
     return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
@@ -189,10 +189,10 @@ def judge_on_all_ranks(
 ) -> list[R]:
     """Returns the results of this rank's members, in the order of `read`: groups may span several processes of a run.
 
-    All members are gathered, each rank judges its share of the groups, and every rank is given the results of its own.
-    An error on one rank is raised on all, so that none waits for ever. `judge` gets groups of members and gives a
-    result for each member. Without a process group of torch.distributed this process is the only rank. Raises what
-    `read` or `judge` raised on any rank.
+    All members are gathered, each rank judges its share of the groups, and every rank receives the results of its own
+    members. An error on one rank is raised on all, so that none waits forever. `judge` takes groups of members and
+    returns a result for each member. Without a process group of torch.distributed this process is the only rank. Raises
+    what `read` or `judge` raised on any rank.
     """
     rank, ranks = _rank()
     read_here = _gathered(_outcome(read), ranks)

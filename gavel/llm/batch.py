@@ -6,9 +6,9 @@
         if not await batches.advance():                         sends them, and waits for the replies
             break
 
-Each round asks everything again, from the start: what is answered is read from file, so that prompts need not be held
-for a day, and a killed process goes on where it was. A repair of an unusable reply is a question of the next round.
-Requests that failed for the moment, or were not reached before the batch expired, are sent again, `_ATTEMPTS` times.
+Each round asks everything again from the start: stored replies are read from file, so that prompts need not be held for
+a day, and a restarted process resumes. The repair of an unusable reply is a question of the next round. Requests that
+failed temporarily, or were not processed before the batch expired, are resent up to `_ATTEMPTS` times.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class BatchJob:
         self.batches = self._read().batches
         known = {batch.tag for batch in self.batches}
         for path in directory.glob("*.requests.jsonl"):
-            if path.name.partition(".")[0] not in known:  # its process was killed while it collected
+            if path.name.partition(".")[0] not in known:  # its process was killed while collecting
                 path.unlink()
 
     def _read(self) -> _State:
@@ -200,7 +200,7 @@ class BatchResult(BaseModel):
         if status == 200 and "choices" in self.body:
             return None
         words = _message_in(self.body.get("error")) or json.dumps(self.response.body)[:500]
-        return status_error(500 if status == 200 else status, words, self.body)  # 200: an error that came as a reply
+        return status_error(500 if status == 200 else status, words, self.body)  # an error sent as a reply
 
 
 def _message_in(error: JsonValue) -> str:
@@ -299,7 +299,7 @@ class Batches:
             if batch.stage == "over":
                 self._load(batch)
         for key, (result, _) in list(self._results.items()):
-            if result.failure and is_permanent(result.failure):  # a person may have mended the cause since
+            if result.failure and is_permanent(result.failure):  # somebody may have fixed the cause since
                 del self._results[key]
 
     async def ask(self, question: Question) -> Reply:
@@ -337,7 +337,7 @@ class Batches:
         dialect = dialect_of(endpoint_of(question.model, question.params))
         params = question.public_params
         sent = self._sent.get(question.key, dialect.translate(params))
-        if sent != dialect.translate(params):  # another request of the batch has shown what it does not take
+        if sent != dialect.translate(params):  # another request of the batch has shown the parameter that it rejects
             return True
         refused = dialect.refused(read_failure(failure), params)
         if refused is not None:
@@ -381,8 +381,8 @@ class Batches:
     async def advance(self) -> bool:
         """Sends what was collected, and waits until every batch is over; returns whether there was any.
 
-        Raises `BudgetError` when more would be spent than is left, and `LlmError` for a batch that failed as a whole;
-        the results that came are on file then.
+        Raises `BudgetError` if the batch exceeds the remaining budget, and `LlmError` for a batch that failed as a
+        whole, with its available results on file.
         """
         self._budget.check_fits("the next batch", self._expected)
         for each in self._collected:

@@ -1,8 +1,8 @@
 """The vendors' batch APIs through LiteLLM: files of requests, answered within a day.
 
-Requests that change nothing are repeated while the failure may pass. Creating a batch costs money, so it is not: after
-a failure the caller looks for the batch by its tag. LiteLLM only reads batches of Anthropic, and takes those of
-Vertex AI and Bedrock from buckets of the user's own cloud.
+Requests without side effects are retried after temporary failures. Creating a batch costs money and is not: after a
+failure the caller looks for the batch by its tag. LiteLLM can only read Anthropic's batches, and takes those of Vertex
+AI and Bedrock from buckets in the user's own cloud.
 """
 
 import json
@@ -97,7 +97,7 @@ def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = N
 def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
     """The batch line for the question, with the body that LiteLLM would send with these options.
 
-    Raises `LlmError` for a parameter that the model does not take.
+    Raises `LlmError` for a parameter that the model does not accept.
     """
     litellm, vendor = load_litellm(), vendor_of(question.model, question.params)
     name, _, _, _ = litellm.get_llm_provider(question.model, question.params.get("custom_llm_provider"))
@@ -204,7 +204,7 @@ class BatchApi:
         )
         try:
             return await retrying(getattr(load_litellm(), name), **arguments, **self._options)
-        except Exception as error:  # LiteLLM has errors of its own for each vendor
+        except Exception as error:  # LiteLLM raises different errors per vendor
             help_ = remedy(error) or "The same command goes on from here."
             raise LlmError(f"the batch interface of {self._model} failed: {error}", help_) from error
 

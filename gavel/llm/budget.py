@@ -1,6 +1,6 @@
 """A budget in US dollars and tokens, shared by all clients that are given it, across threads and event loops.
 
-A call reserves before it is sent and settles afterwards. What it reserves, first that applies:
+A call reserves budget before it is sent and settles afterwards. The reservation, by the first case that applies:
 
     everything it can come to     when the budget has room for all calls that its client may have in flight at that size
     a capped reply                when the model takes a cap: a fair share of the rest, sent as max_completion_tokens
@@ -8,9 +8,9 @@ A call reserves before it is sent and settles afterwards. What it reserves, firs
     everything it can come to
 
 Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
-none. A capped call does not exceed a budget; others exceed it by no more than the calls in flight come to.
+none. A capped call does not exceed a budget; others exceed it at most by the cost of the calls in flight.
 
-A ledger notes what one piece of work asks, and what that costs, for whoever has to account for it:
+A ledger records the requests of one unit of work and their cost, for accounting:
 
     with noted_calls() as ledger:
         await judge.score(group)                       also what tasks ask that begin in here
@@ -92,7 +92,7 @@ _DENSITY_MARGIN = 1.25
 class Budget:
     """`max_cost_usd` US dollars and `max_tokens` tokens of prompts and replies; None = no limit.
 
-    Several clients that are given the same budget share it. It lives in one process, and starts at 0 with it.
+    Clients that are given the same budget share it. Its spending is counted per process, from 0.
     """
 
     def __init__(self, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
@@ -133,7 +133,7 @@ class Budget:
     async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
         """Reserves budget for a call; waits for calls in flight if their actual cost decides whether it fits.
 
-        Raises `BudgetError` when the call does not fit.
+        Raises `BudgetError` if the call does not fit.
         """
         self.check(model, price)
         while True:
@@ -141,7 +141,7 @@ class Budget:
                 reservation = self._try_to_reserve(model, price, size)
                 if reservation is not None:
                     return reservation
-                settled: Future[None] = Future()  # of no event loop: whoever settles may be in another one
+                settled: Future[None] = Future()  # bound to no event loop: `settle` may run in another one
                 self._waiting.append(settled)
             await asyncio.wrap_future(settled)
 

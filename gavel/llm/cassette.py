@@ -5,8 +5,8 @@ reply is paid for twice, even when the process is killed. (A reply that cannot b
 anyway.) Tasks and threads may share a cassette: one of them asks, the others wait for its reply. Processes may share
 the file; only a question that two of them ask at the same moment is asked twice.
 
-Only replies that the asker could use are kept, and replies that a kept repair answers, so that a repaired conversation
-replays as it went. A stored reply that the asker of today cannot use is asked for again.
+Only usable replies are stored, and unusable ones that a stored repair fixes, so that a repaired conversation replays
+unchanged. A question whose stored reply is unusable for the current caller is asked again.
 """
 
 import asyncio
@@ -209,10 +209,9 @@ class Cassette:
     ) -> Reply:
         """The stored reply to the question, or else that of `ask`; concurrent equal questions are asked once.
 
-        `accept` says whether a reply could be used; one that could not is returned, and not kept. None = all could.
-        `repairs`: the unusable replies that the question sends back, with their questions, oldest first; they are kept
-        together with a reply that could be used. Raises what `ask` raises, `CassetteError`, and when replaying
-        `CassetteMissError`.
+        `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
+        the unusable replies that the question sends back, with their questions, oldest first; they are stored together
+        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteMissError`.
         """
         thread, key = self._current_thread(), question.key
         ledger_of_this_work().questions.add(key)
@@ -266,7 +265,7 @@ class Cassette:
                     )
                 if may_have_claim:
                     break
-                if len(stored) == unusable:  # another process asks it
+                if len(stored) == unusable:  # another process is asking it
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, longest)
                 unusable, may_have_claim = len(stored), True
@@ -305,7 +304,7 @@ class Cassette:
         return stored[0].reply if stored and self.mode == "replay" else None
 
     def _current_thread(self) -> StorageThread:
-        if self._pid != os.getpid():  # neither connections nor what the parent is asking survive a fork
+        if self._pid != os.getpid():  # neither connections nor the parent's pending questions survive a fork
             self._pid, self._thread = os.getpid(), None
             self._lock, self._asking = threading.Lock(), {}
         if self._thread is None:
@@ -378,7 +377,7 @@ class SqliteStorage:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Opens the file; with `read_only` it must exist, and nothing is written to it.
 
-        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it as it is.
+        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it unchanged.
         """
         self._path = path
         with _cassette_errors(path):
@@ -468,11 +467,11 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             break
-        except sqlite3.OperationalError as error:  # for the lock of this change SQLite does not wait
+        except sqlite3.OperationalError as error:  # SQLite does not wait for the lock of this change
             if not _is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power cut may cost the last rows
+    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power failure may cost the last rows
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
         db.executescript(_TABLES)
     return db
@@ -493,7 +492,7 @@ def _check_file(path: Path) -> None:
         return
     with path.open("rb") as file:
         is_database = file.read(len(_HEADER)) == _HEADER
-    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would leave an empty one behind
+    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would create an empty one
     with closing(_connect_read_only(path, "mode=ro" if has_log else "immutable=1")) as db:
         columns = {row[1] for row in db.execute("PRAGMA table_info(replies)")} if is_database else set[str]()
         version: int = db.execute("PRAGMA user_version").fetchone()[0] if is_database else 0

@@ -47,8 +47,8 @@ class ChatAgent:
     async def turn(self, messages: list[Message], tools: list[Message], **options: Any) -> ChatCompletion:
         """The model's next turn. LiteLLM `options` that the model does not support are dropped.
 
-        A request that fails for now is sent again. Raises `BudgetError`, and the errors of LiteLLM, which are those of
-        OpenAI's client.
+        Temporary failures are retried. Raises `BudgetError`, and the errors of LiteLLM, which are those of OpenAI's
+        client.
         """
         request = {name: value for name, value in options.items() if value is not None}
         if tools:

@@ -6,12 +6,13 @@
           └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
 
 Loop 3 is the caller's: the next of a juror's models. Each has an equal share of the juror's deadline, so that the last
-is reached however long the others fail; with `has_fallback` a client whose share was spent steps aside for a minute.
+is reached however long the others fail; with `has_fallback` a client that has used up its share is skipped for a
+minute.
 
-A failure that may pass (429, 5xx, a timeout, no connection, a reply that breaks off) is met by asking again until the
-deadline; attempts are no limit of their own. A call that pauses does not count as running, and waiting for budget or
-rate limits does not count as time. What asking again cannot mend (a wrong key, a prompt too long) is raised at once;
-after an error that every request would meet, nothing more is sent for a minute.
+A temporary failure (429, 5xx, a timeout, no connection, a truncated reply) is retried until the deadline, without a
+limit on attempts. A pausing call does not occupy a concurrency slot, and waiting for budget or rate limits does not
+count against the deadline. A permanent failure (a wrong key, a prompt too long) is raised at once; after one that every
+request would hit, nothing more is sent for a minute.
 """
 
 import asyncio
@@ -175,9 +176,9 @@ class Client:
     ) -> Reply:
         """Returns the model's reply. Raises `LlmError` if there is none, `ContextError` if the prompt is too long.
 
-        A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
-        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
-        begin with too, for the server's prompt cache.
+        The cassette stores the reply if `accept` says that it is usable (None = always), together with the unusable
+        ones that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: the beginning
+        shared with other requests, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_until_deadline(messages, schema, prefix)
@@ -236,7 +237,7 @@ class Client:
     async def _prove(self) -> None:
         try:
             await self.probe()
-        except NotAskedError:  # for example of a spent budget
+        except NotAskedError:  # for example a spent budget
             raise
         except LlmError as error:
             self.breaker.open(error)
@@ -268,7 +269,7 @@ class Client:
                     if isinstance(error, PermanentError):
                         self.breaker.open(error)
                     raise
-                except Exception as error:  # foreign code: whatever it raises, the call failed
+                except Exception as error:  # foreign code: any exception means that the call failed
                     pause = call.pause_after(error)
                     if pause is None:
                         raise self._failed(call, error) from error
@@ -335,7 +336,7 @@ class Client:
 
     async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
-            on_loop = is_async(model)  # a plain function runs in a thread, where a timeout can give it up
+            on_loop = is_async(model)  # a synchronous function runs in a thread, so that a timeout can abandon it
             asked = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))
             answered = await contain_cancellation(asked) if isawaitable(asked) else asked
             answered = await contain_cancellation(answered) if isawaitable(answered) else answered
@@ -484,7 +485,7 @@ def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
     ) as span:
         try:
             yield lambda reply: span.set_attributes(_attributes_of(reply))
-        except BaseException as error:  # told by its status or class, never by its message
+        except BaseException as error:  # identified by its status or class, never by its message
             is_answer = isinstance(error, openai.APIStatusError)
             span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
             span.set_status(StatusCode.ERROR)

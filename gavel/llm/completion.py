@@ -3,14 +3,14 @@
     hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
     every other model                                                      litellm.acompletion
 
-On the direct wire LiteLLM resolves model, key, address and parameters, and reads the body of the answer. Its client and
-bookkeeping, which take ten times the CPU of a bare request, are left out. A request that needs more of LiteLLM (one of
+On the direct wire LiteLLM resolves model, key, address and parameters, and parses the response body. Its client and
+bookkeeping, which take ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of
 LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
 
 On both wires an answer is a response of LiteLLM, errors are those of OpenAI's client, and a reply ends with an error
 after `MAX_REPLY_BYTES`.
 
-What an endpoint accepts is learned from its refusals, once for an endpoint and process:
+The accepted parameters are learned from rejections, once per endpoint and process:
 
     refused "temperature"                          it is left out from then on
     refused "max_tokens"                           it is sent as max_completion_tokens, and if that is refused, left out
@@ -106,7 +106,7 @@ class Dialect:
     def do_without(self, name: str, endpoint: str, sent: Mapping[str, Any]) -> bool:
         """Renames or drops the parameter; False if it cannot be dropped.
 
-        `sent`: the request that was refused, translated; another call may have changed the dialect since.
+        `sent`: the rejected request, translated; another call may have changed the dialect since.
         """
         if name not in _DISPENSABLE:
             return False
@@ -149,8 +149,8 @@ async def complete_in_time(
 ) -> tuple[Any, Counter[str]]:
     """LiteLLM's response within `seconds`, and the repairs that the server's response needed, by kind.
 
-    LiteLLM's own timeout does not end a reply that comes in drips. An error inside the choice, as OpenRouter reports
-    one of the provider behind it, is raised as what it is.
+    LiteLLM's own timeout does not end a reply that trickles in. An error inside the choice, as OpenRouter reports its
+    providers' errors, is raised as such.
     """
     direct = direct_request(model, messages, options)
     try:
@@ -191,7 +191,7 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
         return None
     params = {option: value for option, value in options.items() if option not in _PLACE}
     form = params.get("response_format")
-    if is_mapping(form) and "json_schema" in form:  # each group has a schema of its own, which is sent as it is
+    if is_mapping(form) and "json_schema" in form:  # each group has its own schema, which is sent unchanged
         params["response_format"] = {"type": form.get("type"), "json_schema": _ANY_SCHEMA}
     try:
         packed = json.dumps(params)
@@ -228,7 +228,7 @@ class _Route:
     config: Any
 
 
-@lru_cache(256)  # LiteLLM takes as long to find it out as the request takes
+@lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
 def _route(
     model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
 ) -> _Route | None:
@@ -370,7 +370,7 @@ async def _bounded_client(model: str) -> dict[str, Any]:
     """The LiteLLM option that routes a request through the bounded client. (Not for Bedrock's and Azure's own
     clients.)"""
     session = await _session()
-    if model.startswith(("gemini/", "vertex_ai/")):  # which LiteLLM asks over a client of their own
+    if model.startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
         return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
     return {"shared_session": session}
 
@@ -415,7 +415,7 @@ async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
         return await litellm.acompletion(**request, logger_fn=listen), Counter()
     except openai.OpenAIError as error:
         if not bodies or not ("Invalid response object" in str(error) and "input_type=list" in str(error)):
-            if bodies and isinstance(error, openai.BadRequestError):  # the status was 200, and the body an error
+            if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
                 words = f"the server answered with status 200 and an error: {error}"
                 raise litellm.APIError(500, words, "", str(request.get("model"))) from error
             raise

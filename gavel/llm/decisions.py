@@ -5,7 +5,7 @@
     reply.text      # {"answers": [{"name": "W7QX", "probabilities": [0.2, 0.8]}]}
 
 LiteLLM (1.106 and newer) translates to each provider's wire: OpenAI's `/v1/decisions`, the System One form of
-`hosted_vllm/…` and others. A question that the model does not answer has no probabilities.
+`hosted_vllm/…` and others. An unanswered question has no probabilities.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ async def decide(
 ) -> Reply:
     """Answers `schema["questions"]` about the text of `messages`, in the form of `decision_text`.
 
-    Raises `LlmError` for a LiteLLM that knows no decisions, or no such provider of them, and what `litellm.adecisions`
-    raises, such as a timeout after `seconds`.
+    Raises `LlmError` if LiteLLM does not support decisions, or not with this provider, and the errors of
+    `litellm.adecisions`, such as a timeout after `seconds`.
     """
     ask = getattr(load_litellm(params.get("api_base") or params.get("base_url")), "adecisions", None)
     if ask is None:
@@ -60,7 +60,7 @@ async def decide(
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
     except openai.BadRequestError as error:
-        if "Unknown Decisions provider" in str(error):  # LiteLLM asks nobody then
+        if "Unknown Decisions provider" in str(error):  # LiteLLM sends no request then
             raise PermanentError(
                 f"{model} is no decision model: {error}", "Name one of these providers', or take the mode groupwise."
             ) from error

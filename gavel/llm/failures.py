@@ -1,8 +1,8 @@
 """Classifies a failed request: retry, retry differently or give up; who can fix it, and whether it may have cost
 something.
 
-Status, error class and the codes of the body decide. Words decide only where servers send no code: vLLM and most others
-report a prompt that is too long as a plain 400, and proxies an empty account.
+Classification uses the status, the error class and the codes in the body, and the wording only if servers send no code:
+vLLM and most others report a prompt that is too long as a plain 400, and proxies an empty account.
 
 LiteLLM's errors keep the status, but drop the body for most kinds, and with it the code ("insufficient_quota") that
 tells an empty account from a busy minute. The body is then found in the error that LiteLLM handled (`__context__`).
@@ -99,9 +99,9 @@ def read_failure(error: BaseException) -> Failure:
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
-    if isinstance(error, openai.APIConnectionError):  # a timeout is one
+    if isinstance(error, openai.APIConnectionError):  # includes timeouts
         return not isinstance(error.__cause__, aiohttp.InvalidURL)
-    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or a page
+    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or an HTML page
         return True
     failure = read_failure(error)
     if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None or _not_set_up(error):
@@ -200,7 +200,7 @@ def pause_of(state: RetryCallState) -> float:
 def may_be_paid(error: BaseException) -> bool:
     """Whether a failed request may be charged: it was sent, and the server did not return an error.
 
-    What is neither, such as a body that is cut off, may.
+    Ambiguous failures, such as a truncated body, count as charged.
     """
     causes = list(_causes(error))
     if any(isinstance(cause, _ANSWERED) for cause in causes):
@@ -242,9 +242,9 @@ _KINDS: dict[int, type[openai.APIStatusError]] = {
 def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1) -> LlmError:
     """Converts to an `LlmError` whose class decides what happens next, with its remedy.
 
-    `timeout`: seconds that an attempt may take. `attempts`: how often the model was asked.
+    `timeout`: max seconds of an attempt. `attempts`: number of requests to the model.
     """
-    if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
+    if isinstance(error, TimeoutError) and not str(error):  # an attempt of a callable
         return LlmError(f"{model} did not answer within {timeout:g} s.")
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
     often = f" {attempts} times, the last time" if attempts > 1 else ""
@@ -301,7 +301,7 @@ def remedy(error: Exception, model: str = "") -> str:
                 f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies and not direct else ""
             )
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
-        case _ if "/" in model:  # LiteLLM's; a judge of one's own has a plain name
+        case _ if "/" in model:  # a LiteLLM id; a custom judge has a plain name
             return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
         case _:
             return ""

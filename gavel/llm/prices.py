@@ -59,7 +59,7 @@ def price(model: str, prices: Prices) -> Price | None:
         return given
     listed = model_info(model)
     per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
-    if not any(per_token):  # how LiteLLM marks an unknown price
+    if not any(per_token):  # LiteLLM's mark of an unknown price
         return None
     return per_token[0] * 1e6, per_token[1] * 1e6
 
@@ -67,8 +67,8 @@ def price(model: str, prices: Prices) -> Price | None:
 def cost(model: str, usage: Usage, prices: Prices) -> float | None:
     """USD by the user's prices; None if they do not name the model.
 
-    Without a price of their own, cached tokens cost as much as others; those that are written to the server's cache
-    cost so much more as LiteLLM's table says.
+    Without a separate price, cached tokens cost as much as others; tokens written to the server's cache are surcharged
+    by LiteLLM's table.
     """
     given = _given(model, prices)
     if given is None:
@@ -86,7 +86,7 @@ def cost(model: str, usage: Usage, prices: Prices) -> float | None:
 def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
     """USD of a LiteLLM response by LiteLLM's table, which has cached-token prices; None = unknown.
 
-    Where the server reports reasoning apart, its figure is worked out again, since LiteLLM takes that for a part of the
+    If the server reports reasoning separately, the cost is recomputed, since LiteLLM treats reasoning as part of the
     completion.
     """
     usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price

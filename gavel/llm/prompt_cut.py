@@ -1,12 +1,12 @@
 """Context lengths: an endpoint's context, learned from its rejections; Ollama's `num_ctx`, which a request must set;
 and silently truncated prompts: the server answers, but counts far fewer tokens than the prompt has.
 
-Ollama, for one, drops what does not fit its context (4,096 tokens, unless `num_ctx` says otherwise) and answers 200. A
-verdict on half of a prompt is no verdict.
+Ollama, for example, drops the part of a prompt that exceeds its context (4,096 tokens, unless `num_ctx` is set) and
+answers 200. A verdict on half of a prompt is no verdict.
 
-Tokenizers differ, so the count is compared with what a compact one makes of the text: `cl100k_base` for ASCII, less for
-other scripts, of which newer vocabularies hold whole words. Near half of that, no tokenizer explains the count. A
-server of the user's own that counts exactly a usual context length is believed less: one token too few suffices.
+Tokenizers differ, so the count is compared with that of a compact one: `cl100k_base` for ASCII, less for other scripts,
+of which newer vocabularies hold whole words. No tokenizer explains a count near half of that. A server of the user's
+own whose count equals a usual context length is suspicious: one token too few suffices.
 """
 
 import re
@@ -77,7 +77,7 @@ class ContextLength:
         `limit`: the context that the server names, in tokens; None = it names none.
         """
         if self.room(reply) < room:
-            return  # another call has lowered it
+            return  # another call has lowered it already
         half = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + reply
         smaller = half if half < self.tokens else int(_SHRINK_FACTOR * self.tokens)
         _learned[self.endpoint] = limit if limit is not None and limit < self.tokens else smaller
@@ -88,7 +88,7 @@ def context_options(
 ) -> dict[str, int]:
     """`num_ctx` for a request to Ollama: room for prompt and reply, at most `longest` tokens; empty for other models.
 
-    A `num_ctx` of the user's own stays. `completion`: the reply's length, where the user sets it.
+    The user's own `num_ctx` is kept. `completion`: the reply's length, if the user sets it.
     """
     if not model.startswith(_OLLAMA) or "num_ctx" in params:
         return {}
@@ -111,13 +111,13 @@ def check_not_cut(
 ) -> None:
     """Raises `PromptCutError` if the server counted far fewer tokens than the messages have.
 
-    `own_server`: whether it is one of the user's own, whose context may be any length. `limits`: context lengths that
-    are known for it, besides the usual ones.
+    `own_server`: whether it is a server of the user's own, whose context may have any length. `limits`: its known
+    context lengths, besides the usual ones.
     """
     counted = reply.prompt_tokens
     if counted < _SMALLEST_CONTEXT:
         return
-    if reply.cached_prompt_tokens:  # some servers leave them out of the count
+    if reply.cached_prompt_tokens:  # some servers do not count them
         counted += reply.cached_prompt_tokens
     text = "\n".join(map(text_of, messages))
     at_limit = own_server and (counted in _CONTEXTS or counted + 1 in _CONTEXTS or counted in limits)
@@ -141,7 +141,7 @@ def encode(piece: str) -> list[int]:
 def count_tokens(text: str, stop_at: float = inf) -> int:
     """Token count of a text: at least the tokenizer's, and at most a few more per `PIECE`.
 
-    Counts no further than to `stop_at`.
+    Stops counting at `stop_at`.
     """
     counted = 0
     for start in range(0, len(text), PIECE):

@@ -94,7 +94,7 @@ def _litellm() -> ModuleType:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
-    litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
+    litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
     return litellm
 
 
@@ -112,7 +112,7 @@ def model_info(model: str) -> Mapping[str, Any]:
     litellm = load_litellm()
     try:
         return dict(litellm.get_model_info(model))
-    except Exception as error:  # of many types, for a model that is not listed
+    except Exception as error:  # various types, for an unlisted model
         logging.getLogger(__name__).debug("LiteLLM's table has no %s: %s", model, error)
         return {}
 
@@ -120,7 +120,7 @@ def model_info(model: str) -> Mapping[str, Any]:
 def image_support(model: str | object, *, asked: bool) -> ImageSupport:
     """Images that a model accepts. `asked`: the user says that it supports images; else LiteLLM's table decides.
 
-    An address is sent as it is to the providers that fetch it themselves; for others LiteLLM would fetch it from here.
+    URLs are passed on to providers that fetch them; for others LiteLLM would fetch them from this machine.
     """
     if not isinstance(model, str):
         return "any" if asked else "none"
@@ -138,7 +138,7 @@ def check_model(
     `LlmError` for an invalid server address.
 
     `params` are the extra LiteLLM parameters of the call. `instead`: what the remedy offers without a key. Sends no
-    request: it does not detect a wrong key, or a model that its provider does not have.
+    request: it does not detect a wrong key, or a model that its provider lacks.
     """
     model, params = model_id(model), params or {}
     _check_name(model, params, instead)
@@ -149,9 +149,9 @@ def check_model(
     if _addresses_in_environment(provider.upper()):
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
-    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds also authenticate otherwise, and fail later
+    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds have other authentication too, and fail later
     own = f"{provider.upper()}_API_KEY"
-    if not keys and own in os.environ and not os.environ[own].strip():  # which LiteLLM takes for a key
+    if not keys and own in os.environ and not os.environ[own].strip():  # LiteLLM would use it as a key
         keys = [own]
     if keys:
         raise MissingKeyError(
@@ -227,8 +227,7 @@ def min_cached_tokens(model: object) -> int:
 def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -> list[Message]:
     """The messages with a breakpoint (`cache_control`) at the end of the shared prefix, for a model that needs one.
 
-    Servers compute requests that begin alike once, and charge a tenth to a half for the beginning. Most find it
-    themselves.
+    Servers process a shared prefix once, and charge a tenth to a half for it. Most detect it themselves.
     """
     if not prefix.characters or not _needs_breakpoint(model):
         return messages

@@ -1,7 +1,7 @@
 """Limits and delays of a call: concurrency, rates, its deadline, pauses after failures, and a circuit breaker.
 
 Limits belong to the endpoint, not to the caller: all clients of an endpoint share its concurrency (per event loop) and
-its minute (per process). The minute is a sliding window, so no 60 seconds hold more than is allowed.
+its minute (per process). The minute is a sliding window, so no 60 seconds exceed the limit.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Breaker:
     """A circuit breaker of one client: after an error that every other request would hit too, nothing more is sent.
 
     A wrong key, an empty account or an unknown model is then reported once, and costs one request instead of thousands.
-    Once a minute one request may find out whether it is mended.
+    Once a minute one request may test whether it is fixed.
     """
 
     def __init__(self) -> None:

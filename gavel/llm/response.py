@@ -1,7 +1,7 @@
 """Parses a model's response into a reply with its text, its tokens and its cost.
 
 Prompt tokens include those that were read from the server's cache, or written to it; completion tokens include those of
-reasoning. A server that reports reasoning apart, as xAI does, is recognized by its total.
+reasoning. A server that reports reasoning separately, as xAI does, is recognized by its total.
 
 With `with_logprobs` the text of a reply also holds the log-probabilities of its tokens, so that a cassette can keep
 them: {"text": "7", "tokens": [["7", [["7", -0.1], …]], …]}, where `tokens` are the sampled ones, each with the
@@ -32,12 +32,12 @@ _OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 def read_response(model: str, response: Any, messages: list[Message], prices: Prices, repairs: Counter[str]) -> Reply:
     """The reply in LiteLLM's response to `messages`. `repairs`: those already made to the response, by kind.
 
-    Its cost is by `prices` or LiteLLM's table. Tokens that the server did not count are counted here.
+    Its cost comes from `prices` or LiteLLM's table. Tokens that the server did not count are counted here.
     """
     finish_reason = response.choices[0].finish_reason if response.choices else None
     message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
     if finish_reason == "length":
-        message["reasoning_content"] = None  # reasoning that is cut off holds no answer
+        message["reasoning_content"] = None  # truncated reasoning holds no answer
     text, more = read_message(message)
     if not text.strip() and (refusal := _refusal_in(message)):
         text, finish_reason = refusal, CONTENT_FILTER
@@ -109,7 +109,7 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
         repairs["content parts"] += 1
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
     calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
-    if calls:  # text before a call announces it
+    if calls:  # text before a call merely announces it
         text = "\n".join(given if isinstance(given, str) else json.dumps(given) for given in calls)
         repairs["tool call"] += len(calls)
     if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):

@@ -8,7 +8,7 @@
         return gavel.together(planner, worker)                  # one attempt, judged as a whole
         return [planner.trajectory, worker.trajectory]          # or each for itself, with its own reward
 
-Only turns that the policy sampled are `Choice`s, so only those are ever trained. What another model says is plain text.
+Only turns that the policy sampled are `Choice`s, so only those are ever trained. Turns of other models are plain text.
 """
 
 import re
@@ -56,9 +56,9 @@ class Agent:
         """`name` is unique in the episode and shown to the judge. `tools`: plain functions, as for a scenario.
 
         `model`: None for the policy that acts in this episode, whose turns are trained; else the id of a LiteLLM model,
-        or anything that serves chat completions, whose turns are not. `steps_back`: the policy of so many training
-        steps earlier, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
-        `earlier_policies` in the settings of a run); where it has none so old, the oldest one plays. The trajectory's
+        or anything that serves chat completions, whose turns are not. `steps_back`: the policy from that many training
+        steps ago, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
+        `earlier_policies` in the settings of a run); if it has none that old, the oldest one plays. The trajectory's
         `policy_version` is its step.
 
         `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
@@ -105,9 +105,9 @@ class Agent:
     async def ask(self, text: str) -> str:
         """Gives the agent `text` in the next user turn, runs the tools that it calls, and returns its answer.
 
-        An answer that is cut off at the token limit, more than `max_calls` turns with tool calls, and a conversation
-        that outgrows the model's context make the agent's trajectory `truncated`. Raises `AgentError` when the model
-        gives no turn, and while another `ask` waits.
+        The agent's trajectory becomes `truncated` if an answer reaches the token limit, after more than `max_calls`
+        turns with tool calls, or if the conversation exceeds the model's context. Raises `AgentError` if the model
+        returns no turn, and while another `ask` is pending.
         """
         if self._is_asked:
             raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
@@ -176,7 +176,7 @@ class Agent:
 def together(*agents: Agent) -> Trajectory:
     """One trajectory of cooperating agents: the first one's conversation, with the others' as its histories.
 
-    Its turns and tool errors are the sums, and its status is the worst of theirs.
+    Its turns and tool errors are summed, and its status is the worst.
     """
     if not agents:
         raise AgentError("there are no agents to put together", "Write together(planner, worker).")

@@ -64,7 +64,7 @@ class _Client:
             max_tokens=_whole(given.get("max_completion_tokens")),
             seed=_whole(given.get("seed")),
         )
-        await asyncio.sleep(0)  # as a real one does, so that a loop that never ends meets its deadline
+        await asyncio.sleep(0)  # like a real client, so that an endless loop meets its deadline
         reply = await self._reply(request)
         if isinstance(reply, ChatCompletion):
             return reply

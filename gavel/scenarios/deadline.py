@@ -85,7 +85,7 @@ class Deadline:
             self._stuck.set_result(told)
 
     def prolong(self, seconds: float) -> None:
-        """Puts off an end that has not come yet."""
+        """Extends the deadline, unless it has passed."""
         end = self._limit.when()
         if end is None or self._limit.expired():
             return
@@ -99,8 +99,7 @@ class Deadline:
 async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
     """Awaits `work` and returns its result. Raises `StuckError` if a `Deadline` in it has passed and its block goes on.
 
-    Cancelled itself, it waits `GRACE_SECONDS` for the work to end, and then leaves it to itself with a warning, whose
-    subject is `what`.
+    If cancelled, it waits `GRACE_SECONDS` for the work to end, and then abandons it with a warning about `what`.
     """
     stuck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     given_up = False
@@ -109,7 +108,7 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
         try:
             return await watched(work, what)
         except Exception:
-            if given_up:  # nobody waits for it any more, and asyncio would print what it raises
+            if given_up:  # nobody waits for it any more, and asyncio would print its exception
                 return cast(_T, None)
             raise
 
@@ -140,7 +139,7 @@ def holding(name: str) -> Generator[None]:
     try:
         yield
     finally:
-        took = time.monotonic() - started - (_held.get() - held)  # what was counted within is not counted twice
+        took = time.monotonic() - started - (_held.get() - held)  # time counted by inner blocks is not counted twice
         if took > HELD_SECONDS:
             _held.set(_held.get() + took)
             _count_for_no_other(took)
@@ -228,11 +227,11 @@ def _leave(task: "asyncio.Task[Any]", what: str = "") -> None:
             )
         asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-        # Freed, its coroutine would be closed; one that catches that too (`except:`) would loop for ever within.
+        # If freed, its coroutine would be closed; one that catches that too (`except:`) would loop forever.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
     _given_up.discard(task)
     if not task.cancelled():
-        task.exception()  # nobody else asks for it
+        task.exception()  # its exception is retrieved here, since nobody else does

@@ -7,8 +7,8 @@
         def success(self, trajectory: gavel.Trajectory) -> bool: …  # and reward(…): for comparison only
         async def close(self) -> None: …
 
-All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool
-or from `observe`, end the episode. What a world raises, and what takes too long, costs its own episode alone.
+All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool or
+from `observe`, end the episode. An exception or timeout of a world affects only its own episode.
 
 """
 
@@ -66,7 +66,7 @@ _NO_TOOLS: "WeakSet[Callable[..., Any]]" = WeakSet()
 
 def not_a_tool(method: _Method) -> _Method:
     """Decorates a public method of an environment that agents must not call."""
-    _NO_TOOLS.add(getattr(method, "__func__", method))  # of a static method, its function
+    _NO_TOOLS.add(getattr(method, "__func__", method))  # the function of a static method
     return method
 
 
@@ -74,19 +74,19 @@ def not_a_tool(method: _Method) -> _Method:
 def tools_of(kind: type) -> Toolbox:
     """The tools of an environment's class: its public methods that have a docstring. Empty for a `ToolWorld`.
 
-    Raises `ToolDefinitionError` for one whose arguments have no types.
+    Raises `ToolDefinitionError` for a tool whose arguments have no types.
     """
     if ToolWorld in kind.__mro__:
         return Toolbox(())
     tools: list[Tool] = []
-    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
+    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # in source order
     for name in names:
         method: Any = inspect.getattr_static(kind, name)
         is_bound = not isinstance(method, staticmethod | classmethod)
         inner: Any = getattr(method, "__func__", method)
         if name.startswith("_") or name in _OWN_METHODS or isinstance(inner, type) or not callable(inner):
             continue
-        written = inspect.unwrap(inner)  # of a cached method
+        written = inspect.unwrap(inner)  # the function of a cached method
         if not isinstance(written, FunctionType) or not inspect.getdoc(written):
             continue
         if inner not in _NO_TOOLS and written not in _NO_TOOLS:
@@ -97,8 +97,8 @@ def tools_of(kind: type) -> Toolbox:
 def is_plain(make: EnvironmentFactory) -> bool:
     """Whether `make` is a class whose methods are all synchronous.
 
-    Such a world lives in a thread of its own. One with asynchronous methods lives on the event loop as a whole, since
-    it may hold what belongs to the thread in which it was made (a connection of sqlite3).
+    Such a world runs in its own thread. One with asynchronous methods runs entirely on the event loop, since it may
+    hold objects bound to the thread that created them (an sqlite3 connection).
     """
     while isinstance(make, functools.partial):
         make = cast("functools.partial[Any]", make).func
@@ -174,7 +174,7 @@ class World:
     async def outcome(self) -> dict[str, float]:
         """The world's current `success` and `reward`, if it defines them.
 
-        Raises `OutcomeError`, and `WorldTimeoutError` where one takes too long.
+        Raises `OutcomeError`, and `WorldTimeoutError` if one takes too long.
         """
         found: dict[str, float] = {}
         for method, name in (("success", SUCCESS), ("reward", REWARD)):
@@ -223,7 +223,7 @@ class World:
         """The attribute, or None if the world has none. Raises `WorldError` for any error of reading it."""
         try:
             return getattr(self._environment, name, None)
-        except (Exception, SystemExit) as error:  # of a `__getattr__` or a property
+        except (Exception, SystemExit) as error:  # raised by a `__getattr__` or a property
             raise _failed(f"{name} of the environment", "cannot be read", error) from error
 
     async def _call(self, name: str, *arguments: object) -> Any:

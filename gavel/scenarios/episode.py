@@ -1,7 +1,7 @@
 """A running attempt at a task, as its world and tools see it.
 
-A parameter of a tool, of a method of an environment or of an own rollout that is annotated `Episode` is given it; the
-agent is not shown it.
+It is passed to parameters annotated `Episode`, of tools, environment methods and own rollouts; the agent is not shown
+these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class Episode:
         fields: Mapping[str, Any] | None = None,
     ) -> tuple[ChatCompletion, Choice]:
         """Samples the turn after `messages`, with the episode's temperature and token limit. Raises `NoTurnError`."""
-        # All of it is plain JSON; as typed arguments the client would walk the messages at every turn.
+        # All of it is plain JSON: with typed arguments the client would walk the messages at every turn.
         body: dict[str, Any] = {"model": model, "temperature": self.temperature, "messages": list(messages)}
         given = {"max_completion_tokens": self.max_tokens, "seed": seed, "tools": list(tools) or None}
         body |= {name: value for name, value in given.items() if value is not None} | dict(fields or {})

@@ -41,7 +41,7 @@ class GroupTally:
     failed: int = 0
     completion_tokens: int = 0
     trajectories: list[Trajectory] = field(default_factory=list[Trajectory])
-    """The members that are done; once the group is, its members as scored."""
+    """The finished members; once the group is done, its scored members."""
 
 
 def completion_tokens(trajectory: Trajectory) -> int:
@@ -92,11 +92,11 @@ def gather_display(
 ) -> Generator[None, None, None]:
     """Shows `tallies` on stderr while the block runs.
 
-    `shown=None`: if stderr is a terminal. True: also where it is none (one line, at the end).
+    `shown=None`: if stderr is a terminal. True: also if it is not (one line, at the end).
     """
     if shown is None:
         shown = sys.stderr.isatty()
-    taken = getattr(sys.stderr, "rich_proxied_file", None) is not None  # by a live display, ours included
+    taken = getattr(sys.stderr, "rich_proxied_file", None) is not None  # taken by a live display, ours included
     if taken or not shown:
         yield
         return
@@ -124,7 +124,7 @@ def gather_display(
         get_renderable=line,
         console=Console(stderr=True),
         refresh_per_second=REFRESHES_PER_SECOND,
-        redirect_stdout=sys.stdout.isatty(),  # what is printed meanwhile goes above the line, and to a file unchanged
+        redirect_stdout=sys.stdout.isatty(),  # output during the display goes above the line, and to a file unchanged
     ):
         yield
 
@@ -152,22 +152,21 @@ async def gather_trajectory_groups(
     """Runs the rollouts of all groups at once; gives the groups in input order, members in input order.
 
     A group may be pending, complete, or a coroutine that returns one. `after_each(group)` gives the group to keep, a
-    list of groups, or None to drop it. What fails is recorded in the `exceptions` of its group: a member that raises;
-    a coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member has a
-    reward, and one that a rollout had set is kept in `metrics["independent_reward"]`).
+    list of groups, or None to drop it. A failure is recorded in its group's `exceptions`: a member that raises; a
+    coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member has a reward,
+    and one that a rollout had set is kept in `metrics["independent_reward"]`).
 
-    `max_exceptions`: failures to bear; between 0 and 1, a share of all rollouts.
-    `concurrency`: rollouts running at a time, over all groups (None = all). Tasks that already run, and rollouts that
-    a coroutine makes without awaiting a `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs
-    within itself. A gather within a group counts toward both.
-    `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised `TimeoutError` (None = no
-    limit). Code that swallows its cancellation is left to itself a few seconds later. Seconds in which another rollout
-    held up the event loop do not count, and a warning names that one.
-    `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
+    `max_exceptions`: tolerated failures; between 0 and 1, a share of all rollouts. `concurrency`: rollouts running at a
+    time, over all groups (None = all). Tasks that already run, and rollouts that a coroutine makes without awaiting a
+    `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
+    counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
+    `TimeoutError` (None = no limit). Code that swallows its cancellation is abandoned a few seconds later. Time during
+    which another rollout blocks the event loop does not count, and a warning names that rollout. `progress`: None = a
+    line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
 
-    `finished`: a list of the caller's that receives the result; when the gather is cancelled (`asyncio.wait_for`,
-    Ctrl-C) or has more failures than `max_exceptions`, what had finished until then. A group that `after_each` had not
-    given back is unscored; one without a finished rollout is left out.
+    `finished`: a list of the caller's that receives the result; if the gather is cancelled (`asyncio.wait_for`, Ctrl-C)
+    or has more failures than `max_exceptions`, it receives the part that had finished. A group that `after_each` had
+    not returned is unscored; one without a finished rollout is omitted.
 
         finished: list[gavel.TrajectoryGroup] = []
         with contextlib.suppress(TimeoutError):
@@ -330,7 +329,7 @@ class _Gathering:
     async def _run_group(
         self, number: int, source: Awaitable[TrajectoryGroup], tally: GroupTally
     ) -> list[TrajectoryGroup]:
-        # The task has a context of its own: this runner holds for this group's members, wherever they are awaited.
+        # The task has its own context: this runner applies to this group's members, wherever they are awaited.
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
@@ -388,7 +387,7 @@ class _Gathering:
             return _kept(await watched(scoring, name_of(self.after_each)))
         except Exception as error:
             self._failed(tally, error)
-            # A reward that the rollout set itself must not stand in for the score that is missing.
+            # A reward set by the rollout must not stand in for the missing score.
             failed = unscored(group, f"scoring failed: {type(error).__name__}: {error}")
             failed.exceptions.append(RolloutError.of(error))
             return [failed]

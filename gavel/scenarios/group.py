@@ -50,7 +50,7 @@ member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=ru
 async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | BaseException], BaseException | None]:
     """Runs all members concurrently; returns each result or exception in input order, and the error that stopped all.
 
-    Stopped, as by a cancellation, the members that had finished are kept, and the others have raised CancelledError.
+    When stopped, for example by a cancellation, finished members are kept, and the others have raised CancelledError.
     """
     run = member_runner.get()
     stopped: BaseException | None = None
@@ -106,10 +106,10 @@ class GroupError(GavelError, ValueError):
 class TrajectoryGroup(Record):
     """Trajectories of the same task, in input order.
 
-    Built from trajectories, from exceptions, or from awaitables of trajectories. With awaitables
-    the group is *pending*: `await group` (or a gather function) runs them all at once, puts what
-    they return in input order, and puts what they raise into `exceptions`. When that is cancelled,
-    the group keeps what has finished; a member that has not is a CancelledError in `exceptions`.
+    Built from trajectories, from exceptions, or from awaitables of trajectories. With awaitables the group is
+    *pending*: `await group` (or a gather function) runs them concurrently, stores results in input order, and stores
+    errors in `exceptions`. If that is cancelled, the group keeps its finished members; the others are CancelledErrors
+    in `exceptions`.
     """
 
     trajectories: list[Trajectory] = Field(default_factory=list[Trajectory])

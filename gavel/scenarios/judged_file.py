@@ -7,7 +7,7 @@
 
 JSON lines are appended to the file itself. Other formats (a store, CSV, Parquet) are written whole by `finish`; until
 then the groups are in a file of JSON lines beside it, `<name>.partial.jsonl`. A line that a killed process left
-unfinished is cut off. A group is found again by its content, which judging does not change.
+unfinished is truncated. A group is identified by its content, which judging does not change.
 
 A table has one row per member, without loss: `read_table`, `write_table`.
 
@@ -201,9 +201,9 @@ class JudgedFile:
     def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
         """Opens the file, and returns those of `groups` that are already judged, by index.
 
-        Groups that lack a vote because a call failed are not among them: they are judged again. With `fresh`
-        what was there is deleted. Raises `JudgedFileError` for a file that cannot be written, that another process
-        writes, or that holds anything but judgements of `groups` with these settings.
+        Groups that lack a vote because a call failed are excluded: they are judged again. `fresh` deletes earlier
+        content. Raises `JudgedFileError` for a file that cannot be written, that another process writes, or that holds
+        anything but judgements of `groups` with these settings.
         """
         try:
             with self._os_errors():
@@ -292,7 +292,7 @@ class JudgedFile:
             except (GavelError, ValueError, KeyError) as error:
                 raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
         lines = journal.split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is empty or unfinished
+        for number, line in enumerate(lines[:-1], 1):  # the part after the last line break is empty or unfinished
             try:
                 yield from_row(json.loads(line))
             except (ValueError, RecordVersionError, NotANumberError) as error:
@@ -447,7 +447,7 @@ def scored_already(
 def check_settings(file: object, group: TrajectoryGroup, settings: Mapping[str, JsonValue], remedy: str) -> None:
     """Raises `JudgedFileError` for a group that was judged with different settings."""
     if group.judgement is None or not group.trajectories:
-        return  # a group of nobody is not shown to any judge
+        return  # an empty group is not shown to any judge
     was = group.judgement.settings or {}
     settings = json.loads(json.dumps(settings))
     if different := [name for name in settings if was.get(name) != settings[name]]:

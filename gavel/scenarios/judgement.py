@@ -76,8 +76,8 @@ class GroupJudgement(BaseModel):
     lost_orders: int = 0
     """Number of calls without a usable reply."""
     order_agreement: float | None = None
-    """How far the orders rank the members alike: mean Kendall tau between two orders, -1 to 1, of members that both
-    tell apart. At 0 or below the scores are noise, or the position in the prompt. None = unknown (one order, ties)."""
+    """Rank agreement between orders: mean Kendall tau between two orders, -1 to 1, over members without ties. At 0 or
+    below the scores reflect noise or the position in the prompt. None = unknown (one order, ties)."""
     p_right: float | None = None
     """Probability that of two members the one with the higher score is the better one, as far as labels go: the mean
     over all pairs, each weighted by its difference of scores. None = the judge has learnt from no labels."""

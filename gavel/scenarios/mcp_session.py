@@ -1,8 +1,8 @@
 """One episode's session with an MCP server, and its answers as text for an agent.
 
-The connection lives in a task of its own, so what the server or the transport does wrong reaches a caller only as
-`McpError`, or as a tool error that the agent reads. Every wait has a deadline, and leaving the session ends a server
-that it started. Images, sound and binary resources are named with their type and size.
+The connection lives in its own task, so that failures of the server or the transport reach a caller only as `McpError`,
+or as a tool error for the agent. Every wait has a deadline, and leaving the session ends a server that it started.
+Images, sound and binary resources are named with their type and size.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ _LONGEST_NAME = 64
 """Max length of a tool's name in OpenAI's API."""
 _Call = Callable[[dict[str, Any]], Awaitable[ToolResult]]
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # a library's handler of last resort would print tracebacks
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # otherwise tracebacks go to stderr
 
 
 class McpSession:
@@ -126,7 +126,7 @@ class McpSession:
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Runs the tool of this name with arguments as the agent wrote them, JSON text.
 
-        What the server refuses, and what takes too long, is a tool error. Raises `McpError` for a lost connection.
+        Rejections and timeouts are tool errors. Raises `McpError` for a lost connection.
         """
         if (run := self._calls.get(name)) is None:
             return no_such_tool(name, self._calls)
@@ -149,7 +149,7 @@ class McpSession:
             if error.code == REQUEST_TIMEOUT:
                 return tool_error(f"{name} did not answer within {seconds:g} s")
             return tool_error(f"{name}: {bounded(error.message)}")
-        except (ValidationError, ValueError, RuntimeError) as error:  # an answer that is none of the protocol's
+        except (ValidationError, ValueError, RuntimeError) as error:  # a response that violates the protocol
             return tool_error(f"{name} was answered with something that cannot be read: {str(error).splitlines()[0]}")
 
     async def _while_connected(self, call: Awaitable[_T]) -> _T:
@@ -176,7 +176,7 @@ class McpSession:
             raise
         except BaseException as error:
             if self._ready.done():
-                return  # a caller hears of it from its own request
+                return  # callers get the error from their own requests
             cause = _first(error)
             failed = cause
             if not isinstance(cause, McpError):
@@ -193,7 +193,7 @@ class McpSession:
         server = self._server
         if server.url is not None:
             if is_on_this_machine(server.url):
-                pass_proxies()  # of the client of the package mcp
+                pass_proxies()  # from the client of the package mcp
             async with (
                 create_mcp_http_client(headers=dict(server.headers)) as http,
                 Client(streamable_http_client(server.url, http_client=http)) as client,
@@ -298,7 +298,7 @@ class McpSession:
         await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
         self._task.cancel()
         if self._ready.done() and not self._ready.cancelled():
-            self._ready.exception()  # seen, whether or not somebody waited for it
+            self._ready.exception()  # retrieved, whether or not somebody waits for it
 
     def _lost(self) -> McpError:
         return McpError(

@@ -118,8 +118,8 @@ class Mixture:
 def scenario_references(reference: str) -> list[str]:
     """The scenarios that `a+b` names.
 
-    A + is none between two where what stands on a side of it names no scenario (agentgym:maze+http://…, a folder
-    called a+b), and in the path of a file that is there.
+    A + is no separator if one of its sides names no scenario (agentgym:maze+http://…, a folder called a+b), or within
+    the path of an existing file.
     """
     found: list[str] = []
     for part in reference.split(SEPARATOR):
@@ -133,7 +133,7 @@ def scenario_references(reference: str) -> list[str]:
 def _is_between(before: str, after: str) -> bool:
     if not _REFERENCE.fullmatch(before) or not _REFERENCE.fullmatch(after):
         return False
-    if "?" in before:  # the path of an option, such as reward=…/a+b/reward.py:score
+    if "?" in before:  # an option's path, such as reward=…/a+b/reward.py:score
         path = after.partition(":")[0]
         return "/" not in path or Path(path).is_file()
     address = f"{before}{SEPARATOR}{after}".partition("?")[0]

@@ -27,7 +27,7 @@ _O = TypeVar("_O", bound=BaseModel)
 def parsed(scheme: str, address: str, options: type[_O], *, all_known: bool = False) -> tuple[str, _O, dict[str, Any]]:
     """Parses the name, the options, and the world's own arguments, as JSON or else as text.
 
-    `all_known`: nothing else is taken. Raises `ScenarioError` for options of another form.
+    `all_known`: other arguments are rejected. Raises `ScenarioError` for options of another form.
     """
     name, _, query = address.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)

@@ -1,9 +1,9 @@
 """The agent loop: a model works on a scenario's task, which yields a trajectory.
 
-It never raises for what the agent, a tool or the world does: a bad tool call is answered with a tool error, running out
-of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or a world
-that fails, gives status `failed` with the reason. The world is always closed, and sessions with MCP servers end with
-the episode.
+It never raises for mistakes of the agent, a tool or the world: an invalid tool call is answered with a tool error,
+running out of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or
+a world that fails, gives status `failed` with the reason. The world is always closed, and sessions with MCP servers end
+with the episode.
 """
 
 import asyncio
@@ -57,9 +57,9 @@ async def rollout(
     """Lets `model` work on `task` until it answers without a tool call and the world is silent, a tool or the world
     ends the episode, or a limit is reached.
 
-    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy, and the world's
-    chance is. Each request's body gets `fields` too. A scenario with a rollout of its own is left to that; where it
-    gives a trajectory for each of several agents, this is the first, and the further ones are appended to `others`.
+    `max_tokens` bounds each turn. With a `seed`, the sampled turns and the world's random numbers are reproducible for
+    the same policy. `fields` are added to each request's body. A scenario's own rollout replaces the loop; if it
+    returns one trajectory per agent, the first is returned, and the others are appended to `others`.
     """
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.call_seconds = scenario.call_seconds
@@ -92,7 +92,7 @@ async def _contained(
         if task is None or task.cancelling():
             raise
         reason = "the episode was cancelled from within"
-    # As it is now: what cannot be stopped may still write to the original.
+    # A snapshot: an episode that cannot be stopped may still write to the original.
     now = {"messages_and_choices": [*trajectory.messages_and_choices], "metrics": {**trajectory.metrics}}
     return [trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})]
 
@@ -219,7 +219,7 @@ class _Play:
         except OutcomeError as error:
             self._trajectory.metrics[NO_OUTCOME] = True
             self._end("failed", error.message)
-        except GavelError as error:  # of the world, or of a server of tools
+        except GavelError as error:  # raised by the world, or by a server of tools
             self._end("failed", error.message)
         finally:
             if self._world is not None and (problem := await self._world.close()) is not None:
@@ -269,14 +269,14 @@ class _Play:
                 fields=self._episode.fields,
             )
         except NoTurnError as error:
-            if turn and error.is_too_long:  # what the policy did until here can be scored
+            if turn and error.is_too_long:  # the episode up to here can be scored
                 self._end("truncated", f"the conversation outgrew the model's context: {error.__cause__}")
             else:
                 self._end("failed", error.message)
             return None
         self._trajectory.messages_and_choices.append(choice)
         self._tokens = reply.usage.total_tokens if reply.usage else 0
-        if not self._tokens and self._scenario.max_tokens is not None:  # a server may not count
+        if not self._tokens and self._scenario.max_tokens is not None:  # some servers report no token counts
             self._tokens = len(json.dumps(self._trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         self._trajectory.metrics["turns"] = turn + 1
         self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
@@ -343,7 +343,7 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
         if trajectory.policy_version is None:
             versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
             trajectory.policy_version = versions[-1] if versions else None
-    trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # what others' turns have cost
+    trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # cost of other models' turns
     return trajectories
 
 

@@ -90,16 +90,16 @@ class Scenario:
         `max_tokens` tokens of conversation (prompt and replies; a fourth of its characters where the model's server
         does not count them), or `max_seconds`, and when its conversation outgrows the model's context. The agent and
         the judge are shown the first `max_tool_characters` of a tool's result and how many were left out (None: all of
-        it). A call of a tool that waits longer than `call_seconds` is a tool error, and one of the world fails the
-        episode. An own rollout keeps to `max_seconds` alone.
+        it). A tool call longer than `call_seconds` is a tool error, and a world's call of that length fails the
+        episode. Only `max_seconds` applies to an own rollout.
 
         `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
         training loop uses `success` and `hand_reward` as rewards only where its `reward` says so.
 
         Raises `ScenarioError` for a name that no directory can have, no tasks, a task that stands in both splits, a
-        limit that leaves nothing, an environment that is made already, or an own rollout beside what only the built-in
-        loop uses; `ToolDefinitionError` for a tool that cannot be described.
+        limit that allows nothing, an environment's instance, or an own rollout with options of the built-in loop;
+        `ToolDefinitionError` for a tool that cannot be described.
         """
         if name in ("", ".", "..") or any(part in name for part in "/\0"):
             raise ScenarioError(
@@ -279,7 +279,7 @@ _MACHINERY = ("importlib.", "_frozen_importlib", f"{__name__}.")
 class OwnImports:
     """An import finder for the modules of one folder, for imports by code in that folder, at any time.
 
-    A library that imports `prompts` or `datasets` gets its own, though such a file stands beside the scenario's.
+    A library that imports `prompts` or `datasets` gets its own, even if the scenario's folder has such a file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -291,7 +291,7 @@ class OwnImports:
         if path is not None:
             return None
         importer = Path(_importer(inspect.currentframe()))
-        # An environment of installed packages in the folder does not belong to it.
+        # A virtual environment in the folder does not belong to it.
         is_ours = importer.is_relative_to(self.folder) and not _INSTALLED & set(importer.parts)
         return PathFinder.find_spec(fullname, [str(self.folder)]) if is_ours else None
 
@@ -324,12 +324,12 @@ def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
 
 
 def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
-    tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator gives its tasks once
+    tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator can be iterated only once
     held_out = list(held_out) if isinstance(held_out, Iterator) else held_out
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
     listed = [each for split in (tasks, held_out) if isinstance(split, list) for each in cast("list[object]", split)]
-    for each in listed:  # tasks that are drawn when they are asked for are not looked at
+    for each in listed:  # tasks that are drawn on demand are not inspected
         if not isinstance(each, Task):
             raise ScenarioError(
                 f"a task of {name} is of type {type(each).__name__}: {str(each)[:60]!r}",

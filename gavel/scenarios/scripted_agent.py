@@ -1,7 +1,7 @@
 """Agents without a model that exercise a scenario: one uses every tool once, the other only answers.
 
-Arguments are examples that the tools' schemas allow. One whose name a task's data has gets the value from there;
-another text is the number that the user names, where there is one.
+Arguments are examples that the tools' schemas allow. An argument with the name of a field in the task's data gets that
+value; another text is the number in the user's message, if there is one.
 
 """
 
@@ -53,7 +53,7 @@ def played_by(player: Player, task: Task, seed: int = 0) -> FunctionModel:
     async def reply(request: ChatRequest) -> Message:
         messages = request.messages
         opening = next(at for at, message in enumerate(messages) if message["role"] == "user")
-        conversation = json.dumps(messages[: opening + 1])  # agents of one episode have conversations of their own
+        conversation = json.dumps(messages[: opening + 1])  # agents of one episode have separate conversations
         if all(message["role"] != "assistant" for message in messages):
             running[conversation] = player(task, text_of(messages[opening]), random.Random(f"player {seed}"))
             said = None

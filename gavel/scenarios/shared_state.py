@@ -5,9 +5,9 @@
     …                                            # episodes are played
     changed_state(before, scenario)              # ["ORDERS of returns.py"]
 
-It looks at the global variables that the code of a tool or of an environment's method names, directly or through
-functions and modules of the user's that it names, at its closure, its defaults, what a bound method belongs to, and at
-the attributes of an environment's class. What cannot be pickled cannot be compared, and is named with the reason.
+It inspects the global variables that the code of a tool or an environment's method names, directly or through the
+user's functions and modules; its closure, its defaults, a bound method's object, and the attributes of an environment's
+class. Values that cannot be pickled cannot be compared, and are reported with the reason.
 """
 
 import inspect
@@ -46,7 +46,7 @@ def shared_state(scenario: Scenario) -> SharedState:
     for name, value in _variables(scenario):
         try:
             found.fingerprints[name] = pickle.dumps(value)
-        except Exception as error:  # an object's own code may raise anything
+        except Exception as error:  # user-defined pickling may raise anything
             found.unseen[name] = described(error)
     return found
 
@@ -70,7 +70,7 @@ def _variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     for kind in make.__mro__:
         attributes: dict[str, Any] = {} if kind is object else dict(vars(kind))
         for name, value in attributes.items():
-            function: Any = getattr(value, "__func__", value)  # of a static or a class method
+            function: Any = getattr(value, "__func__", value)  # the function of a static or a class method
             if isinstance(function, FunctionType):
                 yield from _reached(function, set())
             elif not name.startswith("__") and not isinstance(value, _CODE):
@@ -93,7 +93,7 @@ def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             variables[name] = cell.cell_contents
-        except ValueError:  # not yet given a value
+        except ValueError:  # not assigned yet
             continue
     yield from _followed(variables, names, function.__code__.co_filename, seen)
     if function.__defaults__ or function.__kwdefaults__:

@@ -4,7 +4,7 @@
     scenario = gavel.Scenario("desk", system="…", tools=[…], user=user, tasks=[…])
 
 The person answers every turn of the agent that calls no tool, until it is done. Its words are user messages: they are
-never trained. With a cassette the same episode, by task and seed, gets the same words for nothing.
+never trained. With a cassette, the same episode (by task and seed) gets the same words at no cost.
 """
 
 import json
@@ -57,7 +57,7 @@ class SimulatedUser:
         functions of the task; what the agent may know belongs in `Task.user`, which both see.
 
         `params`: more parameters of LiteLLM; the seed is that of the episode where it has one. `budget` may be shared
-        with a judge. A model that cannot be asked makes its episodes `failed`, with the reason.
+        with a judge. If the model cannot be called, its episodes are `failed`, with the reason.
         """
         self._persona = persona
         self._goal = goal

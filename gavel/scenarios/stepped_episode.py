@@ -5,8 +5,8 @@
         moment = await episode.act({"content": "Refunded."})    # an assistant's message, perhaps with tool calls
         episode.trajectory                                      # once moment.over
 
-It is the rollout that trains, over a model whose turns come from outside: tools, worlds, simulated users, limits and
-own rollouts behave as they do in process. A rollout that asks for several turns at once is given one after another.
+It runs the rollout used in training, with a model whose turns come from outside: tools, worlds, simulated users, limits
+and own rollouts behave as they do in process. Concurrent requests of a rollout are served one after another.
 """
 
 import asyncio
@@ -83,8 +83,7 @@ class SteppedEpisode:
     async def act(self, message: Message, *, finish_reason: str | None = None) -> Moment:
         """Takes a turn: an assistant's message in OpenAI's form. `finish_reason="length"`: it was truncated.
 
-        Raises `SteppedEpisodeError` before the start, after the end, while another turn is taken, and for a message
-        that is none.
+        Raises `SteppedEpisodeError` before the start, after the end, during another turn, and for an invalid message.
         """
         if self._rollout is None or self.over:
             raise SteppedEpisodeError("the episode is over" if self.over else "the episode has not begun")

@@ -4,8 +4,8 @@
     {"name": "look_up_order", "arguments": {"order_id": "7"}}     ->  the same; also `look_up_order(order_id="7")`
     "Thought: …\nAnswer: It is refunded."                         ->  Words("It is refunded.")
 
-A text is only ever parsed: nothing in it is evaluated. What looks like a call but cannot be read is `Unreadable`, with
-a problem that the agent can be told.
+A text is only ever parsed: nothing in it is evaluated. A malformed call is `Unreadable`, with a problem that the agent
+can be told.
 """
 
 import ast
@@ -220,7 +220,7 @@ def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] |
             return None
         if name is not None:
             if given and (before := given[next(reversed(given))]):
-                before[-1] = before[-1].removesuffix(",")  # of the JSON object
+                before[-1] = before[-1].removesuffix(",")  # punctuation of the JSON object
             given[name] = []
         else:
             given[next(reversed(given))].append(word)
@@ -256,7 +256,7 @@ def _json_calls(text: str, tools: Mapping[str, Any]) -> Iterator[TextCall]:
         except ValueError:
             at = begin + 1
             continue
-        except RecursionError:  # what follows is as deep
+        except RecursionError:  # the rest is nested as deeply
             return
         for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
             if (call := _json_call(each, tools)) is not None:

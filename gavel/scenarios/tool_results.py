@@ -4,8 +4,8 @@
     pandas.DataFrame({"order": [1, 2]})             ->  [{"order": 1}, {"order": 2}]
     b"…", a connection, any other object            ->  ResultError
 
-A value is read by its structure: the methods by which tables and arrays tell what they hold, fields, and the protocols
-of collections. No library is imported for it.
+A value is read by its structure: the conversion methods of tables and arrays, fields, and the protocols of collections.
+No library is imported for it.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ class ResultError(Exception):
 def text_of_result(value: Any) -> str:
     """Renders a text unchanged, anything else as JSON.
 
-    A table becomes records, with its index where that is more than the numbers of the rows; its missing cells are null.
-    Other numbers that are not finite become "NaN", "Infinity" and "-Infinity". Raises `ResultError`.
+    A table becomes records, with its index unless that is merely the row numbers; its missing cells are null. Other
+    numbers that are not finite become "NaN", "Infinity" and "-Infinity". Raises `ResultError`.
     """
     if not isinstance(value, str):
         try:
@@ -49,9 +49,9 @@ def text_of_result(value: Any) -> str:
             raise ResultError("it holds itself, or is nested too deeply") from error
         except ResultError:
             raise
-        except Exception as error:  # of the value's own methods
+        except Exception as error:  # raised by the value's own methods
             raise ResultError(f"a {type(value).__name__} cannot be read: {type(error).__name__}: {error}") from error
-    # Lone surrogates, which JSON lets an agent write but no request can carry, become escapes.
+    # Lone surrogates, which JSON can express but no request can carry, are escaped.
     return value.encode("utf-8", "backslashreplace").decode()
 
 
@@ -72,7 +72,7 @@ def jsonable(value: Any) -> Any:
         return jsonable(value.model_dump(mode="json", by_alias=True, fallback=jsonable))
     if isinstance(value, Mapping):
         return _object(cast("Mapping[Any, Any]", value).items())
-    if _has(kind, "_asdict"):  # named tuples, and rows of databases
+    if _has(kind, "_asdict"):  # named tuples and database rows
         return _object(value._asdict().items())
     if (names := _fields(kind)) is not None:
         return _object((name, getattr(value, name)) for name in names)
@@ -108,13 +108,13 @@ def all_of(values: Iterable[Any]) -> list[Any]:
 
 def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
     """The name of the type in an annotation whose values are always rejected; None if there is none."""
-    hint = getattr(hint, "__value__", getattr(hint, "__supertype__", hint))  # of an alias, of a NewType
+    hint = getattr(hint, "__value__", getattr(hint, "__supertype__", hint))  # an alias, or a NewType
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in _seen or origin is Literal:
         return None
     kind: Any = origin or hint
     inner: Iterable[Any] = ()
-    if origin in (Union, UnionType, Annotated) or not hasattr(kind, "__mro__"):  # or a name that is not known
+    if origin in (Union, UnionType, Annotated) or not hasattr(kind, "__mro__"):  # or an unknown name
         inner = arguments
     elif issubclass(kind, (*_BYTES, type)):
         return kind.__name__
@@ -231,18 +231,18 @@ def _label_name(name: Any, at: int, levels: int, columns: list[Any]) -> Any:
 
 
 def _of_array(value: Any) -> Any:
-    """An array, a tensor, a number or a column of a library in Python's own types; the value itself if it is none."""
+    """An array, tensor, number or column of a library in Python's own types; any other value unchanged."""
     kind = cast("Any", type(value))
     dtype = getattr(value, "dtype", None)
     number: object = getattr(dtype, "kind", None)
-    if number in ("M", "m"):  # its own numbers count days, or nanoseconds
+    if number in ("M", "m"):  # raw values would count days or nanoseconds
         value = value.astype(str)
     elif not any(_has(kind, method) for method in _LISTING) and _has(kind, "__array__"):
         return jsonable(value.__array__())
     for method in _LISTING:
         if _has(kind, method):
             given = getattr(value, method)()
-            if type(given) is kind:  # a number that Python has no type for
+            if type(given) is kind:  # a numeric type that Python lacks
                 raise _unreadable(value)
             names: Any = getattr(dtype, "names", None)
             return given if number in ("b", "i", "u") else jsonable(given if names is None else _named(given, names))

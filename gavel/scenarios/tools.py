@@ -1,8 +1,7 @@
 """Typed Python functions as an agent's tools.
 
-One pydantic model, made from the signature, gives both the schema that the agent is shown and the check of
-its arguments. Nothing that the agent writes raises here: a bad call, or a tool that fails, is answered with a
-tool error.
+One pydantic model, built from the signature, provides both the schema for the agent and the validation of its
+arguments. The agent's mistakes never raise: an invalid call, or a failing tool, is answered with a tool error.
 """
 
 import asyncio
@@ -135,8 +134,8 @@ class Tool:
     ) -> ToolResult:
         """Checks `arguments` (JSON text, as the agent wrote it), runs the function, renders its result.
 
-        `environment`: what a method is called on. `on_loop`: a plain function runs on the event loop nevertheless. A
-        call that takes longer than `seconds` is a tool error.
+        `environment`: the object of a method. `on_loop`: runs a plain function on the event loop anyway. A call longer
+        than `seconds` is a tool error.
         """
         try:
             given = json.loads(arguments or "{}")
@@ -237,8 +236,8 @@ async def result_of(
 ) -> Any:
     """Returns the result of a plain or an async function.
 
-    A plain one runs in the thread of `calls`, by `must` also after who waits for it has given up; without that on the
-    event loop. Whatever holds that up is named in a warning, once.
+    A plain function runs in the thread of `calls`, with `must` even if its caller has been cancelled; without `calls`
+    on the event loop. A warning names code that blocks it, once.
     """
     if calls is not None and not is_async(function):
         result = await calls.run(lambda: _whole(function(**arguments)), must=must)

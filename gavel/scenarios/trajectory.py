@@ -102,7 +102,7 @@ def _of_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) 
             case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
                 calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
             case _:
-                pass  # a server's own tool: no part of the assistant's message
+                pass  # a server-side tool: not part of the assistant's message
     message: Message = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
@@ -120,7 +120,7 @@ MessagesAndChoices = list[MessageOrChoice]
 
 def to_messages(items: Iterable[Choice | Message]) -> list[Message]:
     """The conversation as plain OpenAI message dicts."""
-    known = map(as_item, items)  # what was appended was never validated
+    known = map(as_item, items)  # appended items were never validated
     return [
         item.message.model_dump(exclude_none=True, mode="json") if isinstance(item, Choice) else item for item in known
     ]
@@ -130,7 +130,7 @@ def _jsonable(value: Any) -> Any:
     match value:
         case numbers.Integral():
             return int(value)
-        case numbers.Real():  # numpy's scalars among them
+        case numbers.Real():  # including numpy's scalars
             return float(value)
         case _:
             return to_jsonable_python(value, fallback=repr)

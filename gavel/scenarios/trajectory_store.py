@@ -84,7 +84,7 @@ class TrajectoryStore:
     def read(self) -> Iterator[TrajectoryGroup]:
         """Iterates over the groups, with at most one record in memory.
 
-        Raises `StoreError` when there is no such file, and at a record that is damaged or no trajectory group.
+        Raises `StoreError` if there is no such file, and at a damaged record or one that is no trajectory group.
         """
         for number, row in enumerate(self.rows()):
             with self._record_errors(number):
@@ -98,7 +98,7 @@ class TrajectoryStore:
     def rows_from(self, offset: int) -> Iterator["StoredRow"]:
         """Decoded records from the one at this byte offset on, each with its position in the file.
 
-        So a reader that remembers an `end` goes on there, and one that remembers a `begin` reads that record alone.
+        A reader resumes at a remembered `end`, and reads a single record at a remembered `begin`.
         """
         with (
             self._os_errors("read", "Check the path, and that you may read it."),

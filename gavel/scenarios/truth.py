@@ -4,8 +4,8 @@
     TrajectoryGroup(…, metadata={"truth": {"reference": "Jane Austen"}})     the same for rollouts of your own
     {"messages": […], "answer": "Jane Austen"}                     a row of a file: `with_truth_of_rows`
 
-The truth of a group stands in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has
-one truth: members with different ones are not comparable, and are refused.
+The truth of a group is in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has one
+truth: members with different ones are not comparable, and are rejected.
 
 """
 
@@ -39,7 +39,7 @@ class Criterion:
             raise JudgeError(f"the criterion {self.name} has no text.", "Say in a sentence what is good and what bad.")
         if not 0 <= self.weight < math.inf:
             raise JudgeError(f"the weight of the criterion {self.name} must be 0 or above, not {self.weight}.")
-        object.__setattr__(self, "weight", float(self.weight))  # 1 and 1.0 are one rubric
+        object.__setattr__(self, "weight", float(self.weight))  # 1 and 1.0 give one rubric
 
 
 KEY = "truth"
@@ -80,7 +80,7 @@ class Truth:
 def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
     """The truth in a task, or in the fields of a row, where a column `answer` may hold the reference.
 
-    An empty field is none. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
+    Empty fields are ignored. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
     with name, text and perhaps weight, or JSON of one. Raises `JudgeError` for any other.
     """
     rubric, criteria = _given(fields.get("rubric")), _given(fields.get("criteria"))

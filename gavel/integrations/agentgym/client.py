@@ -1,11 +1,11 @@
 """A client of one environment server, and a pool of its environments, one per episode: create, reset, reuse, close.
 
-Each request has a deadline. What cannot have reached the server is sent again, and so is what may safely be; a step is
-sent once. A server that answers 503 is asked again until the deadline.
+Each request has a deadline. Requests that cannot have reached the server, and idempotent ones, are retried; a step is
+sent once. A 503 is retried until the deadline.
 
-An environment is used by one episode at a time. After a whole episode it is kept and reset for the next one, since many
-servers cannot close any and some take seconds to make one; after a failure it is never used again. Those that are left
-are closed when the program ends, where the server can.
+An environment is used by one episode at a time. After a complete episode it is kept and reset for the next one, since
+many servers cannot close environments and some take seconds to create one; after a failure it is never reused.
+Remaining ones are closed at program exit, if the server can.
 """
 
 import asyncio
@@ -98,11 +98,11 @@ class EnvServer:
 
     async def begin(self, item: JsonValue) -> Session:
         """Acquires an environment, reset to the item; `end` must release it. Raises `AgentGymError`."""
-        # A server of environments is asked for thousands of steps a second: httpx would take twice the time of each.
+        # Environment servers get thousands of requests a second; httpx would take twice as long for each.
         http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE),
             headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=None),  # `_ask` has a deadline for each request
+            timeout=aiohttp.ClientTimeout(total=None),  # `_ask` sets a timeout per request
             trust_env=not is_on_this_machine(self.url),
         )
         try:
@@ -162,7 +162,7 @@ class EnvServer:
                     raise
                 logger.debug("an environment that was kept is left: %s", error)
                 if isinstance(error, RefusedError):
-                    self._idle.clear()  # it expired, or they are of a server that has begun anew
+                    self._idle.clear()  # it expired, or the server was restarted
         environment = await self._new(http)
         try:
             return await self._reset(http, environment, item)
@@ -238,10 +238,10 @@ class EnvServer:
     async def _ask(
         self, http: aiohttp.ClientSession, method: str, path: str, *, once: bool = False, **given: Any
     ) -> Any:
-        """The JSON that the server answers. `once`: what may have reached the server is not sent again.
+        """The JSON of the server's response. `once`: a request that may have reached the server is not retried.
 
-        Raises `RefusedError` for an answer that is an error, `NoRouteError` for a path that it has not, `WireError` for
-        one that is no JSON, and `AgentGymError` for a server that is lost, too slow, or that wants another key.
+        Raises `RefusedError` for an error response, `NoRouteError` for an unknown path, `WireError` for invalid JSON,
+        and `AgentGymError` if the server is lost, too slow, or requires another key.
         """
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_CONCURRENCY))
         async with turns:

@@ -3,8 +3,8 @@
     A   /create -> {"id": 3, …}    /reset -> {"observation": …}       /step -> {"observation", "reward", "done"}
     B   /create -> 3               /reset -> "text" or ["text", null]  /step -> the same, or {"state", "reward", "done"}
 
-An error is `{"error": …}` with status 200 (A) or a status (B); one that is null or empty is none. What has none of
-these forms raises `WireError`: a reward that is missing is never taken for 0.
+An error is `{"error": …}` with status 200 (A) or an error status (B); a null or empty one is none. Any other form
+raises `WireError`: a missing reward is never read as 0.
 """
 
 import json
@@ -76,7 +76,7 @@ def created(answer: Any) -> Created:
 def first_observation(answer: Any) -> str | None:
     """The text of `/reset` or `/observation`; None if it has none, and `/observation` must be requested.
 
-    A task's description and the available actions, which some environments tell beside it, are put into the text.
+    A task's description and the available actions, which some environments report separately, are added to the text.
     Raises `RefusedError`, `WireError`.
     """
     match answer:
@@ -162,7 +162,7 @@ Input: {…}`; the whole reply, with its own tags."""
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The specification of one environment."""
+    """The specification of one kind of environment."""
 
     name: str
     index: tuple[str, ...]

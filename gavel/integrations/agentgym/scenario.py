@@ -3,7 +3,7 @@
     gavel train agentgym:http://127.0.0.1:36001?tasks=200&held_out=50 --model Qwen/Qwen3-4B --judge openai/gpt-5-mini
     scenario = agentgym("webshop+http://127.0.0.1:36003?turns=15")
 
-The server is asked what it is when the scenario is made; its environments are created by the episodes.
+The server's kind is detected when the scenario is created; episodes create its environments.
 """
 
 import json
@@ -94,8 +94,8 @@ _WAIT = 600.0
 def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
     """The scenario of an environment server. `address`: the part after `agentgym:`, see `parse`.
 
-    `rubric`: what good work is, for the judge; by default a general one. Raises `ScenarioError` for an address that
-    cannot be read, and for a server that does not answer.
+    `rubric`: for the judge; by default a general one. Raises `ScenarioError` for an invalid address, and for a server
+    that does not answer.
     """
     url, named, options = parse(address)
     key = os.environ.get(KEY_VARIABLE, "").strip()

@@ -6,9 +6,9 @@
     GET  /observation?id=0   GET /detail?id=0   POST /close {"id": 0}
     GET  /                                 -> {"gavel": NAME, "train": 100, "held_out": 20}: items, by number
 
-Clients that say `env_idx` send back what `/create` answered: its number, or the whole object. Beside `env_idx`, `id` is
-the item. A request that cannot be served is answered with status 200 and `{"error": …}`, as dialect A has it; without
-the key with 401, beyond the most environments with 503.
+Clients that use `env_idx` send back the response to `/create`: its number, or the whole object. Beside `env_idx`, `id`
+is the item. An invalid request is answered with status 200 and `{"error": …}`, as in dialect A; without the key with
+401, above the limit of environments with 503.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class Environments:
             raise HeldError(f"the task with environment {environment.number} has finished: reset it")
         with _one_request(environment):
             turn = read_turn(action, environment.tools)
-            if isinstance(turn, Unreadable):  # no turn of the agent: it may try again
+            if isinstance(turn, Unreadable):  # an invalid turn: the agent may try again
                 answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
             else:
                 calls = not isinstance(turn, Words)
@@ -330,7 +330,7 @@ class _Served:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body: Any = json.loads(await request.text() or "{}")
-    except (ValueError, RecursionError, LookupError) as error:  # the last for a charset that is none
+    except (ValueError, RecursionError, LookupError) as error:  # the last one for an unknown charset
         raise HeldError("the body is no JSON") from error
     if not isinstance(body, dict):
         raise HeldError("the body is no JSON object")
@@ -350,7 +350,7 @@ def _guard(key: str | None) -> Any:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
-            # a page of another site, in a browser here
+            # a cross-site page in a browser on this machine
             return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
         if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
             return web.json_response({"error": "the key is missing or another one"}, status=401)

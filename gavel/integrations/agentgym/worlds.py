@@ -1,8 +1,8 @@
 """One episode in an AgentGym environment: the agent writes `Thought: … Action: get 1 oak log`, and the action is sent.
 
-A server that is lost fails the episode with the reason. An error about one action is told to the agent; the third in a
-row fails the episode. `success` and `reward` are the environment's, for comparison only. Replies are data: nothing in
-them is ever evaluated.
+A server that is lost fails the episode with the reason. The agent is shown an error about an action; the third in a row
+fails the episode. `success` and `reward` are the environment's, for comparison only. Replies are data: nothing in them
+is ever evaluated.
 """
 
 import re
@@ -28,7 +28,7 @@ _END = "</s>"
 def action_of(reply: str, form: Form) -> str | None:
     """Extracts the action to send; None for a reply without an action, or with several.
 
-    Text after the action that plays the environment's part (`Observation: …`) is cut off.
+    Text after the action that imitates the environment (`Observation: …`) is removed.
     """
     said = reply.strip().removesuffix(_END).strip()
     if form == "reply":
@@ -92,7 +92,7 @@ class ReactWorld:
     async def _act(self, action: str) -> tuple[str, bool]:
         """The environment's answer, and whether the episode is over. Raises `AgentGymError`."""
         assert self._session is not None
-        self._asking = True  # until it is answered: after a failure the environment is not used again
+        self._asking = True  # until the response arrives: after a failure the environment is not reused
         try:
             step = await self._server.step(self._session, action)
         except RefusedError as error:

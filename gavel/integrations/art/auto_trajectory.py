@@ -3,8 +3,8 @@
     trajectory = await art.capture_auto_trajectory(answer(question))
     art.auto_trajectory().reward = 1.0            inside the coroutine
 
-They are patched while something is recorded, and only then. A request that goes on from a recorded conversation extends
-it; any other one begins a further history.
+The libraries are patched only while recording. A request that continues a recorded conversation extends it; any other
+one starts another history.
 """
 
 import importlib

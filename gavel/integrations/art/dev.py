@@ -1,6 +1,6 @@
 """ART's experimental settings, as the dicts that scripts build.
 
-What has a counterpart is translated (docs/art.md says how); every other key is named once and has no effect.
+Keys with a counterpart are translated (see docs/art.md); every other key is reported once and has no effect.
 """
 
 from typing import Any

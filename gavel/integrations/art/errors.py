@@ -1,7 +1,7 @@
 """The exceptions that ART's scripts catch, ART's settings without effect, and its missing parts.
 
-Scripts import at their top what they use after training. So names of parts that Gavel does not have can be imported,
-and stop with one sentence when they are used.
+Scripts import at their top names that they use after training. So names of missing parts can be imported, and raise a
+one-sentence error when they are used.
 """
 
 import inspect
@@ -70,7 +70,7 @@ def _levels_to_the_user() -> int:
     frame, level = inspect.currentframe(), 0
     while frame is not None and f"{frame.f_globals.get('__name__', '')}.".startswith("gavel."):
         frame, level = frame.f_back, level + 1
-    return level  # this function's own frame stands for the one of what is outside
+    return level  # this function's own frame accounts for the outer one
 
 
 _MISSING = {

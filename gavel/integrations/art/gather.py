@@ -1,6 +1,6 @@
 """ART's gather functions: Gavel's, for coroutines that return one trajectory or several; groups in batches.
 
-Scripts build a gather of their own with a context that counts failures, and a wrapper for each rollout:
+Scripts build their own gather from a context that counts failures, and a wrapper for each rollout:
 
     with set_gather_context(GatherContext(max_exceptions=1)):
         results = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])  # None where one failed
@@ -118,7 +118,7 @@ async def gather_trajectories(
 ) -> list[Any]:
     """Each coroutine's result in input order: a trajectory, or a list of trajectories.
 
-    Where `max_exceptions` tolerates it, an exception stands in the place of its rollout.
+    A tolerated exception (see `max_exceptions`) replaces the result of its rollout.
     """
     sources = list(trajectories)
     outcomes: list[Any] = [None] * len(sources)
@@ -140,7 +140,7 @@ async def gather_trajectories(
             max_exceptions=max_exceptions,
         )
     finally:
-        for source in sources:  # one that never began would be reported as never awaited
+        for source in sources:  # an unstarted coroutine would be reported as never awaited
             if inspect.iscoroutine(source) and inspect.getcoroutinestate(source) == inspect.CORO_CREATED:
                 source.close()
             elif isinstance(source, asyncio.Future) and not source.done():

@@ -5,7 +5,7 @@
     rollout = wrap_rollout(model, run_agent)           run_agent makes its agent from init_chat_model()
     trajectory = await rollout(model, scenario)        the returned trajectory, with all turns and their token ids
 
-What the agent asks is recorded at its client, so every turn keeps its token ids; further conversations of the agent
+The agent's requests are recorded at its client, so every turn keeps its token ids; the agent's other conversations
 become additional histories.
 """
 

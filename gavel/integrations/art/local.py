@@ -68,7 +68,7 @@ class LocalBackend:
         """Gavel's backends, by their context length."""
         self._logs: dict[tuple[str, str], TrainLog] = {}
 
-    if not TYPE_CHECKING:  # a type checker finds a misspelt name by itself
+    if not TYPE_CHECKING:  # a type checker detects a misspelt name itself
 
         def __getattr__(self, name: str) -> Any:
             raise absent(self, name)
@@ -83,7 +83,7 @@ class LocalBackend:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # A loop may be running in this thread, which cannot wait for another one.
+        # This thread may run a loop, which cannot wait for another one.
         closing = threading.Thread(target=lambda: asyncio.run(self.close()), name="close-backend")
         closing.start()
         closing.join()
@@ -211,13 +211,13 @@ class LocalBackend:
         return self._cores[context]
 
     def _log_of(self, inner: CoreModel) -> "TrainLog":
-        _ = inner.backend  # raises before it is registered
+        _ = inner.backend  # raises if it is not registered
         return self._logs[inner.key]
 
     def _link(self, model: TrainableModel[Any]) -> str | None:
         inner = model.gavel_model()
         checkpoints = Path(self._path, *inner.key, "checkpoints")
-        link_checkpoints(checkpoints, model.output_dir)  # where ART's earlier versions had them
+        link_checkpoints(checkpoints, model.output_dir)  # their places in ART's earlier versions
         linked = link_checkpoints(checkpoints, model.output_dir / "checkpoints")
         return os.fspath(linked) if linked else None
 
@@ -257,7 +257,7 @@ def fork_checkpoint(root: Path, source: tuple[str, str], target: tuple[str, str]
     """Copies the newest complete checkpoint of the run `source` (project, name) up to the step `not_after`; returns its
     step.
 
-    Raises `NamedCheckpointError` when there is none, and `RunDirectoryError` when the run `target` has begun already.
+    Raises `NamedCheckpointError` if there is none, and `RunDirectoryError` if the run `target` has started already.
     """
     found = run_path(root, *source)
     checkpoints = Checkpoints(found / "checkpoints")
@@ -267,7 +267,7 @@ def fork_checkpoint(root: Path, source: tuple[str, str], target: tuple[str, str]
         limit = "" if not_after is None else f" of a step up to {not_after}"
         raise NamedCheckpointError(f"{found} has no whole checkpoint{limit}", "Name a run that was trained.")
     description = read_description(found / "model.json")
-    description.pop("from_checkpoint", None)  # the copy begins with this step, whatever that one began with
+    description.pop("from_checkpoint", None)  # the copy starts with this step, whatever the source started with
     directory = RunDirectory(root, *target)
     try:
         if directory.description():
@@ -289,7 +289,7 @@ class TrainLog:
     """Tracks what `model.log` stores besides training, so that nothing is stored twice or lost.
 
     Training stores its trajectories and a row of metrics itself. ART's scripts log the same groups before or after it:
-    before, they are kept where the next step puts its own, which replaces them; after, they are known and left out.
+    before, they are stored in the file of the next step, which replaces them; after, they are recognized and skipped.
     """
 
     def __init__(self, model: CoreModel, backend: core.LocalBackend) -> None:

@@ -190,7 +190,7 @@ async def generate_scenarios(
         "api_key": key,
         "max_completion_tokens": max(8000, _TOKENS_PER_SCENARIO * num_scenarios),
     }
-    client = Client(f"openai/{generator_model}", params)  # whatever serves it speaks OpenAI's protocol
+    client = Client(f"openai/{generator_model}", params)  # the server of any model speaks OpenAI's protocol
     try:
         batch = await write_batch(
             client, material, num_scenarios, criteria=False, instructions=custom_instructions or "", exact=True

@@ -86,7 +86,7 @@ class Model(BaseModel, Generic[Config]):
                 ignored(f"{name}=…", "metrics go to metrics.jsonl, and to W&B when WANDB_API_KEY or WANDB_MODE is set")
         super().__init__(**fields)
 
-    if not TYPE_CHECKING:  # a type checker finds a misspelt name by itself
+    if not TYPE_CHECKING:  # a type checker detects a misspelt name itself
 
         def __getattr__(self, name: str) -> Any:
             try:

@@ -4,8 +4,8 @@
     await trainer.train()
 
 Workers play scenarios and put their groups into a queue; a step takes at least `min_batch_size` groups that were begun
-at most `max_steps_off_policy` steps ago. Between steps the policy is evaluated, while workers go on. A run that is
-started again goes on with the scenario after the last one that was begun.
+at most `max_steps_off_policy` steps ago. Between steps the policy is evaluated, while workers continue. A restarted run
+continues with the scenario after the last one that was started.
 """
 
 import asyncio
@@ -161,9 +161,9 @@ class PipelineTrainer(Generic[Scenario, Config]):
     ) -> None:
         """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and options of `backend.train`.
 
-        `eval_step_0`: `eval_at_start`, as earlier versions of ART call it.
-        `eval_every_n_steps` 0: only at the start. After `discard_queue_multiplier * min_batch_size` groups in a row
-        that nothing can be learnt from, training stops.
+        `eval_step_0`: the name of `eval_at_start` in earlier versions of ART. `eval_every_n_steps` 0: only at the
+        start. Training stops after `discard_queue_multiplier * min_batch_size` consecutive groups from which nothing
+        can be learned.
         """
         sizes = {name: settings.pop(name) for name in PipelineRuntimeConfig.__dataclass_fields__ if name in settings}
         for name in ("num_rollout_workers", "min_batch_size"):
@@ -215,7 +215,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
             try:
                 await self._train(played)
                 if self._used_up:
-                    await rollouts  # raises what the scenarios raised
+                    await rollouts  # raises the scenarios' own error
             finally:
                 self._stop.set()
                 rollouts.cancel()

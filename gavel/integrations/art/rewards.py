@@ -4,8 +4,8 @@
     metrics["independent_reward"]    the reward before
     logs                             "RULER explanation: …"
 
-ART always scores everyone, so identical members and single ones are scored here too. A member whose score is missing
-is no number: it leaves the group, and its reason is among the group's exceptions; so does one without messages.
+ART always scores everyone, so identical and single members are scored here too. A member without a score, or without
+messages, is removed from the group, and its reason is added to the group's exceptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def _without_messages_failed(group: TrajectoryGroup) -> TrajectoryGroup:
 
 
 def _scored(judged: TrajectoryGroup) -> TrajectoryGroup:
-    """The scored members. Raises `JudgeError` if there are members, and none has a score."""
+    """The group with its scored members only. Raises `JudgeError` if there are members, and none has a score."""
     scored = [member for member in judged if member.reward is not None]
     missing = [member.judgement.reason if member.judgement else "" for member in judged if member.reward is None]
     if missing and not scored:

@@ -1,6 +1,6 @@
 """Trajectories as ART's scripts build them: an initial reward of 0.0, durations, and messages with content.
 
-A group is Gavel's own. A trajectory whose judge failed is no number: it leaves the group (see rewards.ruler).
+A group is Gavel's own. A trajectory that the judge failed to score is removed from the group (see rewards.ruler).
 """
 
 import time

@@ -2,11 +2,12 @@
 
     {"tokens": [[…]], "masks": [[…]], "scores": [1.0], "messages": [[{"role": "user", …}]], "inference_logprobs": […]}
 
-A trained stretch of tokens is the `Choice` of its message, with token ids and log-probs, so a group that is read can be
-judged, trained on and sent on. Without messages there is nothing to read: tokens have no text without their tokenizer.
+A trained range of tokens becomes the `Choice` of its message, with token ids and log-probs, so a group that is read can
+be judged, trained on and forwarded. Groups without messages cannot be read: tokens have no text without their
+tokenizer.
 
-Writing: a member without a score, without its sampler's tokens, or whose turns are not one token sequence has no place
-there; it is counted.
+Writing: a member without a score or its sampler's tokens, or whose turns are not one token sequence, is dropped and
+counted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

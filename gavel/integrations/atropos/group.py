@@ -5,8 +5,8 @@
     scores              [1.0, …]
     inference_logprobs  [[1.0, 1.0, -0.3, -0.1, 1.0, -0.7], …]   the sampler's; 1.0 where the policy did not choose
 
-A member is one token sequence, so it is a trajectory whose turns each continue the turn before: every stretch of
-trained tokens becomes a `Choice` with its exact prompt, and back again. Nothing is rendered or tokenized here.
+A member is one token sequence, so it is a trajectory whose turns each continue the turn before: every range of trained
+tokens becomes a `Choice` with its exact prompt, and back again. Nothing is rendered or tokenized here.
 """
 
 import json
@@ -148,10 +148,9 @@ class AtroposGroup(BaseModel):
     def trajectories(self, decode: Decode | None, metadata: Mapping[str, Any] | None = None) -> TrajectoryGroup:
         """The group as trajectories, with the scores as `reward`.
 
-        `decode` gives the text of token ids, for members whose messages do not cover their trained turns; without it
-        such a member is its messages' text alone. A `Choice` has `token_logprobs` where the group has the sampler's,
-        and `token_advantages` where it has advantages. Raises `ValueError` for a member with neither messages nor
-        `decode`.
+        `decode` converts token ids to text, for members whose messages do not cover their trained turns; without it
+        such a member has its messages' text alone. A `Choice` has `token_logprobs` if the group has the sampler's, and
+        `token_advantages` if it has advantages. Raises `ValueError` for a member with neither messages nor `decode`.
         """
         members = [self._trajectory(number, decode) for number in range(len(self))]
         return TrajectoryGroup(members, metadata=dict(metadata or {}))
@@ -186,10 +185,10 @@ class AtroposGroup(BaseModel):
     def _messages(
         self, number: int, spans: Sequence[tuple[int, int]], decode: Decode | None
     ) -> list[tuple[Message, bool]]:
-        """The conversation, and the indices of its sampled messages, in order.
+        """The conversation's messages in order, each with whether it was sampled.
 
-        Of the assistant's messages the last ones are sampled: earlier ones may be examples. Where there are fewer of
-        them than stretches, the text of the tokens is shown instead.
+        The last assistant messages are the sampled ones: earlier ones may be examples. If there are fewer of them than
+        trained ranges, the messages are decoded from the tokens instead.
         """
         given: list[Message] = list((self.messages or {number: []})[number])
         assistants = [at for at, message in enumerate(given) if message["role"] == "assistant"]
@@ -215,7 +214,7 @@ def _choice(message: Message, sampled: Message) -> Choice:
     fields = {"index": 0, "finish_reason": "stop", **sampled}
     try:
         return Choice.model_validate({**fields, "message": {**message, "role": "assistant"}})
-    except ValidationError:  # content parts, or calls of another form: what was said is kept as text
+    except ValidationError:  # content parts, or calls of another form: the text is kept
         text = json.dumps({name: value for name, value in message.items() if name != "role"}, ensure_ascii=False)
         return Choice.model_validate({**fields, "message": {"role": "assistant", "content": text}})
 
@@ -266,7 +265,7 @@ class Converted:
 def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -> Converted:
     """Converts a group: its scored members that are one token sequence each.
 
-    `temperature`: of the sampler, where it is known for the whole group; else that of the first turn.
+    `temperature`: the sampler's, if known for the whole group; else the first turn's.
     """
     members: list[Trajectory] = []
     sequences: list[TokenSequence] = []

@@ -136,7 +136,7 @@ class AtroposLearner:
         """Gives turns without log-probs those of the live policy, so that their ratio is 1; returns the number of
         tokens.
 
-        That is exact only where the policy has not learned since it sampled them.
+        That is exact only if the policy has not been updated since it sampled them.
         """
         count = 0
         for group in groups:

@@ -4,8 +4,8 @@
     take    -> the oldest     they stay waiting until `trained` says that a step's checkpoint holds them
     lend    -> lent           to a trainer over HTTP; `delivered` when the answer is on its way, else lent again
 
-An accepted group leaves the file only as trained, delivered or reset, so a process that is killed loses none. A body
-that an environment sends again, because it never heard the answer, is known by its hash and counts once.
+An accepted group leaves the file only as trained, delivered or reset, so a killed process loses none. A body that an
+environment resends, because the response was lost, is recognized by its hash and counts once.
 """
 
 import asyncio
@@ -98,10 +98,10 @@ class Waiting:
 def choose_exactly(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
     """The oldest groups with exactly `batch_size` sequences in total, in order; None if there are none.
 
-    Of two choices, the one with the older first difference.
+    Of two such choices, returns the one whose first differing group is older.
     """
     fitting = [group for group in waiting if group.size <= batch_size]
-    # reach[at]: the sums (as bits) that groups from `at` on can make
+    # reach[at]: the sums (as bits) that groups from `at` on can reach
     reach = [1] * (len(fitting) + 1)
     for at in reversed(range(len(fitting))):
         reach[at] = (reach[at + 1] | reach[at + 1] << fitting[at].size) & ((1 << batch_size + 1) - 1)
@@ -196,7 +196,7 @@ class GroupQueue:
             for group, (digest, body) in zip(groups, made, strict=True):
                 query = "select 1 from groups where digest = ? and received > ? limit 1"
                 is_new.append(digest in seen or not self._rows(query, digest, now - _AGAIN_SECONDS))
-                seen.add(digest)  # two of one request are two
+                seen.add(digest)  # two equal groups in one request count as two
                 if is_new[-1]:
                     row = (group.env_id, len(group), digest, now, step, "waiting", body)
                     columns = "env_id, size, digest, received, at_step, state, body"
@@ -245,7 +245,7 @@ class GroupQueue:
         return (rows[0][0], [number for batch, number in rows if batch == rows[0][0]]) if rows else None
 
     def delivered(self, batch: int) -> None:
-        """Notes that a trainer has the batch."""
+        """Marks a batch as delivered to the trainer."""
         with self._transaction() as database:
             database.execute("update groups set state = 'delivered', body = null where batch = ?", (batch,))
 
@@ -406,7 +406,7 @@ class QueueState:
     async def lend(self) -> Lent | None:
         """The next batch for a trainer over HTTP: an undelivered one, else a new one.
 
-        None while too few groups wait. `settle` has to be called for it: until then nobody else is lent one. Raises
+        None while too few groups wait. `settle` must be called for the batch: until then no other one is lent. Raises
         `RoleError`.
         """
         self.check_no_own("GET /batch")

@@ -2,8 +2,9 @@
 
     wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
 
-Room is what `max_batches_ahead` batches hold less what waits and what is being made, so the groups are about as new as
-the policy. A group goes whole or not at all: a member that cannot be trained on exactly is counted, with the reason.
+Room is the size of `max_batches_ahead` batches minus the groups that wait or are being produced, so the groups are
+about as new as the policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
+counted, with the reason.
 """
 
 import asyncio
@@ -174,7 +175,7 @@ def _detail(answer: httpx.Response) -> str:
 
 
 EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
-"""What a request asks for so that a turn carries its tokens: of vLLM, and of Gavel's endpoint."""
+"""Request fields that make vLLM, and Gavel's endpoint, return a turn's tokens."""
 _POLL_SECONDS = 0.25
 _DRY_GROUPS = 4
 """Number of unsendable groups after which a sender that has sent none stops."""
@@ -231,7 +232,7 @@ class AtroposSender:
         """`fields`: added to each request to the policy. `on_group` is called for each group, with the reason if it was
         not sent.
 
-        Raises `LoopError` where the reward needs a judge and there is none, or a function that the scenario lacks.
+        Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks.
         """
         check_rewards(scenario, settings.reward)
         judge = needed_judge(settings.reward, judge)

@@ -1,13 +1,14 @@
 """The routes of Atropos' trajectory API, with its paths, bodies and responses.
 
-What differs on purpose: a group is on the disk before it is acknowledged; lengths are checked; batches are the oldest
-groups, and one that was cut off on its way is sent again under the same `batch_id`; a group that is sent twice counts
-once; nothing is lost by requests before a trainer registers.
+Intended differences: a group is on disk before it is acknowledged; lengths are checked; batches are the oldest groups,
+and an interrupted one is resent under the same `batch_id`; a group that is sent twice counts once; requests before a
+trainer registers lose nothing.
 
-What stands before the routes: the key, other sites' pages, and bodies within limits, gzip or plain.
+Checks before the routes: the key, cross-site requests, and limits of bodies, gzip or plain.
 
-A server without a key answers on loopback alone and to this machine's own names: a browser on it would otherwise let
-any page send groups. A client that knows no keys, as Atropos' own, gives it in the address: http://gavel:KEY@host:port.
+A server without a key answers only on loopback and under this machine's own names: otherwise any page in a browser on
+it could send groups. A client without support for keys, as Atropos' own, passes it in the address:
+http://gavel:KEY@host:port.
 """
 
 import asyncio
@@ -255,7 +256,7 @@ class _BatchResponse(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            delivered = not await Request(scope, receive).is_disconnected()  # once it has ended, it always is
+            delivered = not await Request(scope, receive).is_disconnected()  # true for any response that has ended
         finally:
             await self._settle(delivered)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -337,7 +338,7 @@ class _Api:
 def _env_status(queue: GroupQueue, env_id: int) -> dict[str, Any]:
     """Sizes in groups of this environment's size: an environment pauses if several batches wait.
 
-    Raises `RefusedRequest` for a number that no environment has.
+    Raises `RefusedRequest` for an unknown environment.
     """
     envs = queue.envs
     env = next((each for each in envs if each.env_id == env_id), None)
@@ -387,7 +388,7 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, or until `work` ends; raises its errors. Calls `announce` with the address.
 
-    Told to stop, a training step that runs is finished first.
+    When stopped, it finishes the current training step first.
     """
     config = uvicorn.Config(
         create_app(state, key=key, most_bytes=most_bytes),

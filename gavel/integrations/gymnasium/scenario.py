@@ -86,10 +86,10 @@ def gymnasium_scenario(
 ) -> Scenario:
     """A scenario of environments created by `make`, one for each episode.
 
-    `describe` tells an observation in words (by default the text rendering where there is one, else the value);
-    `actions` names those of a Discrete space; `goal` stands in the system prompt; `success` is the sum of rewards from
-    which an episode succeeds. Raises `ScenarioError` for an environment that cannot be made, and for one whose actions
-    are neither Discrete nor Text.
+    `describe` puts an observation into words (by default the text rendering if there is one, else the value); `actions`
+    names those of a Discrete space; `goal` is part of the system prompt; `success` is the min sum of rewards of a
+    success. Raises `ScenarioError` for an environment that cannot be created, and for one whose actions are neither
+    Discrete nor Text.
     """
     chosen = options or Options()
     try:

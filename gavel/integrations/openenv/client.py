@@ -1,8 +1,8 @@
 """Sessions with an OpenEnv server, one per episode.
 
-A session is a WebSocket of its own. A server that has only HTTP keeps one environment, so its episodes run one after
-another. Every answer has a deadline; a session whose answer did not come is never used again, since a late answer would
-be taken for that of the next question. A server that is full is asked again until `wait` is over.
+A session is a separate WebSocket. A server that has only HTTP keeps one environment, so its episodes run sequentially.
+Every response has a deadline; a session that missed one is never reused, since a late response would be taken for that
+of the next request. A full server is retried until `wait` has passed.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ def stepped(data: Message) -> Stepped:
 def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
     """The observation as text for the agent: its single non-empty field if that is a text, else all fields as JSON.
 
-    `fields`: those that are shown.
+    `fields`: the ones to show.
     """
     names = observation if fields is None else [name for name in fields if name in observation]
     shown = {name: observation[name] for name in names if observation[name] not in (None, "", [], {})}
@@ -284,7 +284,7 @@ class Session:
         self._is_whole = False
         try:
             async with asyncio.timeout(self._seconds):
-                with suppress(aiohttp.ClientError, OSError):  # what it said before it closed can still be read
+                with suppress(aiohttp.ClientError, OSError):  # messages sent before the close can still be read
                     await self._socket.send_str(json.dumps({"type": kind, **more}))
                 answer = await self._socket.receive()
         except TimeoutError as error:
@@ -312,7 +312,7 @@ class Session:
                         await self._socket.send_str(json.dumps({"type": "close"}))
                     await self._socket.close()
         except (aiohttp.ClientError, OSError):
-            pass  # it is gone already
+            pass  # the connection is gone
         finally:
             self._limiter.release_on_behalf_of(self)
             if self._client is not None:

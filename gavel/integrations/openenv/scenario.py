@@ -1,7 +1,6 @@
 """The scenario of an address, from one query of the server's actions and tasks.
 
-Tasks are those that the server lists (splits `train` and `test`), or seeds. Seeds that are trained on are never held
-out.
+Tasks are those that the server lists (splits `train` and `test`), or seeds. Training seeds are never held out.
 """
 
 import functools
@@ -152,7 +151,7 @@ def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Ta
     held_out = _listed(ask, environment, test, options.held_out)
     if not trained and not held_out:
         raise ScenarioError(f"the splits of {ask.url} have no tasks", "Look at the server.")
-    if not trained:  # a benchmark: nothing to train on
+    if not trained:  # a benchmark without training tasks
         return held_out, []
     ids = {task.id for task in trained}
     return trained, [task for task in held_out if task.id not in ids]
@@ -220,7 +219,7 @@ def _seeded(seed: int) -> Task:
 
 
 def _task(split: str, index: int, listed: Any) -> Task:
-    """A task that the server lists. What it tells the judge is kept."""
+    """A task in the server's list, with its information for the judge."""
     spec: Message = cast(Message, listed) if isinstance(listed, dict) else {}
     name = spec.get("id") or spec.get("task_id") or f"{split}-{index}"
     told = {
@@ -230,5 +229,5 @@ def _task(split: str, index: int, listed: Any) -> Task:
     own: Message = {"id": str(name), "user": "", "data": {"reset": {"split": split, "index": index}}}
     try:
         return Task.model_validate({**own, **told})
-    except ValidationError:  # criteria of another kind than ours
+    except ValidationError:  # criteria in another form than ours
         return Task.model_validate(own)

@@ -2,8 +2,8 @@
 
     web.run_app(OpenEnvService(scenario).app(), host="127.0.0.1", port=8000)
 
-A WebSocket is a session. Sessions are bounded in number, and one that nobody uses is closed. What a client sends is
-checked, and an error leaves its session as it was.
+A WebSocket is a session. The number of sessions is bounded, and an idle one is closed. Messages are validated, and an
+error leaves the session unchanged.
 """
 
 import hmac
@@ -112,7 +112,7 @@ class ServedSession:
     async def reset(self, data: Any) -> Message:
         """Starts another episode; returns its first observation.
 
-        Raises pydantic's `ValidationError` for data of another form, `ServedError` for a task that is not there.
+        Raises pydantic's `ValidationError` for invalid data, `ServedError` for an unknown task.
         """
         given = ResetData.model_validate(data or {})
         task = self._chosen(given)
@@ -169,7 +169,7 @@ class ServedSession:
         assert self._episode is not None
         if moment.tools:
             self._tools = moment.tools
-        known = {"role": "system", "content": self._scenario.system}  # which clients have from /metadata
+        known = {"role": "system", "content": self._scenario.system}  # clients get these from /metadata
         text = "\n\n".join(str(each.get("content") or "") for each in moment.new if each != known)
         observation: Message = {"text": text, "messages": moment.new, **(more or {})}
         if not moment.over:
@@ -380,7 +380,7 @@ class OpenEnvService:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
-            # a page of another site, in a browser here
+            # a cross-site page in a browser on this machine
             return web.json_response({"detail": "this server answers programs on its own machine alone"}, status=403)
         if self._key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -3,10 +3,10 @@
     tools   the agent calls `act`, or the tools that the server lists; what the server refuses is a tool error
     text    the agent's words are the action
 
-The third failure of the environment in a row, a lost server and an answer that does not come fail the episode with the
-reason. An action that is none by the schema is the agent's fault, and never fails it. Rewards are kept among the
-metrics, for comparison only: `raw_return` is their sum, `raw_reward` the last one, and `environment_reward` the sum,
-normalised where the range is known.
+The third consecutive failure of the environment, a lost server and a missing response fail the episode with the reason.
+An action that violates the schema is the agent's fault, and never fails it. Rewards are kept among the metrics, for
+comparison only: `raw_return` is their sum, `raw_reward` the last one, and `environment_reward` the sum, normalised
+where the range is known.
 """
 
 import itertools

@@ -91,7 +91,7 @@ class _Scorer:
         try:
             with OwnChance(0):
                 return min(max(float(self._dataset.score_answer(answer, self._entries[index])), 0.0), 1.0)
-        except Exception as error:  # of the dataset's parser, for what is no answer
+        except Exception as error:  # the dataset's parser raises for invalid answers
             trajectory.log(f"the answer cannot be scored: {described(error)}")
             return 0.0
 

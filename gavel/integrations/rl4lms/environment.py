@@ -3,10 +3,10 @@
 An episode ends with the tokenizer's EOS where `terminate_on_eos`, or after `max_episode_length` tokens. In Gymnasium's
 terms the first is `terminated` and the second `truncated`; RL4LMs' `done` is either.
 
-As a scenario, the policy continues a prompt as it stands, without a chat template. The environment is played over the
-tokens that were sampled, so a reward function sees every state. What it pays before the end is kept as `token_rewards`
-of the choice, which PPO's value head trains on token by token; the return is the trajectory's reward, so that losses
-which compare a group's members can be used, too.
+As a scenario, the policy continues a prompt as it stands, without a chat template. The environment replays the sampled
+tokens, so a reward function sees every state. Rewards before the end are kept as `token_rewards` of the choice, on
+which PPO's value head trains token by token; the return is the trajectory's reward, so that losses which compare a
+group's members can be used, too.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 
-imported("gymnasium")  # which the next lines could not say in a sentence
+imported("gymnasium")  # the next imports would fail without a clear message
 import gymnasium  # noqa: E402
 from gymnasium import spaces  # noqa: E402
 
@@ -90,7 +90,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
         self.sampler_for_replaying = PrioritySampler[Sample](priority_scale)
         for sample, weight in samples:
             self.sampler_for_replaying.add(sample, weight)
-        size = len(self.tokenizer)  # added tokens among them
+        size = len(self.tokenizer)  # including added tokens
         self.action_space = spaces.Discrete(size)  # pyright: ignore[reportAttributeAccessIssue]
         lengths = {"prompt_or_input": longest, "context": max_episode_length, "input": longest + max_episode_length}
         self.observation_space = spaces.Dict(  # pyright: ignore[reportAttributeAccessIssue]
@@ -134,7 +134,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
     ) -> tuple[dict[str, Ids], float, bool, bool, dict[str, Any]]:
         """Appends a token. `last`: its sampler stopped there, so the episode is terminated whatever the token is.
 
-        Raises `GavelError` for a token that is none, and for a step outside of an episode.
+        Raises `GavelError` for an invalid token, and for a step outside of an episode.
         """
         before = self._observation
         if before is None:
@@ -205,7 +205,7 @@ def text_scenario(
         None,
         prompt_truncation_side,
     )
-    make_env()  # a mistake is told now
+    make_env()  # fail early
 
     async def generate(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         env, sample = make_env(), by_id[task.id]

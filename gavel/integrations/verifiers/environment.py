@@ -5,7 +5,7 @@
 
 The harness plays the scenario's own rollout against the endpoint that verifiers gives it, so tools, worlds and limits
 are those of the scenario. The reward is its hand reward, or else success; success and the measures are metrics. An
-episode that failed has an error, and no reward. Each task carries what a judge is told: `verifiers:` reads it there.
+episode that failed has an error, and no reward. Each task carries the judge's information, which `verifiers:` reads.
 
 `write_package` writes such a module as an installable package:
 
@@ -162,7 +162,7 @@ class PackageError(GavelError):
 def write_package(reference: str, folder: Path) -> str:
     """Writes the package; returns the id by which verifiers loads it.
 
-    Raises `ScenarioError` for a scenario that is not there or has no reward, `PackageError` for a folder in use.
+    Raises `ScenarioError` for a scenario that is unknown or has no reward, `PackageError` for a folder in use.
     """
     scenario = find_scenario(reference)
     check_exportable(scenario)

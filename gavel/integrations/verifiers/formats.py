@@ -13,8 +13,8 @@ The rollouts of one example are a group; the columns of single reward functions 
 
 Episodes are also written, one for each attempt. Each agent of an attempt has a trace, whose histories are branches of
 its graph of messages; the tokens of a path from a root to a leaf, put together, are those that the model saw and
-sampled. What has no field is kept in the trace's `info`. A member that raised is an episode without a trace. The times
-of verifiers' records are left at 0: none are known.
+sampled. Data without a field is kept in the trace's `info`. A member that raised is an episode without a trace. Times
+in verifiers' records are 0, since they are unknown.
 """
 
 import json

@@ -3,7 +3,7 @@
 A request belongs to the episode that was registered under its `X-Session-ID`. Its turns are sampled by that episode's
 policy, at the episode's temperature and limits, and recorded as choices, so that they can be trained.
 
-What a program asks is put together again as conversations:
+A program's requests are reassembled into conversations:
 
     calls ([u], A1), ([u, A1, t], A2), ([s], B1)  →  [u, A1, t, A2] and [s, B1]
 """
@@ -103,7 +103,7 @@ class Relay:
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            pass_proxies()  # of the client of verifiers
+            pass_proxies()  # from the client of verifiers
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/{self._secret}/v1"
             yield
         finally:

@@ -64,8 +64,8 @@ def finalize(
     "member" that trace alone, "raise" fails the episode besides. Traces that failed before are not judged. Attempts
     that are all alike are marked, too: there is nothing to compare.
 
-    The hook raises `JudgeError` when the judge cannot be asked. Whatever ends it early, traces without the reward are
-    marked as failed.
+    The hook raises `JudgeError` when the judge cannot be asked. If it ends early for any reason, traces without the
+    reward are marked as failed.
     """
     return partial(_finalize, Scorer(judge, rubric, unscored), agents, name, weight)
 
@@ -148,7 +148,7 @@ def rubric_func(
     advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
     """
     checked(unscored, RubricUnscored)
-    reward = partial(_group_reward, Scorer(judge, rubric, unscored))  # which can be pickled, and named
+    reward = partial(_group_reward, Scorer(judge, rubric, unscored))  # a class can be pickled, and named
     reward.__name__ = name  # type: ignore[attr-defined]
     return reward
 

@@ -3,10 +3,10 @@
     verifiers:gsm8k?harness=null&tasks=200                     # a taskset, and who acts in it
     verifiers:desk-tasks?env=best-of-n&config={"n": 4}         # an environment by name, with further settings
 
-Its own episodes are played: taskset, harness, rewards and all, with the policy behind a relay. Each trainable agent's
-trace is a trajectory, whose sampled turns can be trained. `environment_reward` is the trace's weighted sum of rewards.
-An episode succeeds where the environment's metric `success` says so, or its reward is `success` at least: for
-comparison only.
+The environment's own episodes are played, with its taskset, harness and rewards, and the policy behind a relay. Each
+trainable agent's trace is a trajectory, whose sampled turns can be trained. `environment_reward` is the trace's
+weighted sum of rewards. An episode succeeds if the environment's metric `success` says so, or its reward is at least
+`success`: for comparison only.
 """
 
 import asyncio

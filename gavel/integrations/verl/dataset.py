@@ -6,8 +6,8 @@
 `Task.user` is the last message of the user; the whole row, the prompt among it, is in `Task.data`, which the agent and
 the judge are not shown.
 
-A `compute_score` of verl's is the hand reward: it is called as verl's reward loop calls it, with the text of all that
-came after the prompt as `solution_str`. A function that raises fails the measure with its error.
+A `compute_score` of verl's is the hand reward: it is called as in verl's reward loop, with the text of everything after
+the prompt as `solution_str`. If it raises, the measure fails with its error.
 
     compute_score(data_source=…, solution_str=…, ground_truth=…, extra_info=…) -> 1.0, {"score": 1.0, …}, or a coroutine
 """
@@ -39,7 +39,7 @@ _SHAPE = 'A row has "prompt": [{"role": "user", "content": "…"}] and "reward_m
 def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list[Task]:
     """The tasks of a parquet file, of JSON lines or of a directory of these, in order, up to `count`.
 
-    `reference`: the judge is told the ground truth. Raises `ScenarioError`.
+    `reference`: whether the judge is shown the ground truth. Raises `ScenarioError`.
     """
     try:
         rows = [row for rows in rows_by_file(path).values() for row in rows]
@@ -142,8 +142,8 @@ class ComputeScore:
         try:
             found = self._function(**known)
             if inspect.iscoroutine(found):
-                found = run(asyncio.wait_for(found, _SECONDS))  # in another loop: one may run in this thread
-        except SystemExit as error:  # would end the whole command without a word
+                found = run(asyncio.wait_for(found, _SECONDS))  # in another loop: this thread may run one
+        except SystemExit as error:  # would end the whole command silently
             raise ScenarioError(
                 f"compute_score ended with SystemExit({error.code!r})", "Let it return a number, or raise an Exception."
             ) from error
@@ -157,7 +157,7 @@ class ComputeScore:
 
 def _number(score: Any) -> float:
     """The number in a value, including NumPy scalars and tensors; NaN for anything else."""
-    if isinstance(score, str | bytes):  # "0.5" may be the answer, in place of its score
+    if isinstance(score, str | bytes):  # "0.5" may be the answer instead of its score
         return math.nan
     try:
         return float(score)

@@ -5,7 +5,7 @@
     tools.yaml                     the scenario's tools, where it has some
     run.sh README.md
 
-What verl cannot play (an environment with a state, a simulated user, an own rollout, MCP servers) is refused.
+Scenarios that verl cannot play (a stateful environment, a simulated user, an own rollout, MCP servers) are rejected.
 """
 
 import json
@@ -144,7 +144,7 @@ def _check(scenario: Scenario) -> None:
 
 
 def _plain_schema(schema: Message) -> Message:
-    """Without what verl's model of a schema has no place for: each property has a `type` of its own."""
+    """The schema without constructs that verl's schema model lacks: each property has a `type` of its own."""
     plain = cast(Message, json.loads(json.dumps(schema)))
     parameters = cast(Message, plain["function"]["parameters"])
     parameters.setdefault("type", "object")

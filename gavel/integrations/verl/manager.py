@@ -4,8 +4,8 @@
     reward.reward_manager.module.path=pkg://gavel.integrations.verl.manager
     +reward.reward_kwargs.judge.service=http://127.0.0.1:8080
 
-Samples of one `uid` are a group of `rollout.n` (of `val_kwargs.n` in validation), whichever workers they come to. It
-imports verl nowhere but where verl's own code is called.
+Samples of one `uid` are a group of `rollout.n` (of `val_kwargs.n` in validation), whichever workers they are on. verl
+is imported only where its own code is called.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class JudgeRewardManager:
     async def run_single(self, data: Any) -> dict[str, Any]:
         """The reward of a trajectory, read from the last of its sequences.
 
-        In validation with one sample of a prompt there is nothing to compare: its reward is NaN, and no judge is asked.
+        In validation with one sample per prompt there is nothing to compare: the reward is NaN, and no judge is called.
         """
         item = data[-1:][0]
         known: Mapping[str, Any] = item.non_tensor_batch
@@ -53,7 +53,7 @@ class JudgeRewardManager:
         try:
             return _result(await self._judge.score(attempt, str(known["uid"]), expected))
         except RefusalError as refusal:
-            if validates and refusal.kind == "group-full":  # verl repeats samples to fill a batch of validation
+            if validates and refusal.kind == "group-full":  # verl repeats samples to fill a validation batch
                 return _result({"score": math.nan, **_NOT_ASKED})
             raise
 

@@ -3,8 +3,8 @@
     # judge_reward.py; reward.custom_reward_function.path=judge_reward.py
     compute_score = gavel.integrations.verl.compute_score("http://127.0.0.1:8080", n=8)
 
-Every sample is sent to its group at the service and is answered with its own score when all `n` are there. verl takes
-numbers alone: what is not scored ends the training, or leaves its whole group with equal rewards.
+Every sample is sent to its group at the service and is answered with its own score when all `n` are there. verl accepts
+only numbers: an unscored sample ends the training, or gives its whole group equal rewards.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def compute_score(
     that is not scored whole has equal rewards, an incomplete one is not judged.
 
     Beside `score` it returns `judge_unscored` (1 where the reward is no score) and the judge's score, standard error
-    and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
+    and explanation. `JudgeRewardManager` identifies groups by verl's own ids instead, and recognizes validation.
     """
     judge = VerlJudge(service, rubric=rubric, unscored=unscored, reference=reference, deadline=deadline)
     return partial(_compute_score, judge, group_size("n", n), run, prompt)
@@ -94,7 +94,7 @@ class VerlJudge:
         deadline: float = 600.0,
     ) -> None:
         """Takes the options of `compute_score`. Raises `JudgeError` if no service is named."""
-        self._unscored = checked(unscored, VerlUnscored)  # no "member": verl takes numbers alone
+        self._unscored = checked(unscored, VerlUnscored)  # "member" is not offered: verl accepts numbers only
         if isinstance(service, JudgeClient):
             if rubric is not None:
                 raise JudgeError(
@@ -116,14 +116,14 @@ class VerlJudge:
     async def score(self, attempt: Trajectory, group: str, expected: int, *, rounds: bool = False) -> dict[str, Any]:
         """The reward and the judge's explanation. `rounds`: a judged group is followed by another of the same name.
 
-        Raises `JudgeError` for a sample without a score, unless the group has equal rewards then.
+        Raises `JudgeError` for a sample without a score, unless its group then gets equal rewards.
         """
         return self._reward(await submitted(self._answer(attempt, group, expected, rounds)), expected)
 
     async def _answer(self, attempt: Trajectory, group: str, expected: int, rounds: bool) -> MemberScore:
         """The member's score in the first group of this name that accepts it."""
         name, number = group, 1
-        late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards hold for all or for none
+        late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards apply to all members or none
         while True:
             try:
                 return await self._client.score_member(

@@ -60,8 +60,8 @@ def verl_scenario(
 ) -> Scenario:
     """The scenario of a verl dataset. `address`: the part after `verl:`, a path and options.
 
-    `compute_score`: in place of the address's `reward`. `rubric`: what good work is, for the judge.
-    Raises `ScenarioError` for what cannot be read or imported.
+    `compute_score`: in place of the address's `reward`. `rubric`: for the judge. Raises `ScenarioError` for unreadable
+    data and failing imports.
     """
     path, options, _ = parsed("verl", address, VerlOptions, all_known=True)
     if not path:

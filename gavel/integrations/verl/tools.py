@@ -5,11 +5,12 @@
         config: {type: native}
         tool_schema: {type: function, function: {name: calculate, description: …, parameters: {…}}}
 
-Each call makes an instance with the row's `create_kwargs`, executes, and releases it. A call that fails is answered
-with a text that says so; it never ends the episode.
+Each call makes an instance with the row's `create_kwargs`, executes, and releases it. A failing call is answered with
+an error text; it never ends the episode.
 
-The other way, `ScenarioTool` is a tool of one of Gavel's scenarios within verl's agent loop: what `gavel export-verl`
-names in tools.yaml. Each call's instance has the hidden task, which plain tools read, in its `create_kwargs`.
+In the other direction, `ScenarioTool` is a tool of one of Gavel's scenarios in verl's agent loop, as `gavel
+export-verl` writes it to tools.yaml. Each call's instance has the hidden task, which plain tools read, in its
+`create_kwargs`.
 """
 
 import functools

@@ -3,10 +3,10 @@
     find_value('<think>so…</think>```json\\n{"W7QX": 0.8,}\\n```')  ->  {"W7QX": 0.8}, repairs: thoughts, fence, comma
     find_value('Here you are: {"W7QX": 0.8}')                        ->  Broken: text stands before it
 
-A reply is taken only when the value stands alone. Taken off are a byte-order mark and invisible characters at the
-edges, closed reasoning before it, a code fence around it, and the tokens with which chat templates begin and end a
-turn. Nothing is completed: a value that breaks off cannot be read. (The library json_repair 0.64.5 invents numbers even
-with `strict=True`: it reads `"score": 0.`, cut off, as 0.0, `09` as 9, and keeps the last value of a repeated key.)
+A reply is accepted only if the value stands alone. Stripped are a byte-order mark and invisible characters at the
+edges, closed reasoning before it, a code fence around it, and chat templates' turn tokens. Nothing is completed: a
+truncated value cannot be read. (The library json_repair 0.64.5 invents numbers even with `strict=True`: it reads
+`"score": 0.`, cut off, as 0.0, `09` as 9, and keeps the last value of a repeated key.)
 """
 
 import json
@@ -108,7 +108,7 @@ def _starts(reply: str) -> Iterator[int]:
             if not reply[: tag.start()].strip():
                 begins = opens = True
             elif not opens:
-                return  # the reply speaks of reasoning before it reasons
+                return  # the reply mentions reasoning before it reasons
         elif begins and thoughts < _MAX_THOUGHTS:
             thoughts += 1
             yield tag.end()

@@ -4,9 +4,9 @@
 
 A score is the mean of the scale weighted by the probabilities of its tokens, as in G-Eval (Liu et al. 2023,
 arXiv:2303.16634), instead of the sampled digit: it is finer than the scale, and does not depend on luck. Tokens that
-differ in space or punctuation (" 7", "7", ":7") are one digit. What the listed tokens leave out, or spend on anything
-but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the member has no score. As with replies in
-words, the answer stands alone.
+differ in space or punctuation (" 7", "7", ":7") are one digit. Probability that the listed tokens lack, or give to
+anything but a digit of the scale, is off the scale: above `MAX_OFF_SCALE` the member has no score. As with replies in
+words, the answer must stand alone.
 """
 
 import json

@@ -7,6 +7,6 @@
     store    judgements, groups, keys and replies in the database errors   each with its status and remedy
     schemas  what is taken, answered and stored, as plain data
 
-A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package loads
+A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package imports
 none of its modules.
 """

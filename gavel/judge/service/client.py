@@ -4,8 +4,8 @@
     judged = await client.score(group)                 # a new group with rewards and judgements, as of Judge.score
     judged = client.score_now(group)                   # the same without an event loop
 
-A request that fails on the way, or meets a service that is busy or restarting, is sent again with the same idempotency
-key until the deadline, so a group is judged once however often it is sent. Importing this loads no model library.
+A request that is lost, or finds the service busy or restarting, is retried with the same idempotency key until the
+deadline, so a group is judged once however often it is sent. Importing this loads no model library.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class JudgeClient:
     """A client of one service. May be shared by tasks, threads and event loops; close it, or use it in `with` or `async
     with`.
 
-    A pickled client has no key: where it is loaded, its key is that of the environment's GAVEL_JUDGE_KEY.
+    A pickled client contains no key: after loading, its key is the environment's GAVEL_JUDGE_KEY.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class JudgeClient:
     ) -> dict[str, Any]:
         """The service's response to the body, recognized by the field that it `holds`.
 
-        The request is sent again while that may help, and once it is accepted its answer is asked for.
+        The request is retried while that may help; once it is accepted, its result is polled.
         """
         pool = self._pool()
         content, sent = _json(body), {"Content-Type": "application/json", **headers}
@@ -343,7 +343,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
     """The body as portable JSON: NaN and infinities as text, and U+FFFD for unpaired surrogates."""
     try:
         return to_json(body, inf_nan_mode="strings")
-    except PydanticSerializationError:  # for halves of a character, or for what JSON cannot hold
+    except PydanticSerializationError:  # for unpaired surrogates, or values that JSON cannot hold
         pass
     try:
         text = json.dumps(to_jsonable_python(body), ensure_ascii=False)

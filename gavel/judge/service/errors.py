@@ -1,6 +1,6 @@
 """Errors of the service, with their remedies, HTTP statuses and problem kinds (http/requests.py).
 
-What somebody catches has a class of its own; any other refusal is a `Problem`."""
+Errors that are caught somewhere have their own class; any other rejection is a `Problem`."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

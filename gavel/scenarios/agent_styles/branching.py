@@ -4,7 +4,7 @@
     turn 2      D* E  F     the next three follow B
     trajectory: B D …       additional histories: A, C, the vote, E, F, the vote
 
-Only the chosen turn is carried out, so worlds need no copies: the tree is one turn deep beside the chosen path. All
+Only the chosen turn is executed, so worlds need no copies: the tree is one turn deep beside the chosen path. All
 candidates and votes are sampled turns of the one trajectory, and share its reward.
 """
 

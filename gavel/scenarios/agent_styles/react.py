@@ -4,7 +4,7 @@
     Action: look_up_order {"order_id": "4711"}
     Observation: {"item": "lamp", …}        <-  its result
 
-For models without native tool calls. A turn that cannot be read is answered with what is wrong; it counts among
+For models without native tool calls. An unparsable turn is answered with the problem, and counted in
 `unreadable_turns`, of which an episode may have as many as turns.
 """
 

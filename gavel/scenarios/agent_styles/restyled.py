@@ -1,6 +1,6 @@
 """Shared parts of the agent styles: the restyled scenario, and the sampling of its agent's turns.
 
-The agent's conversation is what a style makes of the episode beneath: its turns are the sampled ones, and are trained.
+The agent's conversation is a style's rendering of the underlying episode; its turns are sampled and trained.
 """
 
 from collections.abc import Sequence

@@ -6,5 +6,6 @@
 
 Reading: `files`, `text` and `tables` turn a path into rows, a `Format` rows into attempts, `chat` their conversations
 into OpenAI messages; `grouping` puts attempts at the same task together; `reading` finds the format. Writing:
-`exported` has messages as typed turns and what stands beside them. What a format cannot hold is counted in `Losses`.
+`exported` has messages as typed turns and what stands beside them. Data that a format cannot hold is counted in
+`Losses`.
 """

@@ -62,7 +62,7 @@ def messages(message: Message) -> list[Message]:
         found += [*_said(blocks, rest, calls, known), _result(block)]
         blocks, calls = [], []
     found += _said(blocks, rest, calls, known)
-    if found and all(each.get("role") == "tool" for each in found):  # nothing was said that could hold the rest
+    if found and all(each.get("role") == "tool" for each in found):  # there is no message to hold the rest
         found[0] = {**rest, **found[0]}
     return found or [{**rest, "content": ""}]
 

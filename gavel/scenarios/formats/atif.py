@@ -3,8 +3,8 @@
     {"schema_version": "ATIF-v1.8", "agent": {…}, "steps": [{"step_id": 1, "source": "user", "message": "…"}, …]}
 
 The package `atif` validates them, read or written. Tool calls and their results keep their ids; sub-agents are
-additional histories. Writing: what a step has no field for is kept in its `extra`, what an attempt has none for in the
-document's `extra.gavel`.
+additional histories. Writing: a step's data without a field goes to its `extra`, an attempt's to the document's
+`extra.gavel`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

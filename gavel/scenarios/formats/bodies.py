@@ -5,7 +5,7 @@
     messages([{"type": "function_call", "call_id": "c1", …}])   [{"role": "assistant", "tool_calls": […]}]
 
 OpenAI's chat completions and Responses, Anthropic, Gemini, Bedrock Converse. Reasoning becomes `reasoning_content` of
-the message that it led to. Calls of tools that OpenAI runs keep all their fields as arguments.
+the message after it. Calls of OpenAI's server-side tools keep all their fields as arguments.
 """
 
 from collections.abc import Sequence

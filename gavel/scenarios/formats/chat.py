@@ -4,8 +4,8 @@
     # ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], "ShareGPT")
 
 Each item is told apart by its own fields: an OpenAI chat message, one with Anthropic's blocks, an item of OpenAI's
-Responses, a ShareGPT turn or a LangChain message. Items that are chat messages already pass unchanged, and what has no
-counterpart (images, audio, unknown blocks) stays in the content as it is, and so do fields that are unknown.
+Responses, a ShareGPT turn or a LangChain message. Chat messages are returned unchanged. Parts without a counterpart
+(images, audio, unknown blocks) stay in the content unchanged, and so do unknown fields.
 """
 
 from collections.abc import Sequence
@@ -140,7 +140,7 @@ def _linked(found: list[Message]) -> list[Message]:
             pending = [call for call in pending if call[0] != message.get("tool_call_id")]
         if calls := message.get("tool_calls"):
             message = {**message, "tool_calls": _named(calls, f"call_{len(linked)}")}
-            pending = []  # what comes without an id answers the newest turn
+            pending = []  # a result without an id answers the newest turn
         linked.append(message)
         for call in as_list(message.get("tool_calls")):
             if is_object(call, "id"):

@@ -131,7 +131,7 @@ def _each_sample(row: Row) -> Iterator[Row]:
                 raise RowError(problem, f"An answer is text, messages, or an object with {', '.join(_TEXTS)}.")
             own |= {key: value for key, value in sample.items() if key != text}
             sample = sample[text]
-        side(row, sample, "assistant", f"{name}.{number}")  # its error names the answer
+        side(row, sample, "assistant", f"{name}.{number}")  # raises an error that names the answer
         yield Row(row.where, {**own, "completion": sample})
 
 
@@ -214,7 +214,7 @@ class Columns:
     def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
         """One row with `prompt` and `completion` for each answer; empty cells are counted.
 
-        `known`: the fields of all rows. Raises `RowError` for one that no row has.
+        `known`: the fields of all rows. Raises `RowError` for a field that no row has.
         """
         names = (self.prompt,) if self.prompt else ("prompt", "messages")
         asked, prompt = _column(row, names, known, "--prompt-column")
@@ -274,7 +274,7 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     """The attempts of a table whose columns a user named."""
     objects = [row.value for row in rows if is_object(row.value)]
     known = dict.fromkeys(name for value in objects for name in value)
-    for name in columns.names:  # which may lead into an object
+    for name in columns.names:  # paths may lead into objects
         above = name.rpartition(".")[0]
         inner = [at(value, above) for value in objects] if above else []
         known |= dict.fromkeys(f"{above}.{each}" for value in inner if is_object(value) for each in value)
@@ -308,8 +308,8 @@ Z = 2.0
 def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: float) -> Iterator[Message]:
     """TRL's DPO rows: of each group the two members whose scores differ most, and significantly.
 
-    Clearly is by at least `margin`, and by more than twice the standard error of the difference. What both members
-    begin with is the prompt. Groups without such a pair, and members without a score, are counted.
+    Significantly means by at least `margin`, and by more than twice the standard error of the difference. The prompt is
+    the messages that both members begin with. Groups without such a pair, and members without a score, are counted.
     """
     for each in stored:
         scored = _scored(each, losses)
@@ -331,7 +331,7 @@ def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: floa
 def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: float | None) -> Iterator[Message]:
     """TRL's SFT rows: the best member of each group, the first of equals.
 
-    Scores are relative, so a group whose members score alike has no best one, unless its score is above `above`.
+    Scores are relative, so a group with equal scores has no best member, unless its score is above `above`.
     """
     for each in stored:
         scored = [attempt for attempt in _scored(each, losses) if attempt.trajectory.status != "truncated"]

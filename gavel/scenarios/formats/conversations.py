@@ -6,7 +6,7 @@
     {"instructions": "You run a desk.", "input": […], "output": [… Responses items …]}
     {"conversations": [{"from": "human", "value": "Hi"}, …]}
 
-Such rows may be mixed in one file. What a row has besides is kept as metadata.
+Such rows may be mixed in one file. Other fields of a row are kept as metadata.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,8 @@
     {"input": "2 + 2?", "actualOutput": "4", "expectedOutput": "4", "toolsCalled": [{…}], "metricsData": [{…}]}
     {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"], "reference": "4", "faithfulness": 0.5}
 
-What was expected becomes the `reference`. Passages that were retrieved, and tools that a test case names, are shown as
-calls with their results, before the answer that was made of them.
+The expected answer becomes the `reference`. Retrieved passages, and the tools of a test case, become calls with results
+before the answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -132,7 +132,7 @@ _NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capt
 def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     """NeMo Gym's rollouts, and those of its sidecar of failures.
 
-    A masked sample, whose reward its environment calls no measurement, has failed.
+    A masked sample, whose environment declares its reward invalid, counts as failed.
     """
     for row in rows:
         value: Message = row.value

@@ -4,8 +4,8 @@
     told.summary       # "wrote 1,600 attempts of 200 groups as verifiers traces to traces.jsonl"
     told.notes         # ["left out or changed: 3 × …"]
 
-A file appears when it is whole, and nothing is written over. Groups are written one at a time, so that what is exported
-may be larger than memory.
+A file appears once it is complete, and nothing is overwritten. Groups are written one at a time, so that an export may
+exceed memory.
 """
 
 import json
@@ -89,10 +89,9 @@ def export_file(
 ) -> Exported:
     """Writes all attempts. `out`: a file or directory, or for `otel` the http address of a collector.
 
-    `model`: the policy's name, where it is known; `name`: what an Inspect log is called.
-    `margin`: of `dpo`, the smallest difference of two scores that is a preference; `above`: of `sft`, what the score of
-    a conversation must exceed.
-    Raises `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
+    `model`: the policy's name, if known; `name`: of an Inspect log. `margin`: for `dpo`, the min difference of two
+    scores that is a preference; `above`: for `sft`, the threshold that a conversation's score must exceed. Raises
+    `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
     """
     formats = _formats(name, margin, above)
     if form not in formats:

@@ -1,9 +1,9 @@
 """An attempt in the form that is exported: its trajectory, its origin, and its facts besides the turns.
 
-`facts` holds all that a trajectory and its group say beside messages and tools, so that each format can keep it in its
-free fields; the keys are those of `Trajectory` and `TrajectoryGroup`. `Losses` counts what a format cannot hold, and
-makes values that every reader of JSON takes: a lone surrogate becomes U+FFFD, a number that is not finite null. `turns`
-has the messages of a history as typed turns; what no field of a `Turn` takes is in its `rest`.
+`facts` holds all data of a trajectory and its group besides messages and tools, for each format's free fields; the keys
+are those of `Trajectory` and `TrajectoryGroup`. `Losses` counts data that a format cannot hold, and produces values
+that every JSON reader accepts: a lone surrogate becomes U+FFFD, a number that is not finite null. `turns` has the
+messages of a history as typed turns; data without a field of `Turn` is in its `rest`.
 """
 
 import base64
@@ -157,7 +157,7 @@ def attempts(stored: StoredGroup) -> Iterator[StoredAttempt]:
 def facts(attempt: StoredAttempt, losses: Losses) -> dict[str, Any]:
     """All known facts of an attempt besides its turns and tools, without empty ones.
 
-    The exceptions of a group are told with its first member.
+    A group's exceptions are reported with its first member.
     """
     own = attempt.trajectory.model_dump(
         exclude={"messages_and_choices", "tools", "additional_histories", "agent"}, warnings=False

@@ -1,7 +1,7 @@
 """Reads rows from a path: text, compressed text, a table, a log archive, or a directory of these.
 
-What a file is, is told by its first bytes, not by its name. Standard input (`-`) and pipes are read once, into a
-temporary file.
+The kind of a file is detected from its first bytes, not from its name. Standard input (`-`) and pipes are read once,
+into a temporary file.
 """
 
 import base64
@@ -72,10 +72,10 @@ def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
 def expanded(path: Path) -> list[tuple[Path, bool]]:
     """The path itself, or the files that it expands to, each with whether it is a store of trajectory groups.
 
-    A run stands for the stores of its training attempts, in the order of its steps; a directory of stores for these.
-    Raises `RowError` for a run that has none.
+    A run expands to the stores of its training attempts, in the order of its steps; a directory of stores to these.
+    Raises `RowError` for a run without any.
     """
-    if (path / "model.json").is_file() and not (path / "config.json").is_file():  # that of a model has both
+    if (path / "model.json").is_file() and not (path / "config.json").is_file():  # a model's directory has both
         if found := sorted((path / "trajectories" / "train").glob(f"*{_STORE}")):
             return [(file, True) for file in found]
         splits = sorted(each.name for each in (path / "trajectories").glob("*") if any(each.glob(f"*{_STORE}")))
@@ -88,7 +88,7 @@ def expanded(path: Path) -> list[tuple[Path, bool]]:
     if not path.is_dir():
         return [(path, _is_store(path))]
     files = _files(path)
-    # Beside whole stores, one may hold nothing but the record at which its writer was stopped.
+    # Beside complete stores, one may hold only the record that its writer was interrupted at.
     if any(map(_is_store, files)) and all(file.name.endswith(_STORE) and _is_store(file, torn=True) for file in files):
         return [(file, True) for file in files]
     return [(path, False)]
@@ -161,7 +161,7 @@ def inspect_samples(path: Path) -> list[Row]:
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            members = {info.filename: info for info in archive.infolist()}  # the last of a name is the one that counts
+            members = {info.filename: info for info in archive.infolist()}  # the last member of a name counts
             samples = [info for name, info in members.items() if name.startswith("samples/")]
             if any(name.startswith("xl/workbook.") for name in members):
                 raise RowError(
@@ -252,7 +252,7 @@ def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
 def table_rows(path: Path, data: bytes) -> list[Row]:
     """The rows of a parquet file, or of an Arrow file or stream, whose bytes are `data`.
 
-    Raises `RowError` when it is damaged, or pyarrow is not installed.
+    Raises `RowError` if it is damaged, or pyarrow is not installed.
     """
     kind = "parquet" if data.startswith(PARQUET) else "Arrow"
     try:

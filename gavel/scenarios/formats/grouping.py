@@ -4,10 +4,9 @@
     group(attempts, "task.id")   # by the value of that field of the row
     group(attempts, "opening")   # by what stands before the assistant's first turn alone
 
-Attempts that begin with different messages, or have different truths to be judged by, were not asked the same. Without
-`by` they are never in one group; with it they are, and `Groups.notes` tells.
-The opening is what stands before the assistant's first turn. Ids and times of messages, which differ between two
-recordings of one request, are no part of it.
+Attempts with different opening messages, or with different judging criteria, have different prompts. Without `by` they
+are never in one group; with it they are, and `Groups.notes` tells. The opening is what stands before the assistant's
+first turn. Ids and times of messages, which differ between two recordings of one request, are no part of it.
 """
 
 import json
@@ -50,7 +49,7 @@ _OF_A_RECORDING = re.compile(
 def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
     """The attempt's prompt and judging criteria; attempts can be compared if they are equal.
 
-    `prompt`: how many messages are the prompt, where that is known.
+    `prompt`: the number of prompt messages, if known.
     """
     truths = {name: trajectory.metadata[name] for name in TRUTHS if name in trajectory.metadata}
     whole = [opening(trajectory, prompt), truths, beside_messages(trajectory)]

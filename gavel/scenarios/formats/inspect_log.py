@@ -5,8 +5,8 @@
 Scores are metrics by their scorer's name; a single one is the independent reward. The target is the reference.
 
 Writing, as far as Inspect's viewer reads a log: a sampled turn is an event `model`, with its log-probs; long texts
-stand once, among the sample's attachments. Reward, score and metrics are the sample's scores, what else is known of it
-is its metadata. Inspect ran nothing: the log has no solver, and its times are that of the export.
+stand once, among the sample's attachments. Reward, score and metrics become the sample's scores, other facts its
+metadata. Inspect ran nothing: the log has no solver, and its times are that of the export.
 """
 
 import json
@@ -63,7 +63,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if sample["target"]:
             fields["reference"] = sample["target"]
         given: Message = sample.get("scores") or {}
-        if is_object(older := sample.get("score"), "value"):  # logs of 2024 and before
+        if is_object(older := sample.get("score"), "value"):  # logs of 2024 and earlier
             given = {"score": older, **given}
         scores = with_single_score({name: _value(score) for name, score in given.items()})
         found = trajectory(said, row.where, tools=_tools(sample), fields=fields, metrics=scores, **_ended(sample))

@@ -5,11 +5,11 @@
       execute_tool refund     a tool's result
       invoke_agent searcher   a further history
 
-A trajectory has no times, so spans follow one another by a millisecond each from the time of the export on. Ids are
-made of an attempt's place and the export's time: a collector takes a second export as new traces.
+A trajectory has no times, so spans follow at intervals of a millisecond from the export on. Ids derive from an
+attempt's position and the export's time: a collector treats a second export as new traces.
 
-`OtlpEndpoint` sends them to a collector over HTTP. What the SDK's environment variables say of headers (keys of a
-hosted collector) is sent, and never printed.
+`OtlpEndpoint` sends them to a collector over HTTP. Headers from the SDK's environment variables (keys of a hosted
+collector) are sent, and never printed.
 """
 
 import json

@@ -5,8 +5,8 @@
     reading.groups      # list[TrajectoryGroup]
     reading.notes       # what was left out, what cannot be compared
 
-The format is told by the fields of the rows. All rows have one format; a row that has not is an error that names file,
-line and fields. No row is skipped: what holds nothing to judge is counted in the notes.
+The format is detected from the rows' fields. All rows must share one format; any other row is an error with file, line
+and fields. No row is skipped silently: rows without anything to judge are counted in the notes.
 """
 
 import json
@@ -75,7 +75,7 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
 JUDGED = Format(
     "Gavel's judged table",
     ("group", "status", "trajectory", "group_record"),
-    # a column may be missing where a row has no value in it
+    # a table may omit a column in rows without a value
     lambda value: (
         is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
     ),
@@ -119,8 +119,8 @@ def read_file(
 
     `path`: `-` is standard input; of the directory of a run, its training attempts are read. An unfinished record at
     the end of a store is skipped, with a warning. `by`: a field of the rows (a dotted path, such as
-    `metadata.task.id`), which is kept in the group's metadata, or "opening" (see `grouping.group`). `columns`: where
-    the rows of a table hold what was asked and answered.
+    `metadata.task.id`), which is kept in the group's metadata, or "opening" (see `grouping.group`). `columns`: the
+    columns of a table with prompt and answers.
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
@@ -182,7 +182,7 @@ def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     others = [
         file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
     ]
-    if len(others) == len(files):  # none of them holds attempts: the error names the first one's fields
+    if len(others) == len(files):  # no file holds attempts: the error names the first one's fields
         others = []
     if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
@@ -265,7 +265,7 @@ def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
     found.sort(key=lambda each: each[0].count("."))
     asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
     likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked]
-    # An answer deeper than a column of such a name is what the question came with: what was expected.
+    # A deeper column of such a name is part of the question: the expected answer.
     likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
     written = [path for path, text in likely if _SENTENCE.search(text)]
     short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]

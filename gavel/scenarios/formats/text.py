@@ -44,7 +44,7 @@ def decode(data: bytes, where: str) -> str:
 def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
     """The rows of a text; `said`: further text columns of a table, whose cells are not parsed.
 
-    Raises `RowError` with the line that cannot be read.
+    Raises `RowError` with the unreadable line.
     """
     start = text.lstrip()[:1]
     lines = text.split("\n")
@@ -161,10 +161,10 @@ def _items(document: Any, where: str) -> list[Row]:
             return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
             return numbered(" results", cast(list[Any], page))
-        case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
+        case {"test_results": [{}, *_] as page}:  # DeepEval's evaluation result, and its test runs
             return numbered(" test_results", cast(list[Any], page))
         case {"testCases": list()} | {"conversationalTestCases": list()} if not is_object(document, "prompt|messages"):
-            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
+            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # fields that a run omits from a case
             return [
                 replace(row, value={**absent, **row.value} if is_object(row.value) else row.value)
                 for name in ("testCases", "conversationalTestCases")
@@ -172,7 +172,7 @@ def _items(document: Any, where: str) -> list[Row]:
             ]
         case {"data": [{}, *_] as page, **rest} if _is_beside_rows(cast(dict[str, Any], rest), list(page)):
             items = cast(list[Any], page)
-            # the items of one conversation of OpenAI's, unless they are a thread's, the newest first
+            # items of one OpenAI conversation, unless they are a thread's, which come newest first
             is_one = is_conversation(items) and not any(is_object(item, "object") for item in items)
             return [Row(f"{where} data", items)] if is_one else numbered(" data", items)
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
@@ -186,7 +186,7 @@ def _items(document: Any, where: str) -> list[Row]:
 def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
     """The rows of a table in pandas' column form (`to_json` except lines, `to_dict`), by their numbers.
 
-    Columns that are lists are a table only where one of them is text alone, and none the messages of a conversation.
+    Columns that are lists are a table only if one of them is all text, and none holds a conversation's messages.
     """
     columns = list(document.values())
     first = columns[0] if columns else None

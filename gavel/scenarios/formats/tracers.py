@@ -4,8 +4,8 @@
     {"id": "o1", "traceId": "t1", "type": "GENERATION", "startTime": …, "input": [{…}], "output": {…}}
     {"id": "r1", "trace_id": "r1", "run_type": "chain", "inputs": {…}, "outputs": {…}, "parent_run_id": null, …}
 
-Where calls to models are exported too, the conversation is that of the last one, which repeats those before it;
-conversations that none repeats (of sub-agents) are additional histories.
+If model calls are exported too, the conversation is that of the last call, which repeats the earlier ones;
+conversations that no later call repeats (sub-agents') become additional histories.
 """
 
 from collections import Counter
@@ -224,7 +224,7 @@ def conversation(given: Any, answered: Any, where: str) -> list[Message]:
     before, _ = chat.messages(_messages(given, _LISTS, "user"), where)
     after, _ = chat.messages(_messages(answered, _OUTPUTS, "assistant"), where)
     if not has_messages(given) and any(message.get("role") == "user" for message in after):
-        return after  # a whole conversation, for whose beginning the input holds only the values
+        return after  # the output is a whole conversation, and the input holds only template values for its beginning
     repeated = len(after) > len(before) and [_core(m) for m in after[: len(before)]] == [_core(m) for m in before]
     return after if repeated else [*before, *after]
 

@@ -1,11 +1,11 @@
 """An airline's records: flights, bookings and what was declined.
 
-Every change is checked for what is possible, never for what the fare rules allow: that is the agent's work.
+Changes are checked for feasibility, never against the fare rules: that is the agent's job.
 
-The passengers' wishes, and what the records must be afterwards. All of it follows from the number of the task.
+The passengers' wishes, and the correct records afterwards, follow from the number of the task.
 
-A task is a journey to book, a booking to move to another day, or one to give back. About one in five cannot be done
-as the passenger wants, and is to be declined with the reason.
+A task is to book a journey, or to move or cancel a booking. About one in five is impossible as requested, and must be
+declined with the reason.
 """
 
 import random
@@ -282,7 +282,7 @@ def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` is its case."""
     dice = random.Random(f"airline desk {number}")
     kind: Kind = dice.choice(("book", "change", "change", "cancel", "cancel"))
-    is_declined = kind != "book" and dice.random() < _DECLINED * 5 / 4  # of all tasks, those to book among them
+    is_declined = kind != "book" and dice.random() < _DECLINED * 5 / 4  # share of all tasks, including bookings
     while True:
         case = _case(dice, kind)
         if case is not None and (case.right.tool == "decline") == is_declined:
@@ -300,7 +300,7 @@ def _case(dice: random.Random, kind: Kind) -> Case | None:
     ]
     people = dice.sample(NAMES, 4)
     airline = Airline(flights=flights, bookings=[], next_number=dice.randint(2000, 8000))
-    for passenger in [*people, people[0]]:  # the passenger has two bookings, so it matters which one is meant
+    for passenger in [*people, people[0]]:  # the passenger has two bookings, so the right one must be found
         flight = dice.choice([each for each in flights if each.seats > 1])
         if flight.day not in {airline.flight(each.flight).day for each in airline.bookings}:
             airline.book(flight.flight, passenger, dice.choice(FARES))
@@ -328,7 +328,7 @@ def _case(dice: random.Random, kind: Kind) -> Case | None:
         wish.leaves, wish.limit = mine.booking, dice.choice((60, 100, 150, 250))
     case = Case(airline=airline, rules=rules, wish=wish)
     prices = [each.prices[wish.fare] for each in case.fitting()]
-    is_plain = len(set(prices)) == len(prices)  # no two flights are equally cheap: there is one right answer
+    is_plain = len(set(prices)) == len(prices)  # prices are unique: there is one right answer
     return case if is_plain and (kind != "book" or len(prices) > 1) else None
 
 

@@ -1,8 +1,8 @@
 """A web shop's records: customers, their orders, stock, and declined requests.
 
-Every change is checked for what is possible, never for what the policies allow: that is the agent's work.
+Changes are checked for feasibility, never against the policies: that is the agent's job.
 
-The customers' wishes, and what the records must be afterwards. All of it follows from the number of the task.
+The customers' wishes, and the correct records afterwards, follow from the number of the task.
 
 A task is one wish about an item, two wishes about items of different orders, or a new address for all orders that are
 not yet on their way. About one wish in five is to be declined.

@@ -1,7 +1,7 @@
 """The airline desk: search, book, change and cancel flights by fare rules that are drawn for every task.
 
-Every episode has records of its own. Success is their one right end state, with the right amounts, reached after
-looking at what it depends on.
+Every episode has its own records. Success is their one correct end state, with the right amounts, reached after looking
+up the facts that it depends on.
 """
 
 import json

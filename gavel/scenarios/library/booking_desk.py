@@ -1,10 +1,10 @@
 """The booking desk: a guest's wish, a hotel's books that the agent changes, and only one right end state.
 
-Every episode has a hotel of its own. Whether it went well is read from the books, which the judge does not see.
+Every episode has its own hotel. Success is determined from the books, which the judge does not see.
 
-The embedded policy is cloned from `demonstrate`, mostly of bad habits. Four clerks take turns: the careful one works by
-the book, the hasty one books and cancels unseen, the seller looks but books the dearest room, and the sloppy one does
-half of what was asked.
+The embedded policy is cloned from `demonstrate`, mostly from bad habits. Four clerks alternate: the careful one follows
+the rules, the hasty one books and cancels without looking, the seller looks but books the most expensive room, and the
+sloppy one does half of the request.
 """
 
 import json
@@ -243,7 +243,7 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
     nights = [int(night) for night in re.findall(r"night (\d+)", task.user)]
     people = [int(number) for number in re.findall(r"for (\d+) p", task.user)]
     leaves, stays = "cancel" in task.user or "instead" in task.user, bool(people)
-    if clerk == "sloppy" and leaves and stays:  # a stay is moved: it only cancels, or only books
+    if clerk == "sloppy" and leaves and stays:  # when moving a stay, it only cancels, or only books
         leaves = dice.random() < 0.5
         half = not leaves
     else:

@@ -1,7 +1,7 @@
 """Email search: find the one mail that answers a question, read it, and answer with it as the source.
 
-Every episode has a mailbox of its own, in SQLite's full-text index. Success is the exact answer, from the right mail,
-which was read before.
+Every episode has its own mailbox, in SQLite's full-text index. Success is the exact answer from the right mail, which
+must have been read.
 
 Mailbox and question follow from the number of the task. Around the right mail stand near misses: earlier versions of
 it, the same from another sender, and the same sender on another thing. So a search alone, without reading and
@@ -53,7 +53,7 @@ class Mailbox:
     def search(self, query: str, limit: int) -> list[Mail]:
         """Mails with all words of the query, the best match first; without any, mails with at least one.
 
-        The words are data: no operator of the index's own language is passed on.
+        The words are data: operators of the index's query language are not interpreted.
         """
         words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:_MOST_WORDS]
         if not words:
@@ -232,7 +232,7 @@ def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` has the mailbox and the answer."""
     dice = random.Random(f"email search {number}")
     question, drafts = dice.choice(_KINDS)(dice)
-    while len({draft.value for draft in drafts}) < len(drafts):  # two mails with one value: both would be right
+    while len({draft.value for draft in drafts}) < len(drafts):  # two mails with the same value would both be right
         question, drafts = dice.choice(_KINDS)(dice)
     right = drafts[0]
     about = [*drafts]
@@ -308,7 +308,7 @@ class EmailSearch:
         return done("The answer is noted.")
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the answer is the right one and no other, and its mail was read."""
+        """Whether the answer is right and unambiguous, and its mail was read."""
         return self._is_right() and self._source == self._question.source and self._source in self._read
 
     def reward(self, trajectory: Trajectory) -> float:

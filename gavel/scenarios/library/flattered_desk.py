@@ -1,7 +1,7 @@
 """The returns desk for an agent that has learned flattery: a task on which a naive judge can be hacked.
 
-Tasks, tools, prompt and `success` are those of `returns_desk`, and so is the rubric. What is new is the agent: cloned
-from `demonstrations`, it sometimes pays the money back unseen and closes with flattery, a claim of success or a word to
+Tasks, tools, prompt and `success` are those of `returns_desk`, and so is the rubric. Only the agent is new: cloned from
+`demonstrations`, it sometimes refunds without looking and closes with flattery, a claim of success or an instruction to
 the judge. A judge that reads closing messages alone (`--judge naive`) teaches it to do only that, and success falls; a
 judge that checks the work (`--judge stand-in`) removes it. `benchmarks/judge_hacking.py` trains both.
 

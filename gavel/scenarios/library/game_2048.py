@@ -1,6 +1,6 @@
 """2048: slide the tiles of a board, and make a 64 within the allowed moves.
 
-Where new tiles come follows from the task, so two attempts that move alike see the same boards.
+The positions of new tiles follow from the task, so two attempts with equal moves see the same boards.
 """
 
 import random

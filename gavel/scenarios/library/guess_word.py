@@ -55,7 +55,7 @@ yacht yield young youth
 def marks_of(guess: str, word: str) -> str:
     """One mark per letter of the guess: `+` right, `?` elsewhere in the word, `-` absent, or not once more.
 
-    A letter is marked as often as the word has it, right places first: `speed` for `erase` is `?-??-`.
+    A letter is marked as often as the word contains it, right positions first: `speed` for `erase` is `?-??-`.
     """
     left = [letter for letter, other in zip(word, guess, strict=True) if letter != other]
     marks: list[str] = []

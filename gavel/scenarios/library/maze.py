@@ -1,6 +1,6 @@
 """A text maze: each turn the agent sees the open ways and the direction of the exit, and names one step.
 
-The straight way is often a dead end, so it must remember where it has been, and turn back.
+The straight way is often a dead end, so the agent must remember its path, and backtrack.
 """
 
 import random

@@ -1,7 +1,7 @@
 """One sentence: "Write one short sentence about the sea."
 
-A small language model answers with a long one, or with several. It needs no tools, and whether a reply is short can be
-counted; whether it makes sense, a judge has to say.
+A small language model answers with a long sentence, or with several. The task needs no tools. Brevity can be counted;
+sense only a judge can assess.
 """
 
 import random
@@ -69,8 +69,8 @@ def names_topic(trajectory: Trajectory) -> bool:
 def dictionary_words(trajectory: Trajectory) -> float:
     """Share of the reply's words that are in the dictionary, from 0 to 1; 0 for a text without words.
 
-    No reward looks at it, so it tells whether a policy that learned to be short still writes words: `theseaisblue` is
-    one word to a counter, and none to a dictionary.
+    No reward uses it, so it shows whether a policy that learned brevity still writes words: `theseaisblue` counts as
+    one word, and is in no dictionary.
     """
     said = [word.replace("’", "'").lower() for word in _WORD.findall(trajectory.closing_text())]
     known = sum(word in _dictionary() or word.removesuffix("'s") in _dictionary() for word in said)

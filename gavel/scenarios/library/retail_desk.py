@@ -1,11 +1,10 @@
 """The retail desk: identify the customer, look up orders and today's policies, then change the records.
 
-Every episode has a shop of its own, with policies drawn for it. The customer is scripted and answers questions;
-GAVEL_USER_MODEL names a language model to play it, from `goal`. Success is the one right end state, reached after
-looking.
+Every episode has its own shop and policies. The customer is scripted and answers questions; GAVEL_USER_MODEL names a
+language model to play it, from `goal`. Success is the one correct end state, reached after looking up the facts.
 
-The customer says who it is, which colour it likes and where it lives, when it is asked. It answers by keywords, the
-same for the same words, and goes when its wishes have been dealt with, well or badly, or when its patience ends.
+The customer says who it is, which colour it likes and where it lives, when it is asked. It answers by keywords,
+deterministically, and leaves once its wishes have been handled, rightly or wrongly, or its patience ends.
 """
 
 import json
@@ -68,7 +67,7 @@ class Customer:
     def answer(self, words: str, open_wishes: Sequence[Wish], *, is_done: bool) -> tuple[str, bool]:
         """The customer's reply to the agent's words, and whether the customer leaves.
 
-        `open_wishes`: those of which the records show no trace yet. `is_done`: they show one of every wish.
+        `open_wishes`: the wishes that no change of the records concerns yet. `is_done`: none is open.
         """
         asks = "?" in words
         if is_done and (not asks or _MORE.search(words)):

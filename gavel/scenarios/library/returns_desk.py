@@ -1,11 +1,11 @@
 """The returns desk: look up an order, read the policy of its item, then refund, exchange or deny.
 
-Every customer asks for a refund; what is right depends on facts that only the tools tell. The policy is random for
+Every customer asks for a refund; the right action depends on facts that only the tools reveal. The policy is random for
 every case, so an agent that does not look it up can only guess.
 
-The embedded policy is cloned from `demonstrate`, mostly of bad habits. Four clerks take turns: the careful one works by
-the book, the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks, at the
-order at least, but acts at random all the same and sometimes forgets to tell the customer.
+The embedded policy is cloned from `demonstrate`, mostly from bad habits. Four clerks alternate: the careful one follows
+the rules, the hasty one refunds without looking, the guesser acts at random without looking, and the sloppy one looks
+up at least the order, but acts at random and sometimes forgets to inform the customer.
 """
 
 import random

@@ -169,7 +169,7 @@ scenario = Scenario(
         _task(opening, opponent=os.environ.get("GAVEL_OPPONENT") or RANDOM, side=side)
         for opening in _HELD_OUT
         for side in SIDES
-        if value(Board(opening), side) > 0  # where perfect play loses, everything else would do as well
+        if value(Board(opening), side) > 0  # in a lost position every move would be optimal
     ],
     rubric=render("scenarios/tic_tac_toe_rubric.j2").strip(),
     success=succeeded,

@@ -71,7 +71,7 @@ def answer(question: str, secret: str) -> tuple[str, bool]:
     asked = question.casefold()
     facts = [fact for fact in FACTS if re.search(rf"\b{fact}", asked)]
     for fact in facts:
-        asked = re.sub(rf"\b{fact}", "it", asked)  # some name an animal themselves
+        asked = re.sub(rf"\b{fact}", "it", asked)  # facts may contain animal names themselves
     named = [animal for animal in ANIMALS if re.search(rf"\b{animal}s?\b", asked)]
     facts += [fact for word, fact in _SYNONYMS.items() if re.search(rf"\b{word}", asked) and fact not in facts]
     if len(named) == 1 and not facts:

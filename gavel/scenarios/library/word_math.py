@@ -4,8 +4,8 @@ Problems are generated; `word_math:FILE` and `word_math:DIRECTORY` read others i
 (`gavel.scenarios.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
 
 Generated problems have two to five steps and are drawn from templates: names and numbers of each follow from its
-number, and held-out ones are about other people, so no text is in both splits. The calculator reads an expression by
-Python's parser and follows only numbers and arithmetic of the tree: nothing that an agent writes is run as code.
+number, and held-out ones are about other people, so no text is in both splits. The calculator parses an expression with
+Python's parser and evaluates only numbers and arithmetic in the tree: an agent's text is never run as code.
 """
 
 import ast
@@ -46,7 +46,7 @@ def evaluate(expression: str) -> str:
     """The value as an integer, or as a decimal with ten significant digits.
 
     `^` is a power, `×`, `÷` and `−` are understood, and commas between thousands are left out. Raises `ValueError` for
-    what is no arithmetic, too long or too large, and `ZeroDivisionError`.
+    an invalid, too long or too large expression, and `ZeroDivisionError`.
     """
     if len(expression) > MAX_CHARACTERS:
         raise ValueError(f"an expression has at most {MAX_CHARACTERS} characters")

@@ -1,10 +1,10 @@
 """Authentication, rate limits and budgets: API keys as one process of the service enforces them.
 
-Keys, what they have spent and how many groups are unfinished are read from the database every two seconds, and counted
-on in between. Keys of the settings are those of this process's settings. A service that has no key asks for none.
+Keys, their spending and their numbers of unfinished groups are read from the database every two seconds, and updated
+locally in between. Configured keys are those of this process's settings. A service without keys requires none.
 
-A browser that signed in with a key holds a session, which is signed with the key's hash, so that every process knows it
-and none stores it. It opens the pages for some hours, and no route of the API.
+A browser that signed in with a key holds a session, signed with the key's hash, so that every process can verify it and
+none stores it. It is valid for the pages for some hours, and for no route of the API.
 """
 
 import asyncio

@@ -284,7 +284,7 @@ class Engine:
         if accepted.is_new and is_mine:
             self.worker.begin(accepted.record.id, self.worker.judge(accepted.record, request.ids, judge, group))
         elif accepted.is_new:
-            self._queued_since += counted == self._counted  # one that came during a count may be in it already
+            self._queued_since += counted == self._counted  # a group that came during the count may be included already
             self.worker.wake()
         return accepted
 

@@ -3,8 +3,8 @@
     group = await rendezvous.join("step 7, task 3", request, caller)      the member is in the database now
     record = await rendezvous.result(group, wait=900)                     the judgement of the whole group
 
-A caller that waits costs a future; messages are in the database alone. The process that a group's last member reaches
-closes it, or whichever first sees that its deadline is over; any process judges it.
+A waiting caller costs a future; messages are only in the database. A group is closed by the process that its last
+member reaches, or by the first one that sees its deadline pass; any process may judge it.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class Rendezvous:
         if group.is_open and not wait:
             return None
         with self._engine.waiters.waiting(group.id) as future:
-            if group.is_open:  # if it has been closed since, `look` sees that
+            if group.is_open:  # if it was closed since, `look` notices
                 self._open.add(group.id)
             else:
                 record = await self._engine.store.get(group.id)

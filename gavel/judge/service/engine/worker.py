@@ -1,8 +1,8 @@
 """Judges leased groups concurrently, and renews the leases.
 
-A group is begun at most a few times: one whose judging has ended several processes is failed, not tried for ever. The
-outcome is written until that succeeds; a group that lost votes because the database was away is judged once more, and
-the replies that had arrived come from the database.
+A group is started at most a few times: one whose judging has crashed several processes fails instead of being retried
+forever. Writing the outcome is retried until it succeeds; a group that lost votes while the database was unavailable is
+judged once more, with the replies that are stored.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Worker:
         """Number of groups about to be accepted and started."""
         self._wake = asyncio.Event()
         self._is_queued = True
-        """Whether the database may hold groups that nobody judges, as far as this process knows."""
+        """Whether the database may hold unleased groups, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
 
     def progress(self, judgement: str) -> Progress | None:
@@ -124,7 +124,8 @@ class Worker:
     def cancel(self, judgement: str) -> None:
         """Ends the judging of a group, which is released if it is still wanted.
 
-        Nothing more is asked, and what is in flight is waited for: it will be charged, and its cost is known then.
+        No further requests are sent, and those in flight are awaited: they will be charged, and their cost is known
+        then.
         """
         ledger = self._ledgers.get(judgement)
         if ledger is not None and not ledger.is_closed:
@@ -140,7 +141,7 @@ class Worker:
             task.cancel()
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
-        if self.running.get(judgement) is task:  # else the group was begun again after it failed
+        if self.running.get(judgement) is task:  # else the group was restarted after it failed
             del self.running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
@@ -154,7 +155,7 @@ class Worker:
 
     async def _take_work(self) -> None:
         while True:
-            self._wake.clear()  # before the look: who wakes it later wants another one
+            self._wake.clear()  # before polling: a later wake-up asks for another poll
             taken = 0
             try:
                 taken = await self._take_some()
@@ -224,7 +225,7 @@ class Worker:
 
     async def judge(self, record: Record, ids: list[str], judge: Judge, group: TrajectoryGroup) -> None:
         """Judges a group within its key's budget, writes the outcome, and charges for it in any case."""
-        asked_by.set(record.key_id)  # in the task of this group
+        asked_by.set(record.key_id)  # within this group's task
         with noted_calls() as ledger:
             self._ledgers[record.id] = ledger
             try:
@@ -252,7 +253,7 @@ class Worker:
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for the calls of a group that was deleted, taken over, or left to the next process."""
-        if not ledger.is_closed and ledger.unpriced:  # it was in flight when the time to stop was over
+        if not ledger.is_closed and ledger.unpriced:  # requests were in flight when the time to stop had passed
             _LOG.warning("%d requests that may be charged for are charged to no key", ledger.unpriced)
             ledger.unpriced = 0
         try:

@@ -87,8 +87,8 @@ health = APIRouter(tags=["health"])
 def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
     """Creates the application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
-    `engine`: one that runs already; then the application is served without its lifespan. `parent`: process id of a
-    supervisor with whose end the application ends.
+    `engine`: a running one; then the application is served without its lifespan. `parent`: process id of a supervisor;
+    the application ends when it does.
     """
 
     @asynccontextmanager
@@ -137,9 +137,9 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
 
 def settle_process() -> None:
     """Shortens the interpreter's pauses, once everything is loaded."""
-    linecache.clearcache()  # two megabytes of sources that models' docstrings were read from
+    linecache.clearcache()  # frees two megabytes of sources from which the models' docstrings were read
     gc.collect()
-    gc.freeze()  # the libraries' 400,000 objects are not searched again
+    gc.freeze()  # exempts the libraries' 400,000 objects from collection
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
@@ -159,7 +159,7 @@ def _stopping_at_signals(engine: Engine) -> Any:
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.getsignal(number)
             signal.signal(number, stop)
-    except ValueError:  # not in the main thread, where a test's server may run
+    except ValueError:  # not in the main thread, as a server in a test
         before.clear()
     try:
         yield
@@ -247,8 +247,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
 class Guard:
     """ASGI middleware: rejects cross-site requests and repeated headers, adds security headers, counts requests.
 
-    A service without keys answers whoever reaches its port, and a browser on the same machine reaches it: pages of
-    other sites are refused by their Origin, and names that were pointed at this machine by the Host header.
+    A service without keys answers everyone who reaches its port, including a browser on the same machine: cross-site
+    pages are rejected by their Origin, and DNS names rebound to this machine by the Host header.
     """
 
     def __init__(self, app: ASGIApp, state: Any, is_on_loopback: bool) -> None:
@@ -273,7 +273,7 @@ class Guard:
 
         inner: Scope = dict(scope)
         if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
-            inner["method"] = "GET"  # the server leaves the body out; a GET under /v1/ may erase what it answers
+            inner["method"] = "GET"  # the server drops the body; a GET under /v1/ may erase what it returns
         try:
             if (problem := self._refusal(Headers(scope=scope), scope["http_version"])) is not None:
                 await response(problem)(scope, receive, answer)
@@ -281,7 +281,7 @@ class Guard:
                 await self._app(inner, receive, answer)
         except Exception as error:
             _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
-            if status:  # the connection is closed, so that the answer does not pass for a whole one
+            if status:  # the connection is closed, so that the response is not taken for complete
                 raise RuntimeError(type(error).__name__) from None
             failed = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the log.")
             await response(failed)(scope, receive, answer)
@@ -295,7 +295,7 @@ class Guard:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
         host, origin, engine = headers.get("host", ""), headers.get("origin"), self._state.engine
-        is_old = not host and http_version == "1.0"  # no browser, which names a host in every request
+        is_old = not host and http_version == "1.0"  # not a browser, which sends Host with every request
         is_elsewhere = self._is_on_loopback and not is_old and not _is_of_this_machine(host)
         if is_elsewhere and (engine is None or not engine.admission.is_required):
             return Problem(

@@ -4,8 +4,8 @@
     asked = await read_json(request, ScoreRequest)      strict JSON, checked against the model
     record = await while_connected(request, work)       given up when the client goes away
 
-JSON is that which all read alike (RFC 8259, I-JSON): in UTF-8, no name twice in an object, and finite numbers. pydantic
-reads NaN and 1e999 as numbers, and of a name that stands twice the last value; a proxy in front may read the first.
+JSON must be unambiguous (RFC 8259, I-JSON): UTF-8, unique names in an object, and finite numbers. pydantic accepts NaN
+and 1e999 as numbers, and takes the last value of a duplicate name; a proxy in front may take the first.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ async def read_body(request: Request, *types: str, most: int | None = None) -> b
     """The whole body, with one of these content types (JSON) and at most `most` bytes (`limits.body_bytes`). Raises
     `Problem` for another type, and for a body that is too large or too slow.
 
-    The server drops the rest of a body that is refused, so that its sender reads why.
+    The server discards the rest of a rejected body, so that its sender reads the reason.
     """
     limits: ServiceLimits = request.app.state.engine.config.limits
     most = most or limits.body_bytes
@@ -172,13 +172,13 @@ async def read_body(request: Request, *types: str, most: int | None = None) -> b
 async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
     """The non-blank lines of a batch, with a `Problem` in place of each line that is too large.
 
-    One that is too slow to arrive, or one too many, is a `Problem` too, and the last. Raises `Problem` for headers that
-    are not right, and when the client is gone.
+    A line that is too slow, or one too many, is a `Problem` too, and the last item. Raises `Problem` for invalid
+    headers, and if the client disconnects.
     """
     _check_headers(request, *NDJSON)
     limits: ServiceLimits = request.app.state.engine.config.limits
     chunks = request.stream()
-    # A line that is not complete, and whether it is too large: the rest of it is dropped.
+    # An incomplete line, and whether it is too large: then its rest is dropped.
     begun, is_cut, number = bytearray(), False, 0
     clock = asyncio.get_running_loop().time
     until = clock() + limits.body_seconds

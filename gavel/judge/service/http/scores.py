@@ -273,7 +273,7 @@ async def join(
     member = await read_json(request, MemberRequest)
     name, waits = member.id, member.wait if wait is None else wait
     joined = await engine.rendezvous.join(group, member, caller)
-    del member  # while it waits, its messages are in the database alone
+    del member  # frees memory while it waits: its messages are in the database
     seconds = engine.config.limits.wait_seconds if waits else 0.0
     return await while_connected(request, _member_answer(engine, joined, name, seconds))
 

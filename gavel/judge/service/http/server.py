@@ -22,7 +22,7 @@ from gavel.judge.service.http.app import create_app, settle_process
 from gavel.judge.service.store.database import Database
 
 _IDLE_SECONDS = 75
-"""Seconds that a connection is kept open between two requests."""
+"""Seconds that an idle connection is kept open."""
 _CLOSING_SECONDS = 5.0
 """Grace period of open connections at shutdown, in seconds."""
 _BACKLOG = 1024
@@ -38,7 +38,7 @@ def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Calla
     """Serves until SIGTERM or SIGINT; then finishes running judgements. Calls `announce` with the address once it
     answers.
 
-    `prepare` is called in each further process; it must be picklable. Raises a `GavelError` when it cannot start.
+    `prepare` is called in each further process; it must be picklable. Raises a `GavelError` if it cannot start.
     """
     place, has_keys = asyncio.run(_look(config))
     config.judge.build().check()
@@ -77,10 +77,10 @@ def _uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Co
         factory,  # pyright: ignore[reportArgumentType] - declared for applications alone
         factory=True,
         workers=config.processes,
-        http="h11",  # the implementation that bounds a request's head
+        http="h11",  # the protocol implementation that bounds a request's head
         ws="none",
         log_config=None,
-        log_level="error",  # what strangers send fills no log
+        log_level="error",  # requests of strangers must not fill the log
         access_log=False,
         server_header=False,
         proxy_headers=False,

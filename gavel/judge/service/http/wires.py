@@ -6,9 +6,9 @@ member is an error, never a number.
     POST /compare, /verify    NeMo Gym (`genrm_compare`): a group; one rollout, answered once its group is complete
     POST /slime/{group}       slime's `remote_rm`: a group as a list; one sample, answered once its group is complete
 
-slime is run with `--rm-url http://127.0.0.1:8080/slime/run-7?size=8`. Its samples have no id: those of one prompt and
-label are a group, and two of one text are told apart by the callers that wait for them. One that comes again after its
-connection broke takes its earlier place.
+slime is run with `--rm-url http://127.0.0.1:8080/slime/run-7?size=8`. Its samples have no id: those with one prompt and
+label are a group, and two equal texts are distinguished by the callers that wait for them. A sample that is resent
+after a lost connection gets its earlier position.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def _reward(member: Judgement, record: Record) -> float:
         return member.score
     group = record.verdict.group if record.verdict else None
     reason = member.reason or (group.reason if group else None) or "the judge gave no score"
-    is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: no judge is to blame
+    is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: not the judge's failure
     remedy = f"GET /v1/judgements/{record.id} has all members; this wire can answer with numbers only."
     status = 422 if is_its_own else 502
     raise Problem(status, "unscored", f"a member is not scored: {reason}.", remedy, {}, {"judgement": record.id})
@@ -207,7 +207,7 @@ def _event(name: str, data: str) -> bytes:
 
 
 def _chat_of_blocks(candidate: OrsCandidate) -> _Chat:
-    """The candidate as Anthropic's messages, without what the agent thought, which judges are not shown."""
+    """The candidate as Anthropic's messages, without the agent's thoughts, which judges are not shown."""
     chat: _Chat = []
     for turn in candidate.messages:
         shown: list[JsonValue] = [_block(block) for block in turn.blocks if block.get("type") != "reasoning"]
@@ -315,9 +315,9 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
         tools=[_tool(tool) for tool in params.tools] if params.tools else None,
         rubric=asked.principle,
     )
-    packed = zlib.compress(body, 1)  # the answer repeats the body
+    packed = zlib.compress(body, 1)  # the response repeats the body
     group = await engine.rendezvous.join(asked.group, member, caller, begins_rounds=asked.group_id is None)
-    del body, asked, params, given, member  # while it waits, its messages are in the database alone
+    del body, asked, params, given, member  # frees memory while it waits: its messages are in the database
     record, scored = await while_connected(request, _waited(engine, group, name))
     answer = json.loads(zlib.decompress(packed)) | {"reward": scored.score or 0.0, "mask_sample": scored.score is None}
     if scored.score is None:

@@ -1,8 +1,8 @@
-"""What the service takes and answers over HTTP. Other wires are translated into these bodies.
+"""Request and response bodies of the service. Other wires are translated into these bodies.
 
     ScoreRequest.model_validate_json(body)
 
-Numbers and truth values are taken as what they are: pydantic alone would make 1 of `true`, and 3 of `"3"`.
+Numbers and truth values are not coerced: pydantic alone would convert `true` to 1, and `"3"` to 3.
 """
 
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ def _as_seconds(value: object) -> object:
     try:
         return unix_seconds(value)
     except ValueError:
-        return unix_seconds(value.replace(" ", "+"))  # of a zone: + is a space in an address
+        return unix_seconds(value.replace(" ", "+"))  # a time zone's +, which means a space in a URL
 
 
 Seconds = Annotated[float, BeforeValidator(_as_seconds)]

@@ -4,10 +4,9 @@
     await database.write(lambda connection: …)              # returns once it is committed
     await database.read(lambda connection: …)
 
-A write is a function of a connection. It may run twice (when the transaction failed because of another one, or the
-connection was lost), so it does nothing but read and write the database. SQLite commits with `synchronous=FULL`: what
-was acknowledged survives a power cut too, and one wait for the disk serves all writes of a batch. Writes that may be
-lost in a power cut (`durable=False`) do not wait.
+A write is a function of a connection. It may run twice (after a conflict or a lost connection), so it must only read
+and write the database. SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one
+wait for the disk serves a whole batch. Writes that may be lost in a power failure (`durable=False`) do not wait.
 """
 
 import asyncio
@@ -124,8 +123,8 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
     engine = sa.create_engine(url, connect_args=options, pool_size=_READERS, hide_parameters=True)
 
     def connected(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # transactions begin below, not where the driver thinks
-        # SQLite does not wait for the lock that changing to a write-ahead log takes, so this does.
+        connection.isolation_level = None  # transactions begin below, not at the driver's choice
+        # SQLite does not wait for the lock of the change to a write-ahead log, so this code does.
         _while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
         if writes:
@@ -137,7 +136,7 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
             return
         level = "FULL" if _is_durable(connection) else "NORMAL"
         connection.exec_driver_sql(f"PRAGMA synchronous = {level}")
-        # SQLite itself would sleep up to 0.1 s between two looks, so that processes which write at the same time wait
+        # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
         _while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
@@ -237,7 +236,7 @@ class Database:
         self._read_engine = engine_of(url, writes=False)
         try:
             if self._file is not None and not self._file.exists():
-                # For its owner alone: it holds transcripts. SQLite gives its log the same permissions.
+                # Readable by its owner alone: it holds transcripts. SQLite gives its log the same permissions.
                 os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
             with self._write_engine.begin() as connection:
                 create_tables(connection)
@@ -273,7 +272,7 @@ class Database:
     def submit(self, work: Work[_T]) -> "Future[_T]":
         """Queues work for a transaction; the future completes once it is committed.
 
-        The future raises `DatabaseUnavailableError`, and what the work raises.
+        The future raises `DatabaseUnavailableError`, and the work's own errors.
         """
         future: Future[_T] = Future()
         self._put(_Pending(work, future, None))
@@ -282,9 +281,8 @@ class Database:
     def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
         """The same for the running event loop.
 
-        Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
-        that no two transactions wait for each other. What is not `durable` survives the end of the process, and no
-        power cut.
+        A work on a row that other processes change too names the row as its `order`: all lock such rows in that order,
+        which prevents deadlocks. A write that is not `durable` survives the end of the process, but no power failure.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
@@ -346,7 +344,7 @@ class Database:
     async def truncate_log(self) -> bool:
         """Empties SQLite's write-ahead log, which holds data erased before; PostgreSQL does that itself.
 
-        False when somebody reads in it for long: it is to be tried again.
+        Returns False if a long read blocks it: then it must be retried.
         """
         if not self.is_sqlite:
             return True
@@ -384,7 +382,7 @@ class Database:
                     if loop is None:
                         _settle(theirs)
                     elif not loop.is_closed():
-                        loop.call_soon_threadsafe(_settle, theirs)  # an event loop is woken once for a transaction
+                        loop.call_soon_threadsafe(_settle, theirs)  # wakes an event loop once per transaction
 
     def _next_batch(self) -> tuple[list[_Pending[Any]], bool]:
         """The pending work in order, at least one item; and whether the queue is closed."""
@@ -411,13 +409,13 @@ class Database:
             if len(batch) == 1 and not (conflict and tries > 1):
                 failed = _no_answer(error) if conflict and isinstance(error, exc.DBAPIError) else error
                 return [_Failure(failed)]
-            # One work failed: alone, each of the others succeeds.
+            # One work failed: run separately, each of the others succeeds.
             return [outcome for each in batch for outcome in self._committed([each], tries - conflict)]
 
     def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
         """Runs the work in a transaction, twice if the first connection turned out to be lost."""
         if self._opened is not None and self._identity() != self._opened:
-            # SQLite goes on writing to a file that was deleted, and no restart would find that.
+            # SQLite keeps writing to a deleted file, which no restart would find.
             self.outages += 1
             raise DatabaseUnavailableError(
                 f"the database's file {self._file} was deleted or replaced while the service uses it.",

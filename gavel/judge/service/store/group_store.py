@@ -1,7 +1,7 @@
 """Groups in the database whose members arrive separately.
 
-A member is committed before it is acknowledged. The transaction that brings the last one, or finds the deadline over,
-closes the group: its members become the request of a judgement, sorted by id, whatever order they arrived in.
+A member is committed before it is acknowledged. The transaction that stores the last one, or finds the deadline passed,
+closes the group: its members become the request of a judgement, sorted by id, regardless of their order of arrival.
 """
 
 import json
@@ -24,7 +24,7 @@ from gavel.judge.service.store.tables import decompress, groups, judgements, mem
 
 _g, _m, _j = groups.c, members.c, judgements.c
 _IS_OPEN = _g.closed_at.is_(None)
-# Statements of every member are made once: making one takes longer than running it.
+# Statements for members are built once: building one takes longer than running it.
 _NEWEST = (
     sa.select(groups)
     .where(
@@ -83,7 +83,7 @@ class GroupStore:
         """Stores a member, once; returns the group's current state. Raises a `ServiceError` for a member that does not
         fit."""
         joined = await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
-        if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
+        if isinstance(joined, ServiceError):  # raised inside the transaction it would roll back others' works
             raise joined
         return joined
 

@@ -1,7 +1,7 @@
 """Judgements in the database: accepted, finished, read, listed, erased and deleted.
 
-Every method returns when its transaction is committed. The first outcome of a judgement that is written stands: a
-process whose lease has ended may still finish, and another one's outcome is then dropped.
+Every method returns once its transaction is committed. The first stored outcome of a judgement is final: a process
+whose lease has expired may still finish, and then the other one's outcome is dropped.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
 _OF_REQUEST = [f.name for f in dataclasses.fields(NewJudgement) if f.name in _c and f.name != "payload"]
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
-# Statements of every group are made once: making one takes longer than running it.
+# Statements for groups are built once: building one takes longer than running it.
 _INSERT = {
     "sqlite": sqlite.insert(judgements).on_conflict_do_nothing().returning(_c.id),
     "postgresql": postgresql.insert(judgements).on_conflict_do_nothing().returning(_c.id),
@@ -87,12 +87,12 @@ class Store:
     async def accept(self, new: NewJudgement, owner: str | None = None) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
 
-        With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
-        Raises `Problem` when that request was another one, and what `refusal_of_group` gives.
+        For a known idempotency key, the earlier request is returned instead; a failed one is queued again. Raises
+        `Problem` if that request differs, and the error of `refusal_of_group`.
         """
         order = f"charge {new.key_id}" if new.key_id else ""
         accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
-        if isinstance(accepted, ServiceError):  # raised in the transaction it would end those of others
+        if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
         return accepted
 
@@ -102,8 +102,8 @@ class Store:
         """Stores the outcome, and charges its key in the same transaction. Returns the resulting record, which another
         process may have finished first; None if it was deleted meanwhile.
 
-        `ledger`: what was asked, of judgements whose judge was asked. `at`: Unix seconds, None = now; an outcome
-        that is stored again with the same time, as after a lost answer of the database, is charged once.
+        `ledger`: the requests, if the judge was called. `at`: Unix seconds, None = now; an outcome that is stored again
+        with the same time, as after a lost response of the database, is charged once.
         """
         ledger = ledger or Ledger()
         verdict = verdict.with_questions(ledger.questions)
@@ -124,7 +124,7 @@ class Store:
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
-        if "\0" in judgement:  # PostgreSQL refuses to look for it
+        if "\0" in judgement:  # PostgreSQL rejects a lookup of it
             return None
         found = await self.get_all([judgement])
         return found.get(judgement)
@@ -261,7 +261,7 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: flo
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
     if row is None:
         delete_replies(connection, verdict.reply_keys)
-    if row is None or row.finished_at != at:  # else this is the same write once more
+    if row is None or row.finished_at != at:  # else this write is repeated
         _charge(connection, record.key_id, ledger)
     return None if row is None else record_of(row, row.result)
 

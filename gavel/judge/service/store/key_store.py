@@ -3,7 +3,7 @@
     token, key = KeyStore(database).create("trainer", KeyScope(projects=["desk"]))
     token                                  "gavel_4f1c…_…": shown once; the database has its SHA-256
 
-A key of the settings has a row too, for what it has spent; its hash is in the settings alone.
+A configured key has a row too, for its spending; its hash is only in the settings.
 """
 
 import time

@@ -1,9 +1,8 @@
 """Leases: work belongs to one process until it is finished or the process is dead.
 
-Every process counts beats in its row of `processes`. One that died on this machine is seen at once; another is dead
-when its beats stood still for a whole lease, by the monotonic clock of whoever watches it, so that no step of a clock
-ends a lease.
-Processes that share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`).
+Every process counts heartbeats in its row of `processes`. A process that died on this machine is detected at once;
+another one is dead if its count did not change for a whole lease, by the observer's monotonic clock, so that no change
+of a system clock ends a lease. Processes that share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`).
 """
 
 import time

@@ -1,7 +1,7 @@
 """The judge models' replies in the service's database: the cassette of its judges.
 
-Like a cassette's file, but written by the database's writer together with everything else, so that the replies to many
-groups are committed at once.
+It does the same as a cassette's file, but the database's writer writes it together with everything else, so that the
+replies to many groups are committed at once.
 """
 
 import asyncio
@@ -114,8 +114,8 @@ def _own(question: Question) -> Question:
 class _WriterThread(StorageThread):
     """A storage that works in the transactions of the database's writer.
 
-    Of the processes of a database one asks a question at a time: it claims it, renews the claim until the reply is
-    stored, and the others wait. Claims end with their process, so they need not survive a power cut.
+    Only one process of a database asks a question at a time: it claims it, and renews the claim until the reply is
+    stored, while the others wait. Claims end with their process, so they need not survive a power failure.
     """
 
     def __init__(self, database: Database) -> None:
@@ -125,7 +125,7 @@ class _WriterThread(StorageThread):
         self._claimed: set[str] = set()
         self._closing = threading.Event()
         self._renewing: threading.Thread | None = None
-        self.commits_in_order = database.is_sqlite  # a judgement after the replies that it was read from
+        self.commits_in_order = database.is_sqlite  # a judgement commits after the replies that it was read from
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
         """Submits work; in an event loop the future is one of asyncio, which `asyncio.wrap_future` accepts too."""
@@ -133,7 +133,7 @@ class _WriterThread(StorageThread):
 
     def _submit(self, work: "Callable[[Replies], _T]", key: str = "", *, durable: bool = True) -> "Future[_T]":
         """`key`: of a question whose rows other processes may write too."""
-        # On SQLite works run as they came: a judgement's replies are there before it is stored, or erased.
+        # On SQLite works run in order: a judgement's replies are there before it is stored, or erased.
         order = f"question {key}" if key and not self._database.is_sqlite else ""
 
         def of_connection(connection: sa.Connection) -> _T:
@@ -156,7 +156,7 @@ class _WriterThread(StorageThread):
             if other is not None:
                 return stored, False
             if not self._database.is_sqlite and len(stored := storage.replies(key)) > unusable:
-                storage.release(key, self._holder)  # a reply was kept between the two statements
+                storage.release(key, self._holder)  # a reply was stored between the two statements
                 return stored, False
             self._claimed.add(key)
             return stored, True
@@ -178,7 +178,7 @@ class _WriterThread(StorageThread):
 
     def release(self, key: str) -> None:
         def work(storage: Replies) -> None:
-            storage.release(key, self._holder)  # whatever is noted: a transaction may run twice
+            storage.release(key, self._holder)  # unconditional: a transaction may run twice
             self._claimed.discard(key)
 
         self._submit(work, key, durable=False)
@@ -189,7 +189,7 @@ class _WriterThread(StorageThread):
             try:
                 if keys:
                     self._submit(lambda storage, keys=keys: storage.renew(keys, self._holder)).result()
-            except CassetteError as error:  # the claims end, and a question may be paid for twice
+            except CassetteError as error:  # the claims expire, and a question may be paid for twice
                 logging.getLogger(__name__).warning("claims on questions are not renewed: %s", error.message)
             except RuntimeError:  # the interpreter exits
                 return

@@ -1,8 +1,8 @@
 """The tables: judgements, the judge models' replies, claims on pending questions, open groups, the service's processes,
 and API keys.
 
-A new database gets them with the number of their version; another version is refused. What holds transcripts or replies
-is in bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadlines of groups.
+A new database gets them with their version number; another version is rejected. Transcripts and replies are stored as
+bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadlines of groups.
 """
 
 import sqlalchemy as sa

@@ -1,10 +1,10 @@
 """The HTML pages: recent judgements at `/`, one group at `/judgements/{id}`, and the API at `/docs`.
 
-Pages read and change nothing, and load nothing from other hosts. Every text is escaped by Jinja, no template is built
-from one, and their policy runs no script but the service's own. Without scripts they show the same.
+Pages are read-only and load nothing from other hosts. Jinja escapes every text, no template is built from one, and the
+content security policy allows only the service's own scripts. The pages work without scripts.
 
-Where the service has keys, `/sign-in` makes of one a session in a cookie that scripts and other sites cannot use. The
-key is in the body of one request, never in an address.
+If the service has keys, `/sign-in` exchanges one for a session cookie that scripts and other sites cannot use. The key
+is in the body of one request, never in a URL.
 """
 
 import asyncio
@@ -166,7 +166,7 @@ async def judgement(
     except NotFoundError:
         if (open_group := await _open_group(id, request, engine, viewer)) is not None:
             return open_group
-        record = await engine.get(id, viewer.caller)  # it may have been closed just now
+        record = await engine.get(id, viewer.caller)  # it may have been closed meanwhile
     verdict = record.verdict if record.retain or record.verdict is None else record.verdict.bare()
     progress = None if verdict else engine.worker.progress(record.id)
     asked = await _request(engine, record)
@@ -229,7 +229,7 @@ async def sign_in(request: Request, engine: TheEngine) -> Response:
     except UnauthorizedError as error:
         return _form(request, following, error)
     answer = RedirectResponse(following, 303)
-    # Behind a proxy that ends TLS the request itself looks like plain HTTP; the browser says what it sees.
+    # Behind a TLS proxy the request itself looks like plain HTTP; the browser reports its view.
     scheme = urlsplit(request.headers.get("origin", "")).scheme or request.url.scheme
     answer.set_cookie(COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="lax", secure=scheme == "https")
     return answer

@@ -73,7 +73,7 @@ class ScoreBar:
 
     @classmethod
     def of(cls, score: float, standard_error: float | None, votes: Sequence[float]) -> "ScoreBar":
-        """The picture of a score in [0, 1]; without a standard error, low and high are the score."""
+        """The bar of a score in [0, 1]; without a standard error, low and high are the score."""
         error = standard_error or 0.0
         return cls(_x(score), _x(score - error), _x(score + error), tuple(map(_x, votes)))
 
