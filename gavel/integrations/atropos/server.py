@@ -256,7 +256,7 @@ class _BatchResponse(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            delivered = not await Request(scope, receive).is_disconnected()  # true for any response that has ended
+            delivered = not await Request(scope, receive).is_disconnected()  # before the end: then always True
         finally:
             await self._settle(delivered)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
