@@ -91,7 +91,7 @@ class Agent:
         self._max_calls = max_calls
         self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         given = episode.model if model is None else model
-        chat = _by_litellm(given, episode) if isinstance(given, str) else given
+        chat = _make_litellm_model(given, episode) if isinstance(given, str) else given
         self._client = chat.openai_client()
         self._served_as = chat.get_inference_name()
         self._steps_back = steps_back
@@ -131,7 +131,7 @@ class Agent:
     async def _answer(self, text: str) -> str:
         self.tell(text)
         for _ in range(self._max_calls + 1):
-            choice = await self._turn()
+            choice = await self._sample_turn()
             if choice is None:
                 return ""
             said = choice.message.content or ""
@@ -145,10 +145,10 @@ class Agent:
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
 
-    async def _turn(self) -> Choice | None:
+    async def _sample_turn(self) -> Choice | None:
         """Returns None if the conversation exceeds the model's context."""
         if self._steps_back:
-            self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
+            self._served_as = await _find_earlier_policy(self._client, self._served_as, self._steps_back)
             self._steps_back = 0
         try:
             _, choice = await self._episode.sample(
@@ -197,7 +197,7 @@ def together(*agents: Agent) -> Trajectory:
     return whole
 
 
-def _by_litellm(model: str, episode: Episode) -> ChatModel:
+def _make_litellm_model(model: str, episode: Episode) -> ChatModel:
     """Samples from a LiteLLM model, and counts its requests and cost in the episode."""
     player = ChatAgent(model)
 
@@ -220,7 +220,7 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
     return FunctionModel(model, turn)
 
 
-async def _earlier(client: AsyncOpenAI, name: str, steps: int) -> str:
+async def _find_earlier_policy(client: AsyncOpenAI, name: str, steps: int) -> str:
     """The policy this many training steps before the one called `name`, which is `model@step`; else the oldest
     served."""
     model, _, live = name.rpartition("@")

@@ -121,13 +121,13 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
         given_up = True
         _give_up(task)
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        _leave(task, what)
+        _abandon(task, what)
         raise
     if task.done():
         return task.result()
     given_up = True
     _give_up(task)
-    _leave(task)
+    _abandon(task)
     raise StuckError(stuck.result())
 
 
@@ -199,7 +199,7 @@ async def end_other_tasks() -> None:
     if others:
         await asyncio.wait(others, timeout=GRACE_SECONDS)
     for task in others:
-        _leave(task, name_of(task))
+        _abandon(task, name_of(task))
 
 
 def name_of(code: object) -> str:
@@ -215,7 +215,7 @@ def _give_up(task: "asyncio.Task[Any]") -> None:
     task.add_done_callback(_forget)
 
 
-def _leave(task: "asyncio.Task[Any]", what: str = "") -> None:
+def _abandon(task: "asyncio.Task[Any]", what: str = "") -> None:
     """Lets the loop end without the task: `asyncio.run` would wait forever for one that swallows every cancellation,
     and print that it was destroyed. Warns about `what` unless the caller reports it."""
     if not task.done():

@@ -128,7 +128,7 @@ class TrajectoryGroup(Record):
         exceptions: Iterable[RolloutError | BaseException | Message] = (),
         **fields: Any,
     ) -> None:
-        members = _members(trajectories)
+        members = _validate_members(trajectories)
         errors = [RolloutError.of(e) if isinstance(e, BaseException) else e for e in exceptions]
         if any(inspect.isawaitable(member) for member in members):
             super().__init__(**fields | {"exceptions": errors})
@@ -184,7 +184,7 @@ class TrajectoryGroup(Record):
         self.logs.append(line)
 
 
-def _members(given: Any) -> list[Any]:
+def _validate_members(given: Any) -> list[Any]:
     """Validates the members of a new group. Raises `GroupError`."""
     if isinstance(given, Trajectory) or (inspect.isawaitable(given) and not isinstance(given, TrajectoryGroup)):
         discard(given)

@@ -116,11 +116,11 @@ def _rows(number: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
     if not group.trajectories:
         yield dict.fromkeys(COLUMNS) | first
     for member, trajectory in enumerate(group, 1):
-        row = dict.fromkeys(COLUMNS) | {"group": number, "member": member} | _member(trajectory)
+        row = dict.fromkeys(COLUMNS) | {"group": number, "member": member} | _member_row(trajectory)
         yield row | (first if member == 1 else {})
 
 
-def _member(trajectory: Trajectory) -> dict[str, Any]:
+def _member_row(trajectory: Trajectory) -> dict[str, Any]:
     judgement = trajectory.judgement
     independent = trajectory.metrics.get("independent_reward")
     row: dict[str, Any] = {
@@ -215,7 +215,7 @@ class JudgedFile:
                     os.ftruncate(self._fd, 0)
                     if self._journal != self.path and not self._is_input:
                         self.path.unlink(missing_ok=True)
-                self._groups = self._matched(groups, list(self._on_file(self._journal_bytes())))
+                self._groups = self._match_groups(groups, list(self._read_earlier(self._journal_bytes())))
                 self.earlier = frozenset(self._groups)
                 self._rewrite_journal()
         except JudgedFileError:
@@ -227,7 +227,7 @@ class JudgedFile:
         """Returns the same as `begin` without writing. Raises `JudgedFileError` as `begin` does."""
         with self._os_errors():
             data = self._journal.read_bytes() if self._journal.is_file() else b""
-            return self._matched(groups, list(self._on_file(data)))
+            return self._match_groups(groups, list(self._read_earlier(data)))
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
         """Adds the judgement of the input group `index`; it is on disk when this returns."""
@@ -284,7 +284,7 @@ class JudgedFile:
     def _journal_bytes(self) -> bytes:
         return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
 
-    def _on_file(self, journal: bytes) -> Iterator[TrajectoryGroup]:
+    def _read_earlier(self, journal: bytes) -> Iterator[TrajectoryGroup]:
         """The groups of the finished file, then those of the journal."""
         if self._journal != self.path and self.path.exists() and not self._is_input:
             try:
@@ -301,7 +301,7 @@ class JudgedFile:
         if len(lines) == 1 and not _BEGINNING.startswith(first):
             raise JudgedFileError(f"{self._journal} exists and holds no judged groups.", _OTHER)
 
-    def _matched(
+    def _match_groups(
         self, groups: Sequence[TrajectoryGroup], on_file: Sequence[TrajectoryGroup]
     ) -> dict[int, TrajectoryGroup]:
         """The groups on file among `groups`, by index; the last of several judgements of a group."""

@@ -104,7 +104,7 @@ class McpSession:
         """The server's instructions for its use."""
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._live())
+        self._task = asyncio.create_task(self._hold_connection())
         try:
             async with asyncio.timeout(self._server.start_seconds):
                 await asyncio.shield(self._ready)
@@ -164,10 +164,10 @@ class McpSession:
         finally:
             running.cancel()
 
-    async def _live(self) -> None:
+    async def _hold_connection(self) -> None:
         """Holds the connection until the session is left."""
         try:
-            async with self._connected() as client:
+            async with self._connect() as client:
                 self.instructions = client.instructions
                 await self._list_tools(client)
                 self._ready.set_result(None)
@@ -189,7 +189,7 @@ class McpSession:
             self._ready.set_exception(failed)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[Client]:
+    async def _connect(self) -> AsyncGenerator[Client]:
         server = self._server
         if server.url is not None:
             if is_on_this_machine(server.url):

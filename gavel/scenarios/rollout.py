@@ -65,13 +65,13 @@ async def rollout(
     episode.call_seconds = scenario.call_seconds
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
-        work = _own_rollout(model, scenario, episode)
+        work = _play_own_rollout(model, scenario, episode)
     else:
         work = _Play(model, scenario, episode).play()
     try:
         whose = f"the scenario {scenario.name}"
         what = f"an episode of {whose}" if scenario.rollout is None else f"{name_of(scenario.rollout)} of {whose}"
-        first, *further = await _contained(work, episode.trajectory, what)
+        first, *further = await _run_contained(work, episode.trajectory, what)
     finally:
         episode.plain_calls.close()
     if others is not None:
@@ -79,7 +79,7 @@ async def rollout(
     return first
 
 
-async def _contained(
+async def _run_contained(
     work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory, what: str
 ) -> list[Trajectory]:
     """Runs an episode in its own task: a world that cancels it, or cannot be cancelled, affects no other episode."""
@@ -319,7 +319,7 @@ class _Play:
         self._trajectory.status_reason = reason
 
 
-async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
+async def _play_own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
     """The trajectories of the scenario's own rollout, at least one; an exception becomes one with status `failed`."""
     assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
@@ -330,7 +330,7 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
             work: object = scenario.rollout(**arguments)
             if not inspect.isawaitable(work):
                 raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-            trajectories = _members(await contain_cancellation(work))
+            trajectories = _check_returned(await contain_cancellation(work))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
@@ -347,7 +347,7 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     return trajectories
 
 
-def _members(returned: object) -> list[Trajectory]:
+def _check_returned(returned: object) -> list[Trajectory]:
     """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
     if isinstance(returned, Trajectory):
         return [returned]

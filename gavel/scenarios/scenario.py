@@ -154,7 +154,7 @@ class Scenario:
         self.success = success
         self.hand_reward = hand_reward
         self.measures = dict(measures or {})
-        self._tasks: dict[Split, Sequence[Task]] = _splits(name, tasks, held_out)
+        self._tasks: dict[Split, Sequence[Task]] = _split_tasks(name, tasks, held_out)
 
     def _environment_class(self) -> type | None:
         make = self.environment
@@ -323,7 +323,7 @@ def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
     return {task.id for task in tasks} & {task.id for task in held_out}
 
 
-def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
+def _split_tasks(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
     tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator can be iterated only once
     held_out = list(held_out) if isinstance(held_out, Iterator) else held_out
     if not tasks:

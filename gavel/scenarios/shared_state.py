@@ -43,7 +43,7 @@ class SharedState:
 def shared_state(scenario: Scenario) -> SharedState:
     """Fingerprints of the variables now."""
     found = SharedState()
-    for name, value in _variables(scenario):
+    for name, value in _find_variables(scenario):
         try:
             found.fingerprints[name] = pickle.dumps(value)
         except Exception as error:  # user-defined pickling may raise anything
@@ -58,26 +58,26 @@ def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
     return sorted(name for name in names if before.look(name) != after.look(name))
 
 
-def _variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
+def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     for tool in scenario.toolbox:
-        yield from _reached(tool.function, set())
+        yield from _find_reached(tool.function, set())
     make: Any = scenario.environment
     if isinstance(make, partial):
         make = cast("partial[Any]", make).func
     if not isinstance(make, type):
-        yield from _reached(make, set())
+        yield from _find_reached(make, set())
         return
     for kind in make.__mro__:
         attributes: dict[str, Any] = {} if kind is object else dict(vars(kind))
         for name, value in attributes.items():
             function: Any = getattr(value, "__func__", value)  # the function of a static or a class method
             if isinstance(function, FunctionType):
-                yield from _reached(function, set())
+                yield from _find_reached(function, set())
             elif not name.startswith("__") and not isinstance(value, _CODE):
                 yield f"{name} of the class {kind.__name__}", value
 
 
-def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _find_reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """The variables that a function reads and that outlive its call, with their names."""
     if isinstance(function, MethodType):
         yield f"{type(function.__self__).__name__} that {function.__name__} belongs to", function.__self__
@@ -95,22 +95,22 @@ def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
             variables[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    yield from _followed(variables, names, function.__code__.co_filename, seen)
+    yield from _follow(variables, names, function.__code__.co_filename, seen)
     if function.__defaults__ or function.__kwdefaults__:
         yield f"defaults of {function.__name__}", (function.__defaults__, function.__kwdefaults__)
 
 
-def _followed(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _follow(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """The variables that hold values, and those reached from own functions and modules among them."""
     for name, value in variables.items():
         if isinstance(value, FunctionType):
             if _is_own(value.__code__.co_filename):
-                yield from _reached(value, seen)
+                yield from _find_reached(value, seen)
         elif isinstance(value, ModuleType):
             place: str | None = vars(value).get("__file__")  # a built-in module has none
             if id(value) not in seen and place is not None and _is_own(place):
                 inner = {each: vars(value)[each] for each in names if each in vars(value)}
-                yield from _followed(inner, names, place, seen | {id(value)})
+                yield from _follow(inner, names, place, seen | {id(value)})
         elif not isinstance(value, _CODE):
             yield f"{name} of {Path(file).name}", value
 

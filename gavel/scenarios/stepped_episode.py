@@ -89,7 +89,7 @@ class SteppedEpisode:
             raise SteppedEpisodeError("the episode is over" if self.over else "the episode has not begun")
         if self._acting:
             raise SteppedEpisodeError("two turns are taken at once", "Await one before the next.")
-        turn = _completion(message, finish_reason)
+        turn = _make_completion(message, finish_reason)
         self._acting = True
         try:
             self._seen.append({"role": "assistant"})
@@ -164,7 +164,7 @@ def outcome(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
     return found
 
 
-def _completion(message: Message, finish_reason: str | None) -> ChatCompletion:
+def _make_completion(message: Message, finish_reason: str | None) -> ChatCompletion:
     """The agent's turn as a completion. Raises `SteppedEpisodeError` for anything but an assistant's message."""
     calls = message.get("tool_calls") or None
     ended = finish_reason or ("tool_calls" if calls else "stop")

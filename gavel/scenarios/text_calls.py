@@ -76,7 +76,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
         return _marked(_cut(said[marks[0].end() :]), tools)
     if answer := _answer(said):
         return Words(answer)
-    if calls := list(_json_calls(said, tools)):
+    if calls := list(_find_json_calls(said, tools)):
         return calls
     if _THOUGHT.search(said):
         return Unreadable(f"The thought is followed by neither an action nor an answer. {_how(tools)}")
@@ -84,7 +84,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
         return Unreadable(f"The call is not valid JSON. {_how(tools)}")
     first = _PLAIN.match(said)
     if first is not None and _known(first[1], tools):
-        return _written(said, tools)
+        return _parse_action(said, tools)
     stripped = {_letters(name): name for name in tools if _letters(name) != name}
     if (found := next((stripped[word] for word in _WORD.findall(said) if word in stripped), None)) is not None:
         return Unreadable(f"A call of {found} arrived without its punctuation. Write `Action: {found} VALUE`.")
@@ -113,23 +113,23 @@ def signature(function: Mapping[str, Any]) -> str:
 
 
 def _marked(action: str, tools: Mapping[str, Any]) -> Turn:
-    if calls := list(_json_calls(action, tools)):
+    if calls := list(_find_json_calls(action, tools)):
         return calls
     fenced = _FENCE.fullmatch(action)
-    return _written(fenced[1].strip() if fenced else action, tools)
+    return _parse_action(fenced[1].strip() if fenced else action, tools)
 
 
-def _written(action: str, tools: Mapping[str, Any]) -> Turn:
+def _parse_action(action: str, tools: Mapping[str, Any]) -> Turn:
     """Parses `name {…}`, `name with Action Input: {…}`, `name(…)`, `name value`, `finish …`."""
     head, *rest = _INPUT.split(action, maxsplit=1)
     if rest and head.strip() in (*tools, *_FINISH):
         return _with_input(head.strip(), rest[0].strip(), tools)
-    if (called := _code_call(action, tools)) is not None:
+    if (called := _parse_code_call(action, tools)) is not None:
         return called
     match = _PLAIN.fullmatch(action)
     name, value = (match[1], (match[2] or "").strip()) if match else ("", "")
     if known := _known(name, tools):
-        return _plain_call(known, value, tools[known])
+        return _parse_plain_call(known, value, tools[known])
     if name in _FINISH:
         return Words(value)
     return Unreadable(f"There is no tool {action.partition(' ')[0][:60]!r}. {_how(tools)}")
@@ -145,13 +145,13 @@ def _with_input(name: str, given: str, tools: Mapping[str, Any]) -> Turn:
         value: Any = json.loads(given[:_LONGEST])
     except (ValueError, RecursionError):
         if name in tools and not given.startswith(("{", "[")):
-            return _plain_call(name, given, tools[name])
+            return _parse_plain_call(name, given, tools[name])
         return Unreadable(f"The input of {name} is not valid JSON.") if name in tools else Words(given)
     if name not in tools:
         return Words(_answer_in(value))
     if isinstance(value, dict):
         return [TextCall(name, json.dumps(value, ensure_ascii=False))]
-    return _plain_call(name, value if isinstance(value, str) else given, tools[name])
+    return _parse_plain_call(name, value if isinstance(value, str) else given, tools[name])
 
 
 def _answer_in(value: Any) -> str:
@@ -159,7 +159,7 @@ def _answer_in(value: Any) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
-def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
+def _parse_code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
     """Parses `name("7", count=2)` with literals; None for any other form."""
     if "(" not in action or len(action) > _LONGEST:
         return None
@@ -186,7 +186,7 @@ def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
     return [TextCall(name, arguments)]
 
 
-def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
+def _parse_plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     """A name with its values in order, as words; a single argument takes them all.
 
     Some clients take the punctuation out of an action, so JSON arrives as `lookuporder orderid 1001`: where the words
@@ -197,7 +197,7 @@ def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     order = required or list(properties)
     if not value:
         return [TextCall(name, "{}")]
-    given = _named_values(value, properties)
+    given = _split_named_values(value, properties)
     if given is None:
         values = [value] if len(order) == 1 else value.split()
         if len(values) != len(order):
@@ -210,7 +210,7 @@ def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     return [TextCall(name, json.dumps(typed, ensure_ascii=False))]
 
 
-def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
+def _split_named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
     """The words after each argument's name; None if the first is no name, and if a name is repeated."""
     names = {_letters(each): each for each in properties}
     given: dict[str, list[str]] = {}
@@ -247,7 +247,7 @@ def _type_of(schema: Any) -> str:
     return kind if isinstance(kind, str) else "any"
 
 
-def _json_calls(text: str, tools: Mapping[str, Any]) -> Iterator[TextCall]:
+def _find_json_calls(text: str, tools: Mapping[str, Any]) -> Iterator[TextCall]:
     """The calls among the JSON values in a text, in order."""
     decoder, at, text = json.JSONDecoder(), 0, text[:_LONGEST]
     while (begin := next((i for i in range(at, len(text)) if text[i] in "{["), None)) is not None:

@@ -79,8 +79,8 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in cast("list[Any]", value)]
     if _is_table(kind):
-        return _records(value)
-    if (found := _of_array(value)) is not value:
+        return _convert_table(value)
+    if (found := _convert_array(value)) is not value:
         return found
     if _is_row(kind):
         return _object((key, value[key]) for key in value.keys())  # noqa: SIM118
@@ -200,7 +200,7 @@ def _is_table(kind: Any) -> bool:
     return _has(kind, "to_dict") and _has(kind, "isna") and hasattr(kind, "index")
 
 
-def _records(table: Any) -> list[Any]:
+def _convert_table(table: Any) -> list[Any]:
     """The rows of a table, or the values of a series without labels."""
     is_series = hasattr(table, "to_frame")
     frame = table.to_frame() if is_series else table
@@ -230,7 +230,7 @@ def _label_name(name: Any, at: int, levels: int, columns: list[Any]) -> Any:
     return f"{name} (index)" if name in columns else name
 
 
-def _of_array(value: Any) -> Any:
+def _convert_array(value: Any) -> Any:
     """An array, tensor, number or column of a library in Python's own types; any other value unchanged."""
     kind = cast("Any", type(value))
     dtype = getattr(value, "dtype", None)

@@ -99,7 +99,7 @@ class Tool:
                 "Return a list in place of yield.",
             )
         try:
-            self._arguments, self._filled_in = _argument_model(function, self.name, bound=bound)
+            self._arguments, self._filled_in = _build_argument_model(function, self.name, bound=bound)
             self.schema = self._schema()
             """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
         except (NameError, PydanticUserError) as error:
@@ -290,7 +290,7 @@ def arguments_for(
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def _argument_model(
+def _build_argument_model(
     function: ToolFunction, name: str, *, bound: bool
 ) -> tuple[type[BaseModel], dict[str, type[Task | Episode]]]:
     hints = get_type_hints(function, include_extras=True)

@@ -58,7 +58,7 @@ def as_item(value: Any) -> Any:
         case {"choices": [_]} if "role" not in fields:
             return as_item(fields["choices"][0])
         case {"object": "response", "output": [*items]}:
-            return _of_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
+            return _convert_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
         case {"role": str()} | {"type": str()}:
             return fields
         case _:
@@ -88,7 +88,7 @@ def _choice(fields: Mapping[str, Any]) -> Choice:
     return Choice.construct(None, **kept)
 
 
-def _of_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Choice:
+def _convert_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Choice:
     """The turn in a response of OpenAI's Responses API; its items carry no token ids of their own."""
     texts: list[str] = []
     thoughts: list[str] = []
@@ -219,7 +219,7 @@ def _as_reward(value: Any) -> float | None:
         ) from error
 
 
-def _as_metrics(given: Any) -> Any:
+def _check_metrics(given: Any) -> Any:
     """Numbers and truth values; pydantic alone would accept "yes" as `True`. Raises `NotANumberError` for any other."""
     if not isinstance(given, Mapping):
         return given
@@ -237,7 +237,7 @@ def _as_metrics(given: Any) -> Any:
     return metrics
 
 
-Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_as_metrics)]
+Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_check_metrics)]
 
 
 def _as_json(given: Any, validate: Callable[[Any], Any]) -> Any:
@@ -300,7 +300,7 @@ class Trajectory(_Conversation):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises `NotANumberError` for a reward or a metric that is not a number, as the constructor does."""
-        checks = {"reward": _as_reward, "metrics": _as_metrics}
+        checks = {"reward": _as_reward, "metrics": _check_metrics}
         value = checks[name](value) if name in checks else value
         super().__setattr__(name, value)
 

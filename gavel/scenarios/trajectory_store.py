@@ -105,7 +105,7 @@ class TrajectoryStore:
             open(self.path, "rb", buffering=0) as file,
         ):
             fd, end = file.fileno(), offset
-            for number, frame in enumerate(self._frames(fd, offset)):
+            for number, frame in enumerate(self._read_frames(fd, offset)):
                 with self._record_errors(number):
                     row = _decoded(frame.payload)
                 begin, end = end, frame.end
@@ -127,22 +127,22 @@ class TrajectoryStore:
             self._os_errors("read", "Check the path, and that you may read it."),
             open(self.path, "rb", buffering=0) as file,
         ):
-            return sum(1 for _ in self._frames(file.fileno(), 0))
+            return sum(1 for _ in self._read_frames(file.fileno(), 0))
 
     def __bool__(self) -> bool:
         """True, without reading the file: otherwise `if store` would call `__len__`."""
         return True
 
-    def _frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
+    def _read_frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
         """Whole frames from `offset` to the end of the file, or to its unfinished end."""
         if not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
             raise StoreError(
                 f"{self.path} is no trajectory store", "Give the path of a .jsonl.zst file that Gavel wrote."
             )
         while True:
-            frame = _frame_at(fd, offset)
-            if frame is None and _frame_after(fd, offset):
-                frame = _frame_at(fd, offset)  # a writer may have finished it meanwhile: records are written in order
+            frame = _read_frame(fd, offset)
+            if frame is None and _has_frame_after(fd, offset):
+                frame = _read_frame(fd, offset)  # a writer may have finished it meanwhile: records are written in order
                 if frame is None:
                     raise StoreError(
                         f"{self.path} is damaged at byte {offset}, before its end",
@@ -169,7 +169,7 @@ class TrajectoryStore:
         """Truncates the file to whole records; returns the offset of the next one."""
         stat = os.fstat(fd)
         end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
-        for frame in self._frames(fd, end):
+        for frame in self._read_frames(fd, end):
             end = frame.end
         self.torn_bytes = stat.st_size - end
         if self.torn_bytes:
@@ -240,7 +240,7 @@ def write_whole(fd: int, frame: bytes, end: int) -> None:
         raise
 
 
-def _frame_at(fd: int, offset: int) -> _Frame | None:
+def _read_frame(fd: int, offset: int) -> _Frame | None:
     """The whole, undamaged frame at `offset`, if there is one. Raises `StoreError` for one that expands beyond all
     records."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
@@ -267,13 +267,13 @@ def _frame_at(fd: int, offset: int) -> _Frame | None:
     return _Frame(b"".join(parts), offset - len(decoder.unused_data))
 
 
-def _frame_after(fd: int, offset: int) -> bool:
+def _has_frame_after(fd: int, offset: int) -> bool:
     """Whether a whole frame begins anywhere after `offset`: then the data at `offset` is damaged, not unfinished."""
     start = offset + 1
     while chunk := os.pread(fd, CHUNK, start):
         at = chunk.find(MAGIC)
         while at >= 0:
-            if _frame_at(fd, start + at) is not None:
+            if _read_frame(fd, start + at) is not None:
                 return True
             at = chunk.find(MAGIC, at + 1)
         if len(chunk) < CHUNK:

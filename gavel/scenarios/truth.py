@@ -150,10 +150,10 @@ def as_criteria(value: Any) -> list[Criterion]:
         entries = None
     if not isinstance(entries, list | tuple):
         raise _unreadable(value)
-    return [_criterion(number, entry) for number, entry in enumerate(entries, start=1)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return [_read_criterion(number, entry) for number, entry in enumerate(entries, start=1)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def _criterion(number: int, entry: Any) -> Criterion:
+def _read_criterion(number: int, entry: Any) -> Criterion:
     match entry:
         case Criterion():
             return entry

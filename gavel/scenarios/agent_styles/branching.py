@@ -18,7 +18,7 @@ from openai.types.chat.chat_completion import Choice
 from gavel.base.errors import first_error
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyled
+from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyle
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
@@ -47,7 +47,7 @@ def branching(scenario: Scenario, branches: int = BRANCHES) -> Scenario:
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         return await _play(scenario, branches, task, episode)
 
-    return restyled(scenario, "branching", play)
+    return restyle(scenario, "branching", play)
 
 
 async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode) -> Trajectory:
@@ -60,7 +60,7 @@ async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode)
         trajectory.tools = moment.tools or None
         while not moment.over:
             candidates = await _candidates(branches, sampler, items, moment.tools)
-            chosen = await _chosen(candidates, items, sampler, trajectory)
+            chosen = await _choose_by_vote(candidates, items, sampler, trajectory)
             before = list(items)
             trajectory.additional_histories += [
                 History(messages_and_choices=[*before, each], tools=trajectory.tools, agent="branch")
@@ -85,7 +85,7 @@ async def _candidates(
     return [each.result() for each in asked]
 
 
-async def _chosen(
+async def _choose_by_vote(
     candidates: list[Choice], items: list[MessageOrChoice], sampler: Sampler, trajectory: Trajectory
 ) -> Choice:
     """The candidate that the policy votes for; the first if all are equal, or the vote names none."""

@@ -12,7 +12,7 @@ import json
 
 from gavel.llm.types import Message, text_of
 from gavel.prompts import render
-from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyled
+from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyle
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, find_scenario
@@ -36,7 +36,7 @@ def react(scenario: Scenario) -> Scenario:
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         return await _play(scenario, task, episode)
 
-    return restyled(scenario, "react", play)
+    return restyle(scenario, "react", play)
 
 
 async def _play(scenario: Scenario, task: Task, episode: Episode) -> Trajectory:

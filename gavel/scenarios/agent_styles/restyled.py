@@ -17,7 +17,7 @@ from gavel.scenarios.stepped_episode import SteppedEpisode, outcome
 from gavel.scenarios.trajectory import MessageOrChoice, Trajectory, to_messages
 
 
-def restyled(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
+def restyle(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
     """The scenario with `play` as its rollout, called `SCENARIO_NAME`; its checks read the metrics of `conclude`."""
     return Scenario(
         f"{scenario.name}_{name}",

@@ -59,15 +59,15 @@ def messages(message: Message) -> list[Message]:
         if not (is_object(block) and _is_result(block)):
             blocks.append(block)
             continue
-        found += [*_said(blocks, rest, calls, known), _result(block)]
+        found += [*_build_message(blocks, rest, calls, known), _result(block)]
         blocks, calls = [], []
-    found += _said(blocks, rest, calls, known)
+    found += _build_message(blocks, rest, calls, known)
     if found and all(each.get("role") == "tool" for each in found):  # there is no message to hold the rest
         found[0] = {**rest, **found[0]}
     return found or [{**rest, "content": ""}]
 
 
-def _said(blocks: list[Any], rest: Message, calls: list[Any], known: list[Any]) -> list[Message]:
+def _build_message(blocks: list[Any], rest: Message, calls: list[Any], known: list[Any]) -> list[Message]:
     """The message of the blocks between two results, or none if they are empty. `known`: calls that exist already."""
     parts: list[Any] = []
     thoughts: list[str] = []
@@ -149,16 +149,16 @@ def with_blocks(message: Message) -> tuple[list[Message], str] | None:
         if parts and all("part_kind" in part for part in parts):
             return _of_pydantic_ai(parts), "Pydantic AI messages"
         if parts and all("type" in part for part in parts):
-            return [_with(message, parts, _typed)], "messages with parts"
-        return [_with(message, parts, _gemini)], "Gemini contents"
+            return [_with(message, parts, _convert_typed)], "messages with parts"
+        return [_with(message, parts, _convert_gemini)], "Gemini contents"
     if is_list(message.get("toolInvocations")):
         return [_with_invocations(message)], "AI SDK messages"
     if not is_list(content) or not all(map(is_object, content)):
         return None
     if any(str(part.get("type")) in ("tool-call", "tool-result") for part in content):
-        return [_with(message, content, _typed)], "AI SDK messages"
+        return [_with(message, content, _convert_typed)], "AI SDK messages"
     if content and all("type" not in part and any(name in part for name in _BEDROCK) for part in content):
-        return [_with(message, content, _bedrock)], "Bedrock Converse messages"
+        return [_with(message, content, _convert_bedrock)], "Bedrock Converse messages"
     return None
 
 
@@ -201,7 +201,7 @@ _GEMINI = {
 }
 
 
-def _gemini(part: Message) -> Blocks:
+def _convert_gemini(part: Message) -> Blocks:
     """Converts a Gemini part: one value under a name in camel or snake case; its other fields are kept."""
     given = {_GEMINI.get(name, name): value for name, value in part.items() if value is not None}
     thought = given.pop("thought", False)
@@ -220,7 +220,7 @@ def _gemini(part: Message) -> Blocks:
         found = _tool_result(value.get("id"), value.get("response"), name=value.get("name"))
         if is_list(parts := value.get("parts")):
             found["content"] = [{"type": "text", "text": found["content"]}]
-            found["content"] += [block for each in parts if is_object(each) for block in _gemini(each)]
+            found["content"] += [block for each in parts if is_object(each) for block in _convert_gemini(each)]
         yield found | rest_of(value, "id", "name", "response", "parts") | rest
     elif kind == "inline_data" and str(media := value.get("mimeType", value.get("mime_type"))).startswith("image/"):
         source = {"type": "base64", "media_type": media, "data": value.get("data")}
@@ -233,7 +233,7 @@ def _gemini(part: Message) -> Blocks:
         yield part
 
 
-def _bedrock(part: Message) -> Blocks:
+def _convert_bedrock(part: Message) -> Blocks:
     match part:
         case {"text": str() as text, **rest}:
             yield {"type": "text", "text": text, **rest}
@@ -259,10 +259,10 @@ def _bedrock(part: Message) -> Blocks:
 def _bedrock_result(part: Any) -> Any:
     if is_object(part, "json"):
         return {"type": "text", "text": as_json(part["json"])}
-    return next(_bedrock(part), part) if is_object(part) else part
+    return next(_convert_bedrock(part), part) if is_object(part) else part
 
 
-def _typed(part: Message) -> Blocks:
+def _convert_typed(part: Message) -> Blocks:
     """Converts parts with a type field, of the AI SDK and of OpenTelemetry's conventions."""
     kind = str(part.get("type"))
     text = part.get("text", part.get("content"))

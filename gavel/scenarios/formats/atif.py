@@ -69,10 +69,10 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if name := document.get("continued_trajectory_ref"):
             source.notes.append(f"{row.where} goes on in {name}, which is an attempt of its own.")
         others = [
-            History(messages_and_choices=list[MessageOrChoice](_messages(each, row.where)), tools=_tools(each))
+            History(messages_and_choices=list[MessageOrChoice](_read_messages(each, row.where)), tools=_tools(each))
             for each in as_list(document.get("subagent_trajectories"))
         ]
-        said, tools = _messages(document, row.where), _tools(document)
+        said, tools = _read_messages(document, row.where), _tools(document)
         found = trajectory(said, row.where, tools=tools, fields=fields, additional_histories=others)
         yield Attempt(found, row, ATIF.name)
 
@@ -82,7 +82,7 @@ def _problem(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _messages(document: Message, where: str) -> list[Message]:
+def _read_messages(document: Message, where: str) -> list[Message]:
     found: list[Message] = []
     for number, step in enumerate(document["steps"]):
         if not is_object(step, "source", "message") or step["source"] not in _ROLES:
@@ -163,13 +163,13 @@ def documents(groups: Iterable[StoredGroup], model: str | None, losses: Losses) 
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
-            yield _validated(_document(attempt, model, losses), attempt)
+            yield _validated(_build_document(attempt, model, losses), attempt)
 
 
-def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
+def _build_document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
     main, *others = attempt.trajectory.histories()
     known = facts(attempt, losses)
-    document = _conversation(main, attempt.agent, model, losses)
+    document = _build_conversation(main, attempt.agent, model, losses)
     status, reason = attempt.trajectory.status, attempt.trajectory.status_reason
     if status != "finished":
         losses.add("attempt that did not finish: its status stands in the document's notes, ATIF has no field for it")
@@ -187,7 +187,7 @@ def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Mess
     if others:
         document["subagent_trajectories"] = [
             {
-                **_conversation(other, other.agent or attempt.agent, model, losses),
+                **_build_conversation(other, other.agent or attempt.agent, model, losses),
                 "trajectory_id": f"{attempt.id}/{number}",
             }
             for number, other in enumerate(others, 1)
@@ -195,7 +195,7 @@ def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Mess
     return document
 
 
-def _conversation(history: History, agent: str, model: str | None, losses: Losses) -> Message:
+def _build_conversation(history: History, agent: str, model: str | None, losses: Losses) -> Message:
     steps: list[Message] = []
     answered: Message | None = None
     """The step to which results may follow."""
@@ -279,13 +279,13 @@ def _content_of(turn: Turn, extra: Message, losses: Losses) -> str | list[Messag
     if turn.is_text and len(turn.parts) < 2:
         return turn.text
     kept: list[Any] = []
-    content = [_part(part, kept, losses) for part in turn.parts]
+    content = [_write_part(part, kept, losses) for part in turn.parts]
     if kept:
         extra["parts"] = kept
     return content
 
 
-def _part(part: Part, kept: list[Any], losses: Losses) -> Message:
+def _write_part(part: Part, kept: list[Any], losses: Losses) -> Message:
     match part:
         case Text():
             return {"type": "text", "text": part.text}

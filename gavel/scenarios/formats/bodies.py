@@ -1,8 +1,8 @@
 """Converts request and response bodies of language models, and OpenAI's Responses items, to chat messages.
 
-    asked({"system": "You run a desk.", "messages": […]})       [{"role": "system", …}, …]
-    answered({"choices": [{"message": {…}}]})                   Answers([[{"role": "assistant", …}]], {}, "")
-    messages([{"type": "function_call", "call_id": "c1", …}])   [{"role": "assistant", "tool_calls": […]}]
+    read_request({"system": "You run a desk.", "messages": […]})  [{"role": "system", …}, …]
+    read_response({"choices": [{"message": {…}}]})                Answers([[{"role": "assistant", …}]], {}, "")
+    messages([{"type": "function_call", "call_id": "c1", …}])     [{"role": "assistant", "tool_calls": […]}]
 
 OpenAI's chat completions and Responses, Anthropic, Gemini, Bedrock Converse. Reasoning becomes `reasoning_content` of
 the message after it. Calls of OpenAI's server-side tools keep all their fields as arguments.
@@ -38,7 +38,7 @@ def is_request(body: Any) -> bool:
     return is_object(body, "|".join(QUESTIONS))
 
 
-def asked(body: Message) -> list[Any]:
+def read_request(body: Message) -> list[Any]:
     """The messages of a request."""
     if "messages" in body:
         return [*anthropic.system(body.get("system")), *as_message(body["messages"], "user")]
@@ -85,7 +85,7 @@ def contents(given: Any) -> list[Any]:
     return [{"role": "user", **item} if is_object(item, "parts") else item for item in items]
 
 
-def answered(body: Any) -> Answers:
+def read_response(body: Any) -> Answers:
     """The attempts in a response body, or the reason why there is none: an error, or an unknown form."""
     if not is_object(body):
         return Answers([], {}, "no response")

@@ -29,14 +29,14 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
         items = _unpacked(items, where)
     if not isinstance(items, list):
         raise RowError(f"{where} cannot be judged: messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
-    found, forms = _converted(cast(list[Any], items), where)
+    found, forms = _convert_all(cast(list[Any], items), where)
     found = [each if "role" in each or "message" in each else {"role": "user", **each} for each in found]
-    return _linked(found), next(iter(forms), OPENAI)
+    return _link_results(found), next(iter(forms), OPENAI)
 
 
 def as_chat(items: Sequence[Message]) -> list[Message]:
     """Converts messages of a program; a message of no known form is kept unchanged."""
-    return _linked(_converted(items, None)[0])
+    return _link_results(_convert_all(items, None)[0])
 
 
 def _unpacked(text: str, where: str) -> Any:
@@ -48,7 +48,7 @@ def _unpacked(text: str, where: str) -> Any:
     raise RowError(f"{where} cannot be judged: messages: it is text, and no JSON list.", remedy)
 
 
-def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], dict[str, None]]:
+def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message], dict[str, None]]:
     """Converts items to messages, with the names of their forms. Raises `RowError` for an unknown item, unless `where`
     is None."""
     found: list[Message] = []
@@ -73,7 +73,7 @@ def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], 
         found += bodies.messages(responses)
         responses = []
         try:
-            said, form = _one(fields, len(found), f"{where} cannot be judged: {number}")
+            said, form = _convert_one(fields, len(found), f"{where} cannot be judged: {number}")
         except RowError:
             if where is not None:
                 raise
@@ -85,7 +85,7 @@ def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], 
     return found, forms
 
 
-def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
+def _convert_one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
     """Converts an item to chat messages, with the name of its form, which is empty for a chat message."""
     if (foreign := with_blocks(fields)) is not None:
         return [said for each in foreign[0] for said in anthropic.messages(each)], foreign[1]
@@ -95,7 +95,7 @@ def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
         return anthropic.messages(message(fields)), LANGCHAIN_NAME
     if anthropic.has_blocks(fields):
         return anthropic.messages(fields), anthropic.NAME
-    return [_chat(fields, where)], ""
+    return [_normalize(fields, where)], ""
 
 
 def _is_plain(message: Message) -> bool:
@@ -106,7 +106,7 @@ def _is_plain(message: Message) -> bool:
     return isinstance(role, str) and role not in _ROLES and role == _KNOWN.get(role.lower(), role)
 
 
-def _chat(message: Message, where: str) -> Message:
+def _normalize(message: Message, where: str) -> Message:
     """A chat message with calls in OpenAI's form; a choice, or a message in that form, is returned unchanged."""
     if "role" not in message:
         if "message" in message and "finish_reason" in message:
@@ -121,7 +121,7 @@ def _chat(message: Message, where: str) -> Message:
     return message
 
 
-def _linked(found: list[Message]) -> list[Message]:
+def _link_results(found: list[Message]) -> list[Message]:
     """The messages with legacy function calls as tool calls; results without an id get their call's id."""
     linked: list[Message] = []
     pending: list[tuple[str, str]] = []  # (id, name) of calls without a result

@@ -108,7 +108,7 @@ def _samples_name(value: Any) -> str | None:
     return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
 
 
-def _each_sample(row: Row) -> Iterator[Row]:
+def _split_samples(row: Row) -> Iterator[Row]:
     """One row for each answer of a row with several; a list of as many rewards is split among them."""
     name = _samples_name(row.value)
     if name is None or is_object(row.value, "completion|response"):
@@ -136,7 +136,7 @@ def _each_sample(row: Row) -> Iterator[Row]:
 
 
 def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
-    for row in chain.from_iterable(map(_each_sample, rows)):
+    for row in chain.from_iterable(map(_split_samples, rows)):
         fields = cast(Message, row.value)
         asked = "prompt" if "prompt" in fields else "messages"
         name = next(each for each in _COMPLETION.split("|") if each in fields)
@@ -221,7 +221,7 @@ class Columns:
         answers = [(name,) for name in self.answers] or [tuple(_COMPLETION.split("|"))]
         columns = [_column(row, names, known, "--answer-column") for names in answers]
         used = {asked, *(name for name, _ in columns), "prompt", "completion"}
-        found = [answer for name, value in columns for answer in _each_answer(row, name, value)]
+        found = [answer for name, value in columns for answer in _split_answers(row, name, value)]
         rest = {name: value for name, value in row.value.items() if name not in used}
         for name, answer in found:
             if answer is None or prompt is None:
@@ -244,7 +244,7 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
     )
 
 
-def _each_answer(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
+def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
     """The answers of a column and their positions: a list of texts or conversations holds several.
 
     Raises `RowError` for lists of texts within a list, which may be one answer or many.
@@ -316,7 +316,7 @@ def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: floa
         said = [(attempt, found) for attempt in scored if (found := _conversation(attempt, losses))]
         clear = [pair for pair in combinations(said, 2) if _is_clear(pair[0][0], pair[1][0], margin)]
         clear.sort(key=lambda pair: _reward(pair[1][0]) - _reward(pair[0][0]))
-        row = next((row for better, worse in clear if (row := _pair(*better, *worse, losses)) is not None), None)
+        row = next((row for better, worse in clear if (row := _make_pair(*better, *worse, losses)) is not None), None)
         losses.attempts += len(scored) - (2 if row else 0)
         if row:
             yield row
@@ -371,7 +371,7 @@ def _is_clear(better: StoredAttempt, worse: StoredAttempt, margin: float) -> boo
     return difference > Z * error and difference >= margin - 1e-9
 
 
-def _pair(
+def _make_pair(
     better: StoredAttempt, chosen: list[Message], worse: StoredAttempt, rejected: list[Message], losses: Losses
 ) -> Message | None:
     """The row; None if the members begin with different messages, or are equal."""

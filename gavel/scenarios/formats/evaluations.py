@@ -39,7 +39,7 @@ _TELLING = ("equals", "similar", "factuality", "model-graded-factuality")
 """Assertions whose value is the expected answer."""
 
 
-def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         value: Message = row.value
         test: Message = value.get("testCase") or {}
@@ -84,7 +84,7 @@ def _answer(output: Any) -> list[Any]:
     return _conversation(output, "assistant")
 
 
-def _test_cases(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_deepeval(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     """DeepEval's test runs (camel case), evaluation results and data sets (snake case)."""
     for row in rows:
         value: Message = row.value
@@ -161,7 +161,7 @@ _EARLIER = {
 """The columns' names in ragas before 0.2."""
 
 
-def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_ragas(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         value: Message = row.value
         is_earlier = "user_input" not in value
@@ -219,8 +219,8 @@ PROMPTFOO = Format(
     "promptfoo results",
     ("prompt", "provider", "testIdx", "vars"),
     lambda value: is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw"),
-    _promptfoo,
+    _read_promptfoo,
 )
-DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _test_cases)
-RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _samples)
+DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _read_deepeval)
+RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _read_ragas)
 EVALUATIONS = (PROMPTFOO, DEEPEVAL, RAGAS)

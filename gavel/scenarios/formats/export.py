@@ -33,7 +33,7 @@ _JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.json
 _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
 
 
-def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
+def _load_formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
     """All formats by name, those of integrations last. Raises `ExportError` if two share a name."""
     created = datetime.now(UTC).isoformat()
     lines = (".jsonl",)
@@ -56,7 +56,7 @@ def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = Non
 
 
 def export_formats() -> list[str]:
-    return list(_formats())
+    return list(_load_formats())
 
 
 class ExportError(GavelError):
@@ -93,7 +93,7 @@ def export_file(
     scores that is a preference; `above`: for `sft`, the threshold that a conversation's score must exceed. Raises
     `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
     """
-    formats = _formats(name, margin, above)
+    formats = _load_formats(name, margin, above)
     if form not in formats:
         raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(formats)}.")
     export = formats[form]

@@ -313,7 +313,7 @@ class Turn:
 
 def turns(history: History, losses: Losses) -> list[Turn]:
     """The turns of a history, in order."""
-    return [_turn(item, losses) for item in history.messages_and_choices]
+    return [_convert_turn(item, losses) for item in history.messages_and_choices]
 
 
 def tool_definitions(history: History, losses: Losses) -> list[Message]:
@@ -327,7 +327,7 @@ def tool_functions(history: History, losses: Losses) -> list[Message]:
     return [cast(Message, body) if isinstance(body := tool.get("function"), dict) else tool for tool in tools]
 
 
-def _turn(item: Choice | Message, losses: Losses) -> Turn:
+def _convert_turn(item: Choice | Message, losses: Losses) -> Turn:
     (whole,) = to_messages([item])
     message: Message = losses.plain(whole)
     given = str(message.get("role") or "user")
@@ -344,7 +344,7 @@ def _turn(item: Choice | Message, losses: Losses) -> Turn:
         tuple(_call(call, losses) for call in calls),
         _text_or_none(message.get("tool_call_id")),
         _text_or_none(message.get("name")),
-        _sampled(item, losses) if isinstance(item, Choice) else None,
+        _read_sampling(item, losses) if isinstance(item, Choice) else None,
         rest,
     )
 
@@ -355,12 +355,12 @@ def _text_or_none(value: Any) -> str | None:
 
 def _parts(content: Any) -> Iterator[Part]:
     if isinstance(content, list):
-        yield from map(_part, cast("list[Any]", content))
+        yield from map(_convert_part, cast("list[Any]", content))
     elif content is not None and content != "":
         yield Text(content) if isinstance(content, str) else Other(content)
 
 
-def _part(part: Any) -> Part:
+def _convert_part(part: Any) -> Part:
     match part:
         case str():
             return Text(part)
@@ -407,7 +407,7 @@ def _call(call: Any, losses: Losses) -> Call:
     return Call(_text_or_none(fields.get("id")), str(body.get("name") or ""), arguments, values, rest)
 
 
-def _sampled(choice: Choice, losses: Losses) -> Sampled:
+def _read_sampling(choice: Choice, losses: Losses) -> Sampled:
     extra = choice.model_extra or {}
     content: Sequence[Any] = (choice.logprobs.content if choice.logprobs is not None else None) or ()
     given: list[Any] | None = extra.get("token_logprobs") or [entry.logprob for entry in content] or None

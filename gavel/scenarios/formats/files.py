@@ -64,12 +64,12 @@ _BESIDE = {
 def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
     """All rows of a file, or of each data file of a directory; `said`: see `text.rows`. Raises `RowError`."""
     try:
-        return {file: _rows(file, said) for file in (_files(path) if path.is_dir() else [path])}
+        return {file: _rows(file, said) for file in (_list_files(path) if path.is_dir() else [path])}
     except OSError as error:
         raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
 
 
-def expanded(path: Path) -> list[tuple[Path, bool]]:
+def expand(path: Path) -> list[tuple[Path, bool]]:
     """The path itself, or the files that it expands to, each with whether it is a store of trajectory groups.
 
     A run expands to the stores of its training attempts, in the order of its steps; a directory of stores to these.
@@ -87,7 +87,7 @@ def expanded(path: Path) -> list[tuple[Path, bool]]:
         )
     if not path.is_dir():
         return [(path, _is_store(path))]
-    files = _files(path)
+    files = _list_files(path)
     # Beside complete stores, one may hold only the record that its writer was interrupted at.
     if any(map(_is_store, files)) and all(file.name.endswith(_STORE) and _is_store(file, torn=True) for file in files):
         return [(file, True) for file in files]
@@ -112,7 +112,7 @@ def _is_store(path: Path, torn: bool = False) -> bool:
         return False
 
 
-def _files(directory: Path) -> list[Path]:
+def _list_files(directory: Path) -> list[Path]:
     """The data files of a directory, sorted by name; those of one kind only."""
     files = sorted(
         file

@@ -153,7 +153,7 @@ def log_chunks(
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
-            sample = json.dumps(_sample(attempt, model or "none/none", losses, created), allow_nan=False)
+            sample = json.dumps(_build_sample(attempt, model or "none/none", losses, created), allow_nan=False)
             yield f"{',' if total else ''}\n{sample}"
             total += 1
     results = {"total_samples": total, "completed_samples": total}
@@ -161,12 +161,12 @@ def log_chunks(
     yield f'\n], "results": {json.dumps(results)}, "stats": {json.dumps(stats)}}}\n'
 
 
-def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) -> Message:
+def _build_sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) -> Message:
     trajectory = attempt.trajectory
     main, *others = trajectory.histories()
     known = facts(attempt, losses)
     said = turns(main, losses)
-    messages = [_written_message(turn, losses) for turn in said]
+    messages = [_write_message(turn, losses) for turn in said]
     first = next((n for n, turn in enumerate(said) if turn.role == "assistant"), len(said))
     reference = trajectory.metadata.get("reference")
     events = _Events(model, created, losses)
@@ -175,11 +175,11 @@ def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) ->
         losses.add("further history of an attempt: written as events, the messages of the sample are the main one's")
         events.begin(number, other.agent or attempt.agent)
         more = turns(other, losses)
-        events.add(other, more, [_written_message(turn, losses) for turn in more])
+        events.add(other, more, [_write_message(turn, losses) for turn in more])
     sample: Message = {
         **{"id": attempt.place.id, "epoch": attempt.member + 1, "uuid": hex_id(attempt.id, created, size=11)},
         **{"input": messages[:first] or "", "target": losses.text(reference) if isinstance(reference, str) else ""},
-        **{"messages": messages, "output": _output(said, messages, model, losses)},
+        **{"messages": messages, "output": _build_output(said, messages, model, losses)},
         **{"scores": _scores(attempt, known), "metadata": {"gavel": known}},
         **{"events": events.events, "attachments": events.attachments},
     }
@@ -218,7 +218,7 @@ class _Events:
             if turn.sampled is not None:
                 event = {"event": "model", "model": self.model, "input": list(seen), "tools": tools}
                 event |= {"tool_choice": "auto", "config": {}, "timestamp": self.created}
-                self.events.append({**event, "output": _output([turn], [short], self.model, self.losses)})
+                self.events.append({**event, "output": _build_output([turn], [short], self.model, self.losses)})
                 unseen = False
             seen.append(short)
         if unseen or (tools and not any(turn.sampled for turn in said)):
@@ -240,7 +240,7 @@ class _Events:
                 return value
 
 
-def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
+def _build_output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
     """The output of the last sampled turn, with its log-probs."""
     found = [(turn.sampled, message) for turn, message in zip(said, messages, strict=True) if turn.sampled is not None]
     if not found:
@@ -261,7 +261,7 @@ def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losse
     return output
 
 
-def _written_message(turn: Turn, losses: Losses) -> Message:
+def _write_message(turn: Turn, losses: Losses) -> Message:
     content = _content(turn, losses)
     message: Message = {"role": turn.role, "content": content}
     rest = turn.beside
@@ -277,13 +277,13 @@ def _written_message(turn: Turn, losses: Losses) -> Message:
 
 
 def _content(turn: Turn, losses: Losses) -> str | list[Message]:
-    parts = [_written_part(part, losses) for part in turn.parts]
+    parts = [_write_part(part, losses) for part in turn.parts]
     if turn.reasoning:
         return [{"type": "reasoning", "reasoning": turn.reasoning}, *parts]
     return turn.text if turn.is_text and len(parts) < 2 else parts
 
 
-def _written_part(part: Part, losses: Losses) -> Message:
+def _write_part(part: Part, losses: Losses) -> Message:
     match part:
         case Text():
             return {"type": "text", "text": part.text}

@@ -92,19 +92,19 @@ def requests(groups: Iterable[StoredGroup], model: str | None, losses: Losses, n
         count_untold(stored, losses)
         for attempt in attempts(stored):
             trace = _Trace(hex_id(now_ns, attempt.id, size=16), clock, model, losses)
-            _attempt(attempt, trace)
+            _add_attempt(attempt, trace)
             resource = {"attributes": _attributes({"service.name": "gavel"})}
             yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": trace.spans}]}]}
 
 
-def _attempt(attempt: StoredAttempt, trace: _Trace) -> None:
+def _add_attempt(attempt: StoredAttempt, trace: _Trace) -> None:
     main, *others = attempt.trajectory.histories()
     known = facts(attempt, trace.losses)
-    root = _agent(
+    root = _add_agent_spans(
         main, attempt.agent, None, trace, {"gavel.attempt": _json(known), "gen_ai.conversation.id": attempt.id}
     )
     for other in others:
-        _agent(other, other.agent or attempt.agent, root, trace, {})
+        _add_agent_spans(other, other.agent or attempt.agent, root, trace, {})
     trace.close(root)
     root["events"] = list(_evaluations(attempt, known, root["endTimeUnixNano"]))
     if attempt.trajectory.status == "failed":
@@ -122,7 +122,9 @@ def _evaluations(attempt: StoredAttempt, known: Message, time: str) -> Iterator[
         yield {"timeUnixNano": time, "name": "gen_ai.evaluation.result", "attributes": _attributes(attributes)}
 
 
-def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, more: Mapping[str, Any]) -> Message:
+def _add_agent_spans(
+    history: History, agent: str, parent: Message | None, trace: _Trace, more: Mapping[str, Any]
+) -> Message:
     """The span of a history, with its turns' spans; the main history's stays open."""
     agent = trace.losses.text(agent)
     common = {"gen_ai.provider.name": _PROVIDER, "gen_ai.request.model": trace.model}
@@ -134,13 +136,13 @@ def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, 
     seen: list[Message] = []
     names: dict[str, str] = {}
     for turn in turns(history, trace.losses):
-        message = _message(turn)
+        message = _convert_message(turn)
         if turn.role == "system" and not seen:
             opening += map(_json, message["parts"])
             continue
         if turn.role == "assistant":
             names |= {call.id: call.name for call in turn.calls if call.id is not None}
-            _chat(turn, message, seen, opening, span, trace, {**common, **tools})
+            _add_chat_span(turn, message, seen, opening, span, trace, {**common, **tools})
         elif turn.role == "tool":
             _tool(turn, message, names, span, trace)
         seen.append(message)
@@ -154,7 +156,7 @@ def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, 
     return span
 
 
-def _chat(
+def _add_chat_span(
     turn: Turn,
     message: Message,
     seen: list[Message],
@@ -201,7 +203,7 @@ def _tool(turn: Turn, message: Message, names: Mapping[str, str], parent: Messag
     trace.close(trace.open(f"execute_tool {name or 'unknown'}", _INTERNAL, parent, attributes))
 
 
-def _message(turn: Turn) -> Message:
+def _convert_message(turn: Turn) -> Message:
     """A message in the conventions' schema, which allows further fields of parts and messages."""
     parts: list[Message] = [{"type": "reasoning", "content": turn.reasoning}] if turn.reasoning else []
     if turn.role == "tool":

@@ -30,7 +30,7 @@ from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, rea
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
-from gavel.scenarios.formats.files import expanded, on_disk, rows_by_file
+from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.row import (
@@ -41,7 +41,7 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
-    checked,
+    check_item,
     is_list,
     is_object,
     unusable,
@@ -69,7 +69,7 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
     except NotANumberError as error:
         raise RowError(f"{rows[0].where} cannot be read: {error.message}", error.remedy) from error
     for row, whole in zip(first, groups, strict=True):
-        yield WholeGroup(checked(whole, row.where), row, JUDGED.name)
+        yield WholeGroup(check_item(whole, row.where), row, JUDGED.name)
 
 
 JUDGED = Format(
@@ -137,13 +137,13 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     rows: list[Row] = []
     found: list[Found] = []
     form: Format | None = None
-    for path, is_store in (each for named in paths for each in expanded(named)):
+    for path, is_store in (each for named in paths for each in expand(named)):
         if is_store:
             for number, each in enumerate(TrajectoryStore(path).read()):
                 row = Row(f"{path}, record {number}", each)
-                found.append(WholeGroup(checked(each, row.where), row, GROUPS))
+                found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
-            rows += _rows(path, source, columns)
+            rows += _read_rows(path, source, columns)
     count = len(found) + len(rows)
     if columns and found:
         raise RowError(
@@ -153,7 +153,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     if columns:
         found = list(read_columns(rows, columns, source))
     elif rows:
-        form = _format(rows)
+        form = _detect_format(rows)
         found += form.read(rows, source)
     for each in found:
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
@@ -171,10 +171,10 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
-    return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
+    return Reading(grouped.groups, summary, [*notes, *source.notes, *describe_shortfalls(found), *grouped.notes])
 
 
-def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
+def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
     if columns:
         return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
@@ -191,7 +191,7 @@ def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     return [row for file, rows in files.items() if file not in others for row in rows]
 
 
-def _format(rows: Sequence[Row]) -> Format:
+def _detect_format(rows: Sequence[Row]) -> Format:
     """The format of the first row, which all others must share."""
     first: Format | None = None
     for row in rows:
@@ -199,7 +199,7 @@ def _format(rows: Sequence[Row]) -> Format:
             continue
         form = next((each for each in all_formats() if each.fits(row.value)), None)
         if form is None:
-            raise _unknown(row, all_formats() if first is None else (first, *all_formats()))
+            raise _describe_unknown(row, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
@@ -210,7 +210,7 @@ def _format(rows: Sequence[Row]) -> Format:
     return first
 
 
-def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
+def _describe_unknown(row: Row, forms: Sequence[Format]) -> RowError:
     """The error for a row of unknown format: its fields, the nearest format with the missing fields, and the remedy."""
     fields = row.value
     if not is_object(fields):
@@ -292,7 +292,7 @@ def _likeness(form: Format, fields: dict[str, Any]) -> float:
     return found / len(form.fields)
 
 
-def shortfalls(found: Sequence[Found]) -> list[str]:
+def describe_shortfalls(found: Sequence[Found]) -> list[str]:
     """One note per kind of problem, with the first affected attempt. Groups stored as groups are skipped."""
     attempts = [each for each in found if isinstance(each, Attempt)]
     failed = [each for each in attempts if each.trajectory.status == "failed"]

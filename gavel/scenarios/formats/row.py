@@ -168,7 +168,7 @@ def trajectory(
         )
     except (FieldError, TypeError) as error:
         raise unusable(where, error) from error
-    return checked(found, where)
+    return check_item(found, where)
 
 
 def _reward(fields: Mapping[str, Any]) -> float | None:
@@ -223,7 +223,7 @@ def first_line(text: Any) -> str:
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
 
 
-def checked(item: Item, where: str) -> Item:
+def check_item(item: Item, where: str) -> Item:
     """Returns the item. Raises `RowError` if a judge cannot be shown its messages and tools, or a judge's score is
     NaN."""
     for each in [item] if isinstance(item, Trajectory) else item.trajectories:

@@ -48,20 +48,25 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
     """
     start = text.lstrip()[:1]
     lines = text.split("\n")
-    if start and start not in "{[" and not _is_quoted_row(text) and (table := _csv(text, where, said)) is not None:
+    if (
+        start
+        and start not in "{["
+        and not _is_quoted_row(text)
+        and (table := _parse_csv(text, where, said)) is not None
+    ):
         return table
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return []
     if _is_quoted_row(text):
-        return [Row(row.where, json.loads(row.value)) for row in _json_lines(lines, where)]
+        return [Row(row.where, json.loads(row.value)) for row in _parse_json_lines(lines, where)]
     if _is_json(lines[first]) and any(line.strip() for line in lines[first + 1 :]):
-        return list(_json_lines(lines, where))
-    documents = _documents(text, where)
+        return list(_parse_json_lines(lines, where))
+    documents = _parse_documents(text, where)
     if documents is None:
-        return list(_json_lines(lines, where, document=text))
+        return list(_parse_json_lines(lines, where, document=text))
     if len(documents) == 1:
-        return _items(documents[0], where)
+        return _split_document(documents[0], where)
     return [Row(f"{where}[{number}]", document) for number, document in enumerate(documents)]
 
 
@@ -72,7 +77,7 @@ def _is_quoted_row(text: str) -> bool:
     return isinstance(inner, str) and loaded(inner) is not None
 
 
-def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
+def _parse_json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
     """`document`: the text of all lines, for the case that a row spans several."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -115,7 +120,7 @@ def _is_row(line: str) -> bool:
     return bool(parsed) and isinstance(parsed, dict | list)
 
 
-def _documents(text: str, where: str) -> list[Any] | None:
+def _parse_documents(text: str, where: str) -> list[Any] | None:
     """The JSON values of a text in sequence; None if it holds anything else."""
     found: list[Any] = []
     at, line = _space_from(text, 0), 1 + text.count("\n", 0, _space_from(text, 0))
@@ -146,7 +151,7 @@ def _space_from(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _items(document: Any, where: str) -> list[Row]:
+def _split_document(document: Any, where: str) -> list[Row]:
     """The rows of one JSON document: those of an array or of an API page, or the document itself."""
 
     def numbered(name: str, items: Sequence[Any]) -> list[Row]:
@@ -177,13 +182,13 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} data", items)] if is_one else numbered(" data", items)
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             return numbered(" runs", cast(list[Any], page))
-        case dict() if (table := _by_columns(cast(dict[str, Any], document))) is not None:
+        case dict() if (table := _read_columns(cast(dict[str, Any], document))) is not None:
             return [Row(f"{where} row {number}", row) for number, row in table.items()]
         case _:
             return [Row(f"{where}:1", document)]
 
 
-def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
+def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
     """The rows of a table in pandas' column form (`to_json` except lines, `to_dict`), by their numbers.
 
     Columns that are lists are a table only if one of them is all text, and none holds a conversation's messages.
@@ -282,7 +287,7 @@ _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:
 """A table with one column, whose cells hold JSON or a printed Python list."""
 
 
-def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
+def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons, bars or tabs; None if the text is none."""
     if hint := _EXCEL_HINT.match(text):
         text = "\n" + text[hint.end() :]

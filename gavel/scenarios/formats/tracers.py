@@ -51,7 +51,7 @@ class _Trace:
     """Reason of its failure if it has no output and no answer."""
 
 
-def _attempts(
+def _make_attempts(
     traces: Iterator[_Trace], source: Source, form: str, kept: Sequence[str], empty: str
 ) -> Iterator[Attempt]:
     for trace in traces:
@@ -84,7 +84,7 @@ def _attempts(
 _TRACE_IDS = ("traceId", "trace_id")
 
 
-def _langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
+def _read_langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
     traces: dict[Any, list[Row]] = {}
     known: Counter[Any] = Counter()
     for row in rows:
@@ -96,7 +96,7 @@ def _langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
         key = name if known[name] < 2 else f"{name} ({known[name]})"  # rows of other programs may share an id
         traces.setdefault(key, []).append(row)
     for name, records in traces.items():
-        root, observations = _records(records)
+        root, observations = _sort_records(records)
         calls = [each for each in observations if str(each.get("type")).upper() == "GENERATION"] or [root]
         scores = parsed(root.get("scores"))
         last = observations[-1] if observations else root
@@ -123,7 +123,7 @@ def _is_observation(record: Message) -> bool:
     return first_of(record, *_TRACE_IDS) is not None and "type" in record
 
 
-def _records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
+def _sort_records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
     """The trace's own record (or else its root observation), and its observations in order of time."""
     whole: Message = {}
     observations: list[Message] = []
@@ -155,11 +155,11 @@ LANGFUSE = Format(
     "Langfuse export",
     ("id", "traceId|trace_id|timestamp", "input|output"),
     _fits,
-    lambda rows, source: _attempts(_langfuse(rows), source, LANGFUSE.name, _TRACE_FIELDS, "input and output"),
+    lambda rows, source: _make_attempts(_read_langfuse(rows), source, LANGFUSE.name, _TRACE_FIELDS, "input and output"),
 )
 
 
-def _langsmith(rows: Sequence[Row]) -> Iterator[_Trace]:
+def _read_langsmith(rows: Sequence[Row]) -> Iterator[_Trace]:
     traces: dict[Any, list[tuple[Row, Message]]] = {}
     for row in rows:
         name = first_of(row.value, "trace_id", "id", "run_id")
@@ -209,7 +209,9 @@ LANGSMITH = Format(
     "LangSmith runs",
     ("id|run_id", "run_type", "inputs|outputs"),
     lambda value: is_object(value, "run_type", "id|run_id", "inputs|outputs"),
-    lambda rows, source: _attempts(_langsmith(rows), source, LANGSMITH.name, _RUN_FIELDS, "inputs and outputs"),
+    lambda rows, source: _make_attempts(
+        _read_langsmith(rows), source, LANGSMITH.name, _RUN_FIELDS, "inputs and outputs"
+    ),
     task="reference example",
 )
 _RUN_FIELDS = ("name", "session_id", "session_name", "tags", "extra")
@@ -237,7 +239,7 @@ def offered_tools(given: Any) -> list[Message] | None:
 
 def has_messages(given: Any) -> bool:
     """Whether an input holds messages, not only text."""
-    return bool(_found(given, _LISTS))
+    return bool(_find_conversation(given, _LISTS))
 
 
 def parsed(value: Any) -> Any:
@@ -269,7 +271,7 @@ def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
     payload = parsed(payload)
     if payload is None or payload in ("", {}, []):
         return []
-    found = _found(payload, names)
+    found = _find_conversation(payload, names)
     if found:
         system = anthropic.system(payload.get("system")) if is_object(payload, "messages", "system") else []
         return [*system, *found]
@@ -278,18 +280,20 @@ def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
     return [{"role": role, "content": payload if isinstance(payload, str) else as_json(payload)}]
 
 
-def _found(payload: Any, names: Sequence[str]) -> list[Any]:
+def _find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
     """The conversation in a payload, at any depth; empty if there is none."""
     payload = parsed(payload)
     if is_list(payload):
         if is_conversation(payload):
             return payload
-        return _found(payload[0], names) if len(payload) == 1 else []  # batches of one, as LangChain logs them
+        return (
+            _find_conversation(payload[0], names) if len(payload) == 1 else []
+        )  # batches of one, as LangChain logs them
     if not is_object(payload):
         return []
     if is_conversation([payload]) and "finish_reason" not in payload:
         return [payload]
     for name in names:
-        if found := _found(payload.get(name), names):
+        if found := _find_conversation(payload.get(name), names):
             return found
     return []

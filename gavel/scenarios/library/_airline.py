@@ -284,16 +284,16 @@ def draw_task(number: int) -> Task:
     kind: Kind = dice.choice(("book", "change", "change", "cancel", "cancel"))
     is_declined = kind != "book" and dice.random() < _DECLINED * 5 / 4  # share of all tasks, including bookings
     while True:
-        case = _case(dice, kind)
+        case = _draw_case(dice, kind)
         if case is not None and (case.right.tool == "decline") == is_declined:
             return Task(id=f"passenger-{number}", user=_opening(case), data=case.model_dump(mode="json"))
 
 
-def _case(dice: random.Random, kind: Kind) -> Case | None:
+def _draw_case(dice: random.Random, kind: Kind) -> Case | None:
     cities = dice.sample(CITIES, 3)
     numbers = iter(dice.sample(range(100, 1000), 60))
     flights = [
-        _flight(dice, f"GV{next(numbers)}", origin, destination, day)
+        _draw_flight(dice, f"GV{next(numbers)}", origin, destination, day)
         for origin, destination in ((cities[0], cities[1]), (cities[1], cities[0]), (cities[0], cities[2]))
         for day in dice.sample(range(1, 15), 4)
         for _ in range(dice.randint(2, 4))
@@ -332,7 +332,7 @@ def _case(dice: random.Random, kind: Kind) -> Case | None:
     return case if is_plain and (kind != "book" or len(prices) > 1) else None
 
 
-def _flight(dice: random.Random, flight: str, origin: str, destination: str, day: int) -> Flight:
+def _draw_flight(dice: random.Random, flight: str, origin: str, destination: str, day: int) -> Flight:
     departs, lasts = dice.randrange(6 * 60, 19 * 60, 5), dice.randrange(70, 240, 5)
     light = dice.randint(40, 180)
     classic = light + dice.randint(15, 60)

@@ -273,7 +273,7 @@ def draw_task(number: int) -> Task:
     kind = dice.choice(("one", "one", "two", "address"))
     declined = [dice.random() < _DECLINED for _ in range(2)]
     while True:
-        case = _case(dice, kind)
+        case = _draw_case(dice, kind)
         if case is None:
             continue
         if kind == "address":
@@ -285,7 +285,7 @@ def draw_task(number: int) -> Task:
     return Task(id=f"customer-{number}", user=_opening(dice, case), data=case.model_dump(mode="json"))
 
 
-def _case(dice: random.Random, kind: str) -> Case | None:
+def _draw_case(dice: random.Random, kind: str) -> Case | None:
     names = [f"{first} {last}" for first, last in zip(dice.sample(NAMES, 3), dice.sample(SURNAMES, 3), strict=True)]
     customers = [
         Customer(customer_id=f"C{number}", name=name, postcode=str(dice.randint(10000, 99999)))
@@ -296,7 +296,9 @@ def _case(dice: random.Random, kind: str) -> Case | None:
     for customer in customers:
         items = iter(dice.sample(ITEMS, 8))
         for _ in range(dice.randint(2, 4)):
-            orders.append(_order(dice, customer, str(next(numbers)), [next(items) for _ in range(dice.randint(1, 2))]))
+            orders.append(
+                _draw_order(dice, customer, str(next(numbers)), [next(items) for _ in range(dice.randint(1, 2))])
+            )
     dice.shuffle(orders)
     stock = {item: sorted(dice.sample(COLOURS, dice.randint(1, 4))) for item in ITEMS}
     customer = dice.choice(customers)
@@ -314,11 +316,11 @@ def _case(dice: random.Random, kind: str) -> Case | None:
         case.address = f"{dice.randint(1, 99)} {dice.choice(STREETS)}"
         return case
     mine = dice.sample(shop.orders_of(customer.customer_id), 2 if kind == "two" else 1)
-    case.wishes = [wish for order in mine if (wish := _wish(dice, order)) is not None]
+    case.wishes = [wish for order in mine if (wish := _draw_wish(dice, order)) is not None]
     return case if len(case.wishes) == len(mine) else None
 
 
-def _order(dice: random.Random, customer: Customer, order_id: str, names: list[str]) -> Order:
+def _draw_order(dice: random.Random, customer: Customer, order_id: str, names: list[str]) -> Order:
     status: Status = dice.choice(("new", "packed", "delivered", "delivered", "delivered"))
     items = [
         Item(
@@ -336,7 +338,7 @@ def _order(dice: random.Random, customer: Customer, order_id: str, names: list[s
     )
 
 
-def _wish(dice: random.Random, order: Order) -> Wish | None:
+def _draw_wish(dice: random.Random, order: Order) -> Wish | None:
     """A wish about an order; only delivered orders can be returned or exchanged, and only others cancelled."""
     item = dice.choice(order.items)
     if order.status != "delivered":

@@ -101,7 +101,7 @@ def draw_task(number: int) -> Task:
     while True:
         hotel = _hotel(dice)
         guest = dice.choice([name for name in GUESTS if name not in {each.guest for each in hotel.bookings.values()}])
-        drawn = _wish(dice, kind, hotel, guest)
+        drawn = _draw_wish(dice, kind, hotel, guest)
         if drawn is not None:
             text, before, after = drawn
             data: dict[str, JsonValue] = {
@@ -128,7 +128,7 @@ def _nights(dice: random.Random) -> tuple[int, int]:
     return first, min(NIGHTS, first + dice.randint(0, 3))
 
 
-def _wish(dice: random.Random, kind: str, hotel: Hotel, guest: str) -> tuple[str, Hotel, Hotel] | None:
+def _draw_wish(dice: random.Random, kind: str, hotel: Hotel, guest: str) -> tuple[str, Hotel, Hotel] | None:
     """The guest's words, the hotel before and after; None if such a wish is impossible here."""
     people, (first, last) = dice.randint(1, 3), _nights(dice)
     free = hotel.free_rooms(people, first, last)

@@ -133,7 +133,7 @@ def _code(dice: random.Random) -> str:
     return f"{dice.choice('KLMNPRTVWX')}{dice.choice('KLMNPRTVWX')}-{dice.randint(1000, 9999)}"
 
 
-def _invoice(dice: random.Random) -> tuple[str, list[_Draft]]:
+def _draw_invoice(dice: random.Random) -> tuple[str, list[_Draft]]:
     """The newest of several invoices, or the corrected one."""
     company, other = dice.sample(COMPANIES, 2)
     thing, another = dice.sample(THINGS, 2)
@@ -162,7 +162,7 @@ def _bill(dice: random.Random, company: str, thing: str, month: int, day: int | 
     )
 
 
-def _meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
+def _draw_meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
     """The time or place of a meeting after it was moved."""
     project, other = dice.sample(PROJECTS, 2)
     person, other_person = dice.sample(PEOPLE, 2)
@@ -197,7 +197,7 @@ def _meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
     return f"{what} is the review of {project}, as it was last arranged?", drafts
 
 
-def _access(dice: random.Random) -> tuple[str, list[_Draft]]:
+def _draw_access(dice: random.Random) -> tuple[str, list[_Draft]]:
     """The code that somebody sent for something, among codes of others."""
     project, other = dice.sample(PROJECTS, 2)
     person, another = dice.sample(PEOPLE, 2)
@@ -220,7 +220,7 @@ def _access(dice: random.Random) -> tuple[str, list[_Draft]]:
     return f"What is the newest door code for the {project} office that {person} sent?", drafts
 
 
-_KINDS: tuple[Callable[[random.Random], tuple[str, list[_Draft]]], ...] = (_invoice, _meeting, _access)
+_KINDS: tuple[Callable[[random.Random], tuple[str, list[_Draft]]], ...] = (_draw_invoice, _draw_meeting, _draw_access)
 
 
 def _address(person: str) -> str:

@@ -46,7 +46,7 @@ def draw_maze(dice: random.Random) -> Maze:
     """A maze whose exit is at least eight steps away."""
     while True:
         cells = [(x, y) for x in range(SIZE) for y in range(SIZE)]
-        doors = _tree(dice)
+        doors = _draw_tree(dice)
         walls = [
             (cell, other)
             for cell in cells
@@ -59,7 +59,7 @@ def draw_maze(dice: random.Random) -> Maze:
             return maze
 
 
-def _tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
+def _draw_tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
     """Doors of a random spanning tree: a walk that backtracks where no unvisited cell is left."""
     path, seen, doors = [(0, 0)], {(0, 0)}, set[tuple[Cell, Cell]]()
     while path:
