@@ -44,13 +44,13 @@ def arun_episode(
     with the workflow's own reward.
     """
     size = _rewards.group_size("group_size", group_size)
-    return partial(_judged_episode, Scorer(judge, rubric, unscored), tokenizer, size)
+    return partial(_run_judged_episode, Scorer(judge, rubric, unscored), tokenizer, size)
 
 
 __all__ = ["arun_episode"]
 
 
-async def _judged_episode(
+async def _run_judged_episode(
     scorer: Scorer, tokenizer: Any, size: int, workflow: Any, engine: Any, data: dict[str, Any]
 ) -> dict[str, Any] | None:
     if part("areal", "workflow_context").get().is_eval:

@@ -60,7 +60,7 @@ class JudgedGenerator:
         if batch is not None and batch.training_phase == "eval":
             return output
         groups = _groups(input_batch, output)
-        asked = [self._group(input_batch, output, indices) for indices in groups]
+        asked = [self._make_group(input_batch, output, indices) for indices in groups]
         rewards: list[float] = [0.0] * len(output["response_ids"])
         masks = [list(mask) for mask in output["loss_masks"]]
         unscored = 0
@@ -73,7 +73,9 @@ class JudgedGenerator:
         metrics: dict[str, Any] = {**(output.get("rollout_metrics") or {}), "judge/unscored": unscored}
         return {**output, "rewards": rewards, "loss_masks": masks, "rollout_metrics": metrics}
 
-    def _group(self, batch: Mapping[str, Any], output: Mapping[str, Any], indices: Sequence[int]) -> TrajectoryGroup:
+    def _make_group(
+        self, batch: Mapping[str, Any], output: Mapping[str, Any], indices: Sequence[int]
+    ) -> TrajectoryGroup:
         def said(index: int) -> list[Message]:
             return turns(self._tokenizer, output["response_ids"][index], output["loss_masks"][index])
 

@@ -46,13 +46,13 @@ def custom_rm(
     ends the rollout. Samples that are all alike are masked, too, and so is each that was aborted; `metadata["judge"]`
     says why.
     """
-    return partial(_reward, Scorer(judge, rubric, unscored))
+    return partial(_score_samples, Scorer(judge, rubric, unscored))
 
 
 __all__ = ["custom_rm"]
 
 
-async def _reward(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -> list[float]:
+async def _score_samples(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -> list[float]:
     if not is_list(samples) or any(map(is_list, samples)):
         raise JudgeError(
             "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",

@@ -195,11 +195,11 @@ def judge_on_all_ranks(
     what `read` or `judge` raised on any rank.
     """
     rank, ranks = _rank()
-    read_here = _gathered(_outcome(read), ranks)
+    read_here = _gather(_outcome(read), ranks)
     members = [one for of_rank in read_here for one in of_rank]
     groups = groups_of((one.key for one in members), size)
     mine = range(rank, len(groups), ranks)
-    judged = _gathered(_outcome(lambda: judge([[members[i].member for i in groups[number]] for number in mine])), ranks)
+    judged = _gather(_outcome(lambda: judge([[members[i].member for i in groups[number]] for number in mine])), ranks)
     results: dict[int, R] = {}
     for other, of_rank in enumerate(judged):
         for number, group in zip(range(other, len(groups), ranks), of_rank, strict=True):
@@ -227,7 +227,7 @@ def _outcome(work: Callable[[], T]) -> T | Exception:
         return error
 
 
-def _gathered(outcome: T | Exception, ranks: int) -> list[T]:
+def _gather(outcome: T | Exception, ranks: int) -> list[T]:
     """The outcomes of all ranks. Raises the first error among them."""
     if ranks == 1:
         outcomes: list[Any] = [outcome]

@@ -187,7 +187,7 @@ class Budget:
         learned = self._learned_of(model)
         expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
         expected = _amount(price, size.prompt, expected_reply)
-        sizes = self._sizes(price, size, learned)
+        sizes = self._list_candidates(price, size, learned)
         for cap, most in sizes:
             if self._fits(most):
                 return self._reserved(Reservation(model, price, size, expected, most, cap))
@@ -211,7 +211,9 @@ class Budget:
         )
         raise self.refused
 
-    def _sizes(self, price: Price | None, size: Size, learned: _Learned) -> list[tuple[int | None, tuple[float, int]]]:
+    def _list_candidates(
+        self, price: Price | None, size: Size, learned: _Learned
+    ) -> list[tuple[int | None, tuple[float, int]]]:
         """Candidate reservations, the best first: a cap for the reply, and the resulting upper bound."""
         prompt = size.prompt_bound
         if learned.density:

@@ -292,12 +292,12 @@ class Client:
             return await self._ask_callable(self.model, call, messages, schema)
         if is_local(self.name):
             text = answer(self.name, messages)
-            async with self._accounted(call, messages, schema) as account:
+            async with self._account_for(call, messages, schema) as account:
                 prompt, completion = sum(len(text_of(each)) for each in messages) // 4, len(text) // 4
                 account.reply = Reply(text, prompt, completion, 0.0, "stop")
             return account.reply
         if self.wire == "decisions":
-            async with self._accounted(call, messages, schema) as account:
+            async with self._account_for(call, messages, schema) as account:
                 answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
                 account.reply = await answers
             return self._answering_all_of(messages, account.reply)
@@ -308,7 +308,7 @@ class Client:
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:
-                async with self._accounted(call, messages, schema) as account:
+                async with self._account_for(call, messages, schema) as account:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
@@ -335,7 +335,7 @@ class Client:
                 return self._answering_all_of(messages, account.reply)
 
     async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
+        async with self._account_for(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
             on_loop = is_async(model)  # a synchronous function runs in a thread, so that a timeout can abandon it
             asked = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))
             answered = await contain_cancellation(asked) if isawaitable(asked) else asked
@@ -355,7 +355,9 @@ class Client:
         return reply
 
     @asynccontextmanager
-    async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:
+    async def _account_for(
+        self, call: Call, messages: list[Message], schema: Schema
+    ) -> AsyncGenerator["_Account", None]:
         """Waits until budget and rate limits allow one request; the block sends it and sets the account's reply."""
         size = self._size(messages, schema)
         known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None

@@ -198,7 +198,9 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     except TypeError:
         return None
     settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
-    route = _route(model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES)))
+    route = _resolve_route(
+        model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES))
+    )
     if route is None or (not route.is_on_this_machine and getproxies_environment()):
         return None
     mapped = dict(route.params)
@@ -229,7 +231,7 @@ class _Route:
 
 
 @lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
-def _route(
+def _resolve_route(
     model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
 ) -> _Route | None:
     """`packed`: the parameters as JSON. `settings`, `variables`: LiteLLM's further inputs."""

@@ -33,9 +33,9 @@ from gavel.integrations.agentgym.protocol import (
     SessionId,
     Stepped,
     WireError,
-    created,
     first_observation,
-    stepped,
+    parse_created,
+    parse_stepped,
 )
 
 _CONCURRENCY = 64
@@ -116,7 +116,7 @@ class EnvServer:
         lost."""
         body = {session.environment.field: session.environment.id, "action": action}
         try:
-            return stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
+            return parse_stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
         except RefusedError as error:
             if any(sign in error.message.casefold() for sign in _GONE) or "HTTP 422" in error.message:
                 raise AgentGymError(f"{self.url}/step: {error.message}") from error
@@ -163,7 +163,7 @@ class EnvServer:
                 logger.debug("an environment that was kept is left: %s", error)
                 if isinstance(error, RefusedError):
                     self._idle.clear()  # it expired, or the server was restarted
-        environment = await self._new(http)
+        environment = await self._acquire_new(http)
         try:
             return await self._reset(http, environment, item)
         except BaseException as error:
@@ -180,7 +180,7 @@ class EnvServer:
         self._leased.add(environment.id)
         return environment
 
-    async def _new(self, http: aiohttp.ClientSession) -> Created:
+    async def _acquire_new(self, http: aiohttp.ClientSession) -> Created:
         """A new environment, or one that became free if the server has reached its capacity."""
         limit = time.monotonic() + self._wait_seconds
         while True:
@@ -208,7 +208,7 @@ class EnvServer:
         one."""
         given: dict[str, Any] = {} if self._bare_create else {"json": {"id": 0}}
         try:
-            return created(await self._ask(http, "POST", "/create", **given))
+            return parse_created(await self._ask(http, "POST", "/create", **given))
         except RefusedError as error:
             if not (given and error.message.startswith(_CLIENT_ERROR)):
                 raise AgentGymError(f"{self.url}: {error.message}", "Look at the server's log.") from error
@@ -247,7 +247,7 @@ class EnvServer:
         async with turns:
             try:
                 async with asyncio.timeout(self.seconds):
-                    status, content = await self._delivered(http, method, path, once, given)
+                    status, content = await self._send(http, method, path, once, given)
             except TimeoutError as error:
                 raise AgentGymError(
                     f"{self.url}{path} did not answer within {self.seconds:g} s", "Raise it: timeout=… in the address."
@@ -257,9 +257,9 @@ class EnvServer:
                     f"the server at {self.url} is lost: {type(error).__name__} {error}".rstrip(),
                     "Start it, or mend the address.",
                 ) from error
-        return _value(status, content, f"{self.url}{path}")
+        return _parse_answer(status, content, f"{self.url}{path}")
 
-    async def _delivered(
+    async def _send(
         self, http: aiohttp.ClientSession, method: str, path: str, once: bool, given: Mapping[str, Any]
     ) -> tuple[int, bytes]:
         """The status and body of the response."""
@@ -280,7 +280,7 @@ class EnvServer:
             busy = min(1.0, 2 * busy)
 
 
-def _value(status: int, content: bytes, url: str) -> Any:
+def _parse_answer(status: int, content: bytes, url: str) -> Any:
     start = content[:_DETAIL].decode("utf-8", "replace")
     match status:
         case 200 | 201:

@@ -82,10 +82,10 @@ def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Mes
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
-            yield _conversation(attempt, losses)
+            yield _build_conversation(attempt, losses)
 
 
-def _conversation(attempt: StoredAttempt, losses: Losses) -> Message:
+def _build_conversation(attempt: StoredAttempt, losses: Losses) -> Message:
     main, *further = attempt.trajectory.histories()
     losses.add("further history of an attempt: left out", len(further))
     found = turns(main, losses)

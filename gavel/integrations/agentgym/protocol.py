@@ -58,7 +58,7 @@ class Stepped:
     """The sum so far, if the server reports it beside the step's reward."""
 
 
-def created(answer: Any) -> Created:
+def parse_created(answer: Any) -> Created:
     """Parses the response to `/create`. Raises `RefusedError`, `WireError`."""
     match answer:
         case {"error": error} if error:
@@ -98,7 +98,7 @@ def first_observation(answer: Any) -> str | None:
             raise WireError(f"it answered {_excerpt(answer)}, which is no observation")
 
 
-def stepped(answer: Any) -> Stepped:
+def parse_stepped(answer: Any) -> Stepped:
     """Parses the response to `/step`. Raises `RefusedError`, `WireError`."""
     match answer:
         case {"error": error} if error:

@@ -144,7 +144,7 @@ def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:
         return
     try:
         asked: dict[str, Any] = json.loads(request.content)
-        choice = _streamed(reply) if asked.get("stream") else as_item(json.loads(reply))
+        choice = _read_stream(reply) if asked.get("stream") else as_item(json.loads(reply))
     except ValueError:
         return
     if not isinstance(choice, Choice):
@@ -180,7 +180,7 @@ def _compact(arguments: Any) -> Any:
         return arguments
 
 
-def _streamed(reply: bytes) -> Choice | None:
+def _read_stream(reply: bytes) -> Choice | None:
     """The choice assembled from a stream's events. Raises `ValueError`."""
     state: Any = ChatCompletionStreamState()
     extra: dict[str, Any] = {}

@@ -210,7 +210,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
         if self.resume:
             await self._skip()
         played: asyncio.Queue[_Played | None] = asyncio.Queue(self.pipeline.waiting)
-        with _stopping(self.request_stop) if handle_signals else contextlib.nullcontext():
+        with _stop_at_signals(self.request_stop) if handle_signals else contextlib.nullcontext():
             rollouts = asyncio.create_task(self._play_all(played))
             try:
                 await self._train(played)
@@ -391,7 +391,7 @@ def _described(group: Any, scenario: Any) -> TrajectoryGroup:
 
 
 @contextlib.contextmanager
-def _stopping(stop: Callable[[], None]) -> Generator[None]:
+def _stop_at_signals(stop: Callable[[], None]) -> Generator[None]:
     """Calls `stop` at the first Ctrl-C (or SIGTERM) in the block; a second one interrupts as usual."""
     loop = asyncio.get_running_loop()
 

@@ -68,7 +68,7 @@ def train_config(
     return TrainConfig(
         learning_rate=given.get("learning_rate", 5e-6),
         advantage="std" if scaled else "mean",
-        loss=_loss(given),
+        loss=_make_loss(given),
         beta=given.get("beta") or 0.0,
         kl_in_reward=given.get("kl_penalty_coef") or 0.0,
         reference=_reference(given),
@@ -78,7 +78,7 @@ def train_config(
     )
 
 
-def _loss(given: Mapping[str, Any]) -> Loss:
+def _make_loss(given: Mapping[str, Any]) -> Loss:
     """The loss with ART's defaults: cispo with its ratio in [0, 5], ppo with one in [.8, 1.2]."""
     kind = given.get("loss_fn") or ("ppo" if given.get("ppo") else "cispo")
     low, high = given.get("epsilon"), given.get("epsilon_high")

@@ -76,9 +76,9 @@ class AtroposLearner:
         await self._note_trained()
         await self._backend.prepare(self._model, self._config)
         while await self._model.get_step() < self._settings.steps:
-            ids = await self._next()
+            ids = await self._next_batch()
             stored = await asyncio.to_thread(self._state.queue.read, ids)
-            groups, metrics = await self._prepared(ids, stored)
+            groups, metrics = await self._prepare(ids, stored)
             result = await self._model.train(groups, self._config, metrics=metrics)
             await asyncio.to_thread(self._state.queue.trained, ids, result.step)
             self._stepped(result, groups)
@@ -91,7 +91,7 @@ class AtroposLearner:
         ids = [number for group in done if isinstance(number := group.metadata.get(NUMBER), int)]
         await asyncio.to_thread(self._state.queue.trained, ids, step)
 
-    async def _next(self) -> list[int]:
+    async def _next_batch(self) -> list[int]:
         """The groups of the next batch, once there are enough."""
         queue, wanted = self._state.queue, self._settings.batch_size
         while True:
@@ -108,7 +108,7 @@ class AtroposLearner:
             finally:
                 changed.cancel()
 
-    async def _prepared(
+    async def _prepare(
         self, ids: Sequence[int], stored: Sequence[tuple[AtroposGroup, int]]
     ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         step = await self._model.get_step()

@@ -95,12 +95,12 @@ class AtroposClient:
         """Waits until the server's trainer has started. Returns `env_id`, `starting_step`, `num_steps` and more."""
 
         async def asked() -> dict[str, Any]:
-            answer = await self._once("POST", "/register-env", registration.model_dump())
+            answer = await self._send_once("POST", "/register-env", registration.model_dump())
             if answer.get("status") != "success":
                 raise _Again(f"it says: {answer.get('status')}")
             return answer
 
-        return await self._until_answered(asked)
+        return await self._retry_until_answered(asked)
 
     async def info(self) -> dict[str, Any]:
         """`batch_size` and `max_token_len`; -1 if no trainer has registered."""
@@ -118,9 +118,9 @@ class AtroposClient:
         await self._asked("POST", "/disconnect-env", {"env_id": env_id})
 
     async def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await self._until_answered(lambda: self._once(method, path, body))
+        return await self._retry_until_answered(lambda: self._send_once(method, path, body))
 
-    async def _until_answered(self, request: Any) -> dict[str, Any]:
+    async def _retry_until_answered(self, request: Any) -> dict[str, Any]:
         """The result of `request`, retried while it raises `_Again` and patience lasts."""
         started = time.monotonic()
         try:
@@ -144,7 +144,7 @@ class AtroposClient:
         if state.attempt_number == 1 and state.outcome is not None:
             self._on_wait(str(state.outcome.exception()))
 
-    async def _once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _send_once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         request = self._http.build_request(method, path, json=body)
         content = request.content
         if len(content) >= _PACKED_FROM:

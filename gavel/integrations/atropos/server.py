@@ -138,10 +138,10 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     except ClientDisconnect:
         raise RefusedRequest(400, "the connection was closed before the body was complete") from None
     body = b"".join(parts)
-    return await asyncio.to_thread(_unpacked, body, most_bytes) if "gzip" in coding and body else body
+    return await asyncio.to_thread(_unpack, body, most_bytes) if "gzip" in coding and body else body
 
 
-def _unpacked(body: bytes, most_bytes: int) -> bytes:
+def _unpack(body: bytes, most_bytes: int) -> bytes:
     """Decompresses one or several gzip members."""
     found: list[bytes] = []
     size = 0

@@ -63,7 +63,7 @@ def scenario_at(address: str) -> Scenario:
             f"Gymnasium has no environment {name!r}: {described(error)}",
             "Name it as gymnasium.make does; one of another package as PACKAGE:ID.",
         ) from error
-    rendered = {} if "render_mode" in arguments else _rendering(package, name, arguments)
+    rendered = {} if "render_mode" in arguments else _choose_rendering(package, name, arguments)
     threshold = options.success if options.success is not None else spec.reward_threshold
     return gymnasium_scenario(
         functools.partial(package.make, name, **arguments, **rendered),
@@ -275,7 +275,7 @@ def _marked(match: re.Match[str]) -> str:
     return "]" if match[0] in ("\x1b[0m", "\x1b[m") else "["
 
 
-def _rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, str]:
+def _choose_rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, str]:
     """The option that makes an environment render its state as text, if it has one."""
     try:
         with OwnChance(0):

@@ -146,7 +146,7 @@ def checked(message: Any, wanted: str) -> Message:
             raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
 
 
-def stepped(data: Message) -> Stepped:
+def parse_stepped(data: Message) -> Stepped:
     """Parses the response to `reset` or `step`. Raises `OpenEnvError` for an invalid one."""
     observed = data.get("observation")
     seen = {"text": observed} if isinstance(observed, str) else observed
@@ -263,10 +263,10 @@ class Session:
             ) from error
 
     async def reset(self, data: Message) -> Stepped:
-        return stepped(await self._ask("reset", {"data": data}, "observation"))
+        return parse_stepped(await self._ask("reset", {"data": data}, "observation"))
 
     async def step(self, action: Message) -> Stepped:
-        return stepped(await self._ask("step", {"data": action}, "observation"))
+        return parse_stepped(await self._ask("step", {"data": action}, "observation"))
 
     async def tools(self) -> list[Message]:
         """The server's tools. Raises `OpenEnvError` if it lists none."""

@@ -71,11 +71,11 @@ def scenario_at(address: str) -> Scenario:
                 )
         server = OpenEnvServer(url, options)
         if form_of(action) == "gavel":
-            return _mirror(server, options, ask)
-        return _foreign(server, options, action, ask)
+            return _make_mirror(server, options, ask)
+        return _make_foreign(server, options, action, ask)
 
 
-def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
+def _make_foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
     about = ask("/metadata")
     told = cast(Message, about) if isinstance(about, dict) else {}
     name = str(told.get("name") or urlsplit(server.url).netloc)
@@ -86,7 +86,7 @@ def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_As
         )
     style = "text" if field is not None else "mcp" if form_of(action) == "mcp" else "act"
     description = str(told.get("description") or "")
-    train, held_out = _tasks(ask, options)
+    train, held_out = _make_tasks(ask, options)
     return Scenario(
         f"openenv-{_NOT_IN_NAMES.sub('-', name).strip('-.') or 'environment'}",
         system=render("scenarios/openenv_system.j2", called=name, description=description, style=style).strip(),
@@ -101,7 +101,7 @@ def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_As
     )
 
 
-def _mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
+def _make_mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
     try:
         told = _Told.model_validate(ask("/gavel", needed=True))
     except ValidationError as error:
@@ -109,7 +109,7 @@ def _mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
             f"{server}/gavel is not what this version reads: {problem(error)}",
             "Install the same version of Gavel on both sides.",
         ) from error
-    train, held_out = _tasks(ask, options)
+    train, held_out = _make_tasks(ask, options)
     return Scenario(
         told.name,
         system=told.system,
@@ -131,7 +131,7 @@ def _measured(name: str, trajectory: Trajectory) -> float:
     return float(trajectory.metrics.get(f"{SERVED}{name}", 0.0))
 
 
-def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
+def _make_tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
     """The training tasks and the held-out tasks."""
     environment = next((name for name in _list(ask("/list_environments")) if isinstance(name, str)), None)
     splits: dict[str, str] = {}
@@ -147,8 +147,8 @@ def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Ta
     test = next((name for wanted in ("test", "validation") for name, kind in splits.items() if kind == wanted), None)
     if train is None and test is None:
         train = next(iter(splits))
-    trained = _listed(ask, environment, train, options.tasks)
-    held_out = _listed(ask, environment, test, options.held_out)
+    trained = _list_tasks(ask, environment, train, options.tasks)
+    held_out = _list_tasks(ask, environment, test, options.held_out)
     if not trained and not held_out:
         raise ScenarioError(f"the splits of {ask.url} have no tasks", "Look at the server.")
     if not trained:  # a benchmark without training tasks
@@ -157,7 +157,7 @@ def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Ta
     return trained, [task for task in held_out if task.id not in ids]
 
 
-def _listed(ask: "_Asker", environment: str, split: str | None, most: int) -> list[Task]:
+def _list_tasks(ask: "_Asker", environment: str, split: str | None, most: int) -> list[Task]:
     """The first tasks of a split; empty if it does not exist."""
     if split is None:
         return []

@@ -368,7 +368,7 @@ class OpenEnvService:
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
         read = [web.get(path, _answering(answer)) for path, answer in _told(self._scenario).items()]
-        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._ws)])
+        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._serve_session)])
         app.on_shutdown.append(self._leave)
         return app
 
@@ -391,7 +391,7 @@ class OpenEnvService:
         except GavelError as error:
             return web.json_response({"detail": error.message}, status=400)
 
-    async def _ws(self, request: web.Request) -> web.StreamResponse:
+    async def _serve_session(self, request: web.Request) -> web.StreamResponse:
         """Answers a client's messages in a session of its own until it disconnects."""
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, receive_timeout=self._idle_seconds)
         await socket.prepare(request)

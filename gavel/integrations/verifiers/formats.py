@@ -81,7 +81,7 @@ def _attempt(row: Row, trace: Message) -> Attempt:
 
 def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
     """One agent's trace as a trajectory. Raises `RowError` if it cannot be judged."""
-    said, *others = sorted(_paths(trace["nodes"], where), key=len, reverse=True)
+    said, *others = sorted(_find_paths(trace["nodes"], where), key=len, reverse=True)
     tools = openai_tools(trace.get("tools"))
     data: Message = task.get("data") or {}
     fields: Message = {"task": task, "agent": _agent(trace), "info": trace.get("info")}
@@ -104,7 +104,7 @@ def _agent(trace: Message) -> str:
     return str(acted.get("name", "agent"))
 
 
-def _paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
+def _find_paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
     """The path of messages to each leaf of the graph."""
     parents = {node.get("parent") for node in nodes if is_object(node)}
     for number, node in enumerate(nodes):
@@ -205,7 +205,7 @@ def episodes(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -
     """One episode for each attempt, and for each member that raised."""
     for stored in groups:
         for attempt in attempts(stored):
-            yield _episode(attempt, model, losses)
+            yield _build_episode(attempt, model, losses)
         for number, error in enumerate(stored.group.exceptions):
             yield _raised(stored, number, error, losses)
 
@@ -221,7 +221,7 @@ def _raised(stored: StoredGroup, number: int, error: RolloutError, losses: Losse
     }
 
 
-def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
+def _build_episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
     by_agent: dict[str, list[History]] = {}
     for history in attempt.trajectory.histories():
         by_agent.setdefault(history.agent or attempt.agent, []).append(history)
@@ -234,7 +234,7 @@ def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Messa
             **{"version": 1, "id": hex_id(attempt.id, number, size=16), "task": task, "verifiers": {"version": ""}},
             **{"agent": {"config": {"model": model} if model else {}, "name": losses.text(agent)}, **ended},
             **{"is_completed": True, "stop_condition": _STOPPED[attempt.trajectory.status], "timing": {"start": 0.0}},
-            **_graph(histories, model, losses),
+            **_build_graph(histories, model, losses),
         }
         for number, (agent, histories) in enumerate(by_agent.items())
     ]
@@ -271,7 +271,7 @@ def _tools(history: History, losses: Losses) -> list[Message]:
     return found
 
 
-def _graph(histories: Sequence[History], model: str | None, losses: Losses) -> Message:
+def _build_graph(histories: Sequence[History], model: str | None, losses: Losses) -> Message:
     """Tools, nodes and model calls of the histories, each a branch with a root of its own."""
     nodes: list[Message] = []
     calls: list[Message] = []
@@ -280,7 +280,7 @@ def _graph(histories: Sequence[History], model: str | None, losses: Losses) -> M
         seen: list[int] = []
         exact = True
         for turn in turns(history, losses):
-            node: Message = {"parent": parent, "message": _message(turn, len(nodes), losses), "timestamp": 0.0}
+            node: Message = {"parent": parent, "message": _write_message(turn, len(nodes), losses), "timestamp": 0.0}
             if parent is None and history.tools:
                 node["tools"] = _tools(history, losses)
             parent = len(nodes)
@@ -320,7 +320,7 @@ def _model_call(turn: Turn, node: int, model: str | None) -> Message:
     return call
 
 
-def _message(turn: Turn, number: int, losses: Losses) -> Message:
+def _write_message(turn: Turn, number: int, losses: Losses) -> Message:
     if turn.rest or (turn.name is not None and turn.role != "tool"):
         losses.add("message with fields that verifiers does not have (a speaker's name, a refusal, …): left out")
     if turn.role != "assistant":

@@ -119,9 +119,9 @@ class Relay:
             return _problem(400, f"the body is no JSON: {error}")
         if not isinstance(body, dict) or not isinstance(cast(Message, body).get("messages"), list):
             return _problem(400, "messages are missing")
-        return await self._sampled(request, cast(Message, body), *known)
+        return await self._sample(request, cast(Message, body), *known)
 
-    async def _sampled(
+    async def _sample(
         self, request: web.Request, body: Message, episode: Episode, conversations: Conversations
     ) -> web.StreamResponse:
         model = episode.model
@@ -150,10 +150,10 @@ class Relay:
         whole = reply.model_dump(mode="json", exclude_none=True)
         if not body.get("stream"):
             return web.json_response(whole)
-        return await _streamed(request, whole)
+        return await _stream(request, whole)
 
 
-async def _streamed(request: web.Request, whole: Message) -> web.StreamResponse:
+async def _stream(request: web.Request, whole: Message) -> web.StreamResponse:
     """The completion as server-sent events: one chunk with the message, one with its finish reason."""
     choice = whole["choices"][0]
     delta = dict(choice["message"])

@@ -73,7 +73,7 @@ def finalize(
 async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: float, task: Any, episode: Any) -> None:
     try:
         metadata = truth_metadata(task.data.model_dump())
-        roles = _roles(episode.traces, agents)
+        roles = _group_by_role(episode.traces, agents)
         groups = [TrajectoryGroup(map(_of_trace, traces), metadata=metadata) for traces in roles]
         for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):
             _record(traces, judged, name, weight)
@@ -84,7 +84,7 @@ async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: fl
         raise
 
 
-def _roles(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:
+def _group_by_role(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:
     """The finished traces of each judged role."""
     found: dict[str, list[Trace]] = defaultdict(list)
     for trace in traces:
@@ -148,12 +148,12 @@ def rubric_func(
     advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
     """
     checked(unscored, RubricUnscored)
-    reward = partial(_group_reward, Scorer(judge, rubric, unscored))  # a class can be pickled, and named
+    reward = partial(_score_group, Scorer(judge, rubric, unscored))  # a class can be pickled, and named
     reward.__name__ = name  # type: ignore[attr-defined]
     return reward
 
 
-async def _group_reward(scorer: Scorer, states: list[State]) -> list[float]:
+async def _score_group(scorer: Scorer, states: list[State]) -> list[float]:
     finished = [state for state in states if state.get("error") is None]
     if not finished:
         return [0.0] * len(states)

@@ -161,9 +161,9 @@ class _Environment:
             finally:
                 for session in talks:
                     relay.forget(session)
-        return self._trajectories(done, talks)
+        return self._make_trajectories(done, talks)
 
-    def _trajectories(self, done: Any, talks: dict[str, Conversations]) -> list[Trajectory]:
+    def _make_trajectories(self, done: Any, talks: dict[str, Conversations]) -> list[Trajectory]:
         acting = [trace for trace in done.traces if trace.agent.trainable and trace.id in talks]
         if not acting:
             told = done.errors[-1].message if done.errors else "no trainable agent acted"

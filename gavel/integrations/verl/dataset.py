@@ -47,7 +47,7 @@ def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list
         raise ScenarioError(error.message, error.remedy) from error
     if not rows:
         raise ScenarioError(f"{path} holds no rows", _SHAPE)
-    tasks = [_task(row, reference=reference) for row in rows[:count]]
+    tasks = [_make_task(row, reference=reference) for row in rows[:count]]
     seen: dict[str, int] = {}
     named: list[Task] = []
     for task in tasks:
@@ -56,7 +56,7 @@ def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list
     return named
 
 
-def _task(row: Row, *, reference: bool) -> Task:
+def _make_task(row: Row, *, reference: bool) -> Task:
     value: Any = row.value
     fields = cast(Message, value) if isinstance(value, dict) else {}
     if "prompt" not in fields:

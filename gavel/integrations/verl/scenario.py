@@ -113,7 +113,7 @@ class VerlRollout:
         trajectory.tools = None if self.tools is None else self.tools.schemas
         info: Any = task.data.get("extra_info") or {}
         for turn in range(self.turns):
-            choice = await self._turn(model, episode, turn)
+            choice = await self._sample_turn(model, episode, turn)
             trajectory.messages_and_choices.append(choice)
             trajectory.metrics["turns"] = turn + 1
             if choice.finish_reason == "length":
@@ -133,7 +133,7 @@ class VerlRollout:
         trajectory.status, trajectory.status_reason = "truncated", f"{self.turns} turns were used up"
         return trajectory
 
-    async def _turn(self, model: ChatModel, episode: Episode, turn: int) -> Any:
+    async def _sample_turn(self, model: ChatModel, episode: Episode, turn: int) -> Any:
         trajectory = episode.trajectory
         body = {"messages": trajectory.messages(), **({"tools": trajectory.tools} if trajectory.tools else {})}
         reply = await model.openai_client().chat.completions.create(

@@ -56,7 +56,7 @@ class VerlTools:
         self.schemas: list[Message] = []
         """Schemas in OpenAI's form, as the agent is shown them."""
         for entry in cast("list[Any]", entries):
-            tool = _made(entry, path)
+            tool = _make_tool(entry, path)
             schema: Message = tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
             name = schema["function"]["name"]
             if name in self._tools:
@@ -86,7 +86,7 @@ class VerlTools:
                 await tool.release(instance)
 
 
-def _made(entry: Any, path: Path) -> Any:
+def _make_tool(entry: Any, path: Path) -> Any:
     """The tool of one YAML entry."""
     fields = cast(Message, entry) if isinstance(entry, dict) else {}
     config: Message = fields.get("config") or {}

@@ -85,9 +85,9 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
     `keys`, in lower case, are the relevant keys: one of them inside a string shows that a quote is missing.
     """
     first: Broken | None = None
-    for start in _starts(reply):
+    for start in _find_starts(reply):
         try:
-            found = _value_alone(reply, start, keys)
+            found = _read_alone(reply, start, keys)
         except Broken as broken:
             first = first or broken
         else:
@@ -97,7 +97,7 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
     raise first
 
 
-def _starts(reply: str) -> Iterator[int]:
+def _find_starts(reply: str) -> Iterator[int]:
     """Positions where the answer may begin: the beginning, or after closed reasoning, whose opening tag may be lost."""
     yield 0
     opens, thoughts = False, 0
@@ -114,7 +114,7 @@ def _starts(reply: str) -> Iterator[int]:
             yield tag.end()
 
 
-def _value_alone(reply: str, start: int, keys: Collection[str]) -> Found:
+def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
     opening = _BEGIN.match(reply, start)
     assert opening
     at = opening.end()

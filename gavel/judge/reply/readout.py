@@ -97,7 +97,7 @@ class _Answer:
         place = bisect_right(self._starts, position) - 1
         if _digit(self._text[self._starts[place] : self._starts[place + 1]]) is None:
             return "its digit is not a token of its own"
-        return _weighted(self._alternatives[place])
+        return _weigh(self._alternatives[place])
 
 
 def _form(name: str) -> re.Pattern[str]:
@@ -105,7 +105,7 @@ def _form(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})")
 
 
-def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
+def _weigh(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
     if not alternatives:
         return "the server returned no log-probabilities for its digit"
     if any(math.isnan(logprob) or logprob > math.log(_SUM) for _, logprob in alternatives):

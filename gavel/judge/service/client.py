@@ -164,7 +164,7 @@ class JudgeClient:
         The request is retried while that may help; once it is accepted, its result is polled.
         """
         pool = self._pool()
-        content, sent = _json(body), {"Content-Type": "application/json", **headers}
+        content, sent = _encode(body), {"Content-Type": "application/json", **headers}
         deadline, longest, place, is_told = time.monotonic() + self.deadline, _FIRST_PAUSE, "", False
         while True:
             left = max(deadline - time.monotonic(), 0.1)
@@ -339,7 +339,7 @@ def _object_in(response: httpx.Response) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _json(body: Mapping[str, Any]) -> bytes:
+def _encode(body: Mapping[str, Any]) -> bytes:
     """The body as portable JSON: NaN and infinities as text, and U+FFFD for unpaired surrogates."""
     try:
         return to_json(body, inf_nan_mode="strings")

@@ -66,7 +66,7 @@ class Rendezvous:
         project = caller.project_of(request.project)
         if project != request.project:
             request = request.model_copy(update={"project": project})
-        group = await self.store.join(self._new(name, request, caller, begins_rounds))
+        group = await self.store.join(self._make_member(name, request, caller, begins_rounds))
         if not group.is_open:
             self.closed(group.id)
             self._engine.worker.wake()
@@ -137,7 +137,7 @@ class Rendezvous:
             self._open.difference_update(await self.store.closed(some))
         self._count = await self.store.open_groups()
 
-    def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
+    def _make_member(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options
         alone = ScoreRequest(trajectories=[member], **options.model_dump())
         judge, _ = self._engine.check(alone, request.project, caller)

@@ -231,7 +231,7 @@ class Worker:
             try:
                 async with self._budgets.room(record.key_id) if record.key_id else nullcontext():
                     with self._tracing.judgement(record) if self._tracing else nullcontext(JudgementSpan()) as span:
-                        span.verdict = verdict = await self._judged(record.id, ids, judge, group)
+                        span.verdict = verdict = await self._judge_group(record.id, ids, judge, group)
                     self._forget(record.id, ledger)
                     await self._over(record, verdict, ledger)
                     if ledger.usd or verdict.status not in ("failed", "unscored"):
@@ -261,7 +261,7 @@ class Worker:
         except ServiceError as error:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
-    async def _judged(self, judgement: str, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
+    async def _judge_group(self, judgement: str, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
         """The verdict; judges again if votes were lost while the database was unavailable."""
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._store.database.outages
@@ -284,14 +284,14 @@ class Worker:
         """Writes the outcome and reports it. An outcome that cannot be stored becomes a failure, since a retry would be
         the same."""
         try:
-            finished = await self._written(record, verdict, ledger)
+            finished = await self._write(record, verdict, ledger)
         except Exception as error:
             _LOG.error("a judgement cannot be stored: %s", type(error).__name__, exc_info=without_text(error))
             problem = JudgeError(f"the judgement cannot be stored: {type(error).__name__}.", _REPORT)
-            finished = await self._written(record, Verdict.failed(verdict.ids, problem), ledger)
+            finished = await self._write(record, Verdict.failed(verdict.ids, problem), ledger)
         self._on_finished(record.id, finished)
 
-    async def _written(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
+    async def _write(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
         """Writes the outcome, retrying while the database is unavailable."""
         pause, longest = _RETRY_SECONDS
         at, began = time.time(), time.monotonic()

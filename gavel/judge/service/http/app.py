@@ -101,7 +101,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
             if parent is not None:
                 settle_process()
                 watching = asyncio.create_task(_end_with(parent))
-            with _stopping_at_signals(engine):
+            with _stop_at_signals(engine):
                 try:
                     yield
                 finally:
@@ -145,7 +145,7 @@ def settle_process() -> None:
 
 
 @contextlib.contextmanager
-def _stopping_at_signals(engine: Engine) -> Any:
+def _stop_at_signals(engine: Engine) -> Any:
     """Tells the engine of a signal at once: the server tells the application only after all connections are closed."""
     loop = asyncio.get_running_loop()
     before: dict[int, Any] = {}
@@ -275,7 +275,7 @@ class Guard:
         if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
             inner["method"] = "GET"  # the server drops the body; a GET under /v1/ may erase what it returns
         try:
-            if (problem := self._refusal(Headers(scope=scope), scope["http_version"])) is not None:
+            if (problem := self._find_refusal(Headers(scope=scope), scope["http_version"])) is not None:
                 await response(problem)(scope, receive, answer)
             else:
                 await self._app(inner, receive, answer)
@@ -290,7 +290,7 @@ class Guard:
                 route = getattr(inner.get("route"), "path", "") or "none"
                 self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
 
-    def _refusal(self, headers: Headers, http_version: str) -> Problem | None:
+    def _find_refusal(self, headers: Headers, http_version: str) -> Problem | None:
         for name in _ONCE:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")

@@ -56,7 +56,7 @@ _WANTED = (
 _bearer = HTTPBearer(auto_error=False, description="A key of `gavel keys create`, where the service has keys.")
 
 
-async def _caller(
+async def _authenticate(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None
 ) -> Caller:
     """Authenticates from the headers, since Basic authorization and X-API-Key are accepted too; the parameter is for
@@ -105,7 +105,7 @@ async def _engine(request: Request) -> Engine:
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]
-TheCaller = Annotated[Caller, Depends(_caller)]
+TheCaller = Annotated[Caller, Depends(_authenticate)]
 IdempotencyKey = Annotated[
     str | None,
     Header(

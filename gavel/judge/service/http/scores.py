@@ -153,10 +153,12 @@ async def batch(
         number += 1
     if of_body is not None and not accepted:
         raise of_body
-    return StreamingResponse(_answers(engine, records, accepted, refused), media_type=NDJSON[0], headers=UNBUFFERED)
+    return StreamingResponse(
+        _stream_answers(engine, records, accepted, refused), media_type=NDJSON[0], headers=UNBUFFERED
+    )
 
 
-async def _answers(
+async def _stream_answers(
     engine: Engine, records: dict[str, Record], numbers: dict[str, list[int]], refused: list[bytes]
 ) -> AsyncIterator[bytes]:
     async def line(record: Record) -> list[bytes]:
@@ -275,7 +277,7 @@ async def join(
     joined = await engine.rendezvous.join(group, member, caller)
     del member  # frees memory while it waits: its messages are in the database
     seconds = engine.config.limits.wait_seconds if waits else 0.0
-    return await while_connected(request, _member_answer(engine, joined, name, seconds))
+    return await while_connected(request, _answer_member(engine, joined, name, seconds))
 
 
 @router.get(
@@ -297,10 +299,10 @@ async def get_member(
     """The member's score, or 202 while its group is not judged."""
     found = await engine.rendezvous.find(group, id, project, caller)
     seconds = min(wait, engine.config.limits.wait_seconds)
-    return await while_connected(request, _member_answer(engine, found, id, seconds))
+    return await while_connected(request, _answer_member(engine, found, id, seconds))
 
 
-async def _member_answer(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
+async def _answer_member(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
     """The member's score once its group is judged, 202 if that takes longer. Raises `Problem` for a judgement that
     failed."""
     record = await engine.rendezvous.result(group, seconds)

@@ -50,7 +50,7 @@ def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Calla
         if config.processes > 1:
             _serve_in_processes(config, listener, lambda: announce(f"{words} · {config.processes} processes"), prepare)
         else:
-            server = _Server(_uvicorn(config, lambda: create_app(config)), lambda: announce(words))
+            server = _Server(_configure_uvicorn(config, lambda: create_app(config)), lambda: announce(words))
             server.run([listener])
             if not server.started:
                 raise ServiceError("the service did not start.", "Look at what it logged.")
@@ -71,7 +71,7 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def _uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:
+def _configure_uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:
     limits = config.limits
     return uvicorn.Config(
         factory,  # pyright: ignore[reportArgumentType] - declared for applications alone
@@ -127,7 +127,7 @@ def _serve_in_processes(
     with tempfile.TemporaryDirectory(prefix="gavel-metrics-") as metrics:
         os.environ[MULTIPROCESS_VARIABLE] = metrics
         factory = partial(_prepared_app, config.share().model_dump_json(), os.getpid(), prepare)
-        supervisor = _Supervisor(_uvicorn(config, factory), listener, on_started)
+        supervisor = _Supervisor(_configure_uvicorn(config, factory), listener, on_started)
         supervisor.run()
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
         raise ServiceError("a process of the service did not start.", "Look at what it logged.")

@@ -169,7 +169,7 @@ async def score_group(
         record = (await engine.submit(score, caller)).record
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
-        return StreamingResponse(_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
+        return StreamingResponse(_stream_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
     finished = await while_connected(request, engine.result(record))
     return await _answered(engine, finished, _ors_scores(finished, kept))
 
@@ -186,7 +186,9 @@ def _ors_scores(record: Record, kept: list[dict[str, JsonValue] | None]) -> dict
     return {"scores": scores}
 
 
-async def _events(engine: Engine, record: Record, kept: list[dict[str, JsonValue] | None]) -> AsyncIterator[bytes]:
+async def _stream_events(
+    engine: Engine, record: Record, kept: list[dict[str, JsonValue] | None]
+) -> AsyncIterator[bytes]:
     yield _event("task_id", record.id)
     waiting = asyncio.ensure_future(engine.result(record))
     try:

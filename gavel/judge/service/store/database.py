@@ -125,7 +125,7 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
     def connected(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # transactions begin below, not at the driver's choice
         # SQLite does not wait for the lock of the change to a write-ahead log, so this code does.
-        _while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        _retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
         if writes:
             connection.execute("PRAGMA busy_timeout = 0")
@@ -138,7 +138,7 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
         connection.exec_driver_sql(f"PRAGMA synchronous = {level}")
         # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
-        _while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)
@@ -154,7 +154,7 @@ def _hurry_postgresql(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
-def _while_busy(work: Callable[[], object]) -> None:
+def _retry_while_busy(work: Callable[[], object]) -> None:
     """Retries while another process holds SQLite's lock, for half a minute."""
     patience, pause = time.monotonic() + _LOCKED_SECONDS, _LOOK_SECONDS[0]
     while True:
@@ -314,7 +314,7 @@ class Database:
 
     def read_now(self, work: Work[_T]) -> _T:
         """The same, in this thread."""
-        return self._retried(self._read_engine, work)
+        return self._run_with_retry(self._read_engine, work)
 
     async def check(self, room: int) -> None:
         """Raises `DatabaseUnavailableError` if a read or a write fails or is slow, or an SQLite file's disk has less
@@ -376,7 +376,7 @@ class Database:
             batch, is_last = self._next_batch()
             live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
             if live:
-                settled = list(zip(live, self._committed(live), strict=True))
+                settled = list(zip(live, self._commit(live), strict=True))
                 for loop in {each.loop for each in live}:
                     theirs = [pair for pair in settled if pair[0].loop is loop]
                     if loop is None:
@@ -397,11 +397,11 @@ class Database:
             batch.append(each)
         return batch, False
 
-    def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
+    def _commit(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
         """Each work's result, or its `_Failure`; successful ones are committed."""
         engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
         try:
-            return self._retried(engine, lambda connection: [each.work(connection) for each in batch])
+            return self._run_with_retry(engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
             return [_Failure(error)] * len(batch)
         except Exception as error:
@@ -410,9 +410,9 @@ class Database:
                 failed = _no_answer(error) if conflict and isinstance(error, exc.DBAPIError) else error
                 return [_Failure(failed)]
             # One work failed: run separately, each of the others succeeds.
-            return [outcome for each in batch for outcome in self._committed([each], tries - conflict)]
+            return [outcome for each in batch for outcome in self._commit([each], tries - conflict)]
 
-    def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
+    def _run_with_retry(self, engine: sa.Engine, work: Work[_T]) -> _T:
         """Runs the work in a transaction, twice if the first connection turned out to be lost."""
         if self._opened is not None and self._identity() != self._opened:
             # SQLite keeps writing to a deleted file, which no restart would find.
