@@ -253,7 +253,7 @@ class _Collected:
     file: IO[bytes]
     requests: int = 0
     size: int = 0
-    """In bytes."""
+    """Size in bytes."""
 
     def takes(self, model: str, address: str, reply_format: int, size: int) -> bool:
         """Whether a request of `size` bytes may be added."""

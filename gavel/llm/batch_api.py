@@ -119,8 +119,6 @@ def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """Progress of a batch."""
-
     state: str
     """The vendor's name for it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
     total: int

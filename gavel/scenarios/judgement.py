@@ -17,7 +17,7 @@ class Vote(BaseModel):
     model_config = ConfigDict(defer_build=True)
 
     score: float
-    """In [0, 1]."""
+    """Score in [0, 1]."""
     position: int
     """Position of the member in that call's prompt, from 0."""
     order: int

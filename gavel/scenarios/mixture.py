@@ -30,8 +30,6 @@ Weight = float | Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """The task of one group."""
-
     scenario: Scenario
     task: Task
     repeat: int = 0
@@ -83,7 +81,6 @@ class Mixture:
         return None
 
     def tasks(self, split: Split = "train") -> list[Task]:
-        """The tasks of all scenarios."""
         return [task for scenario in self.scenarios for task in scenario.tasks(split)]
 
     def weights_at(self, step: int) -> dict[str, float]:

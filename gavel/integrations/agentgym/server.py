@@ -258,7 +258,7 @@ def create_app(
 
 
 class _Served:
-    """The handlers."""
+    """The HTTP handlers of an application."""
 
     def __init__(self, scenario: Scenario, most: int, idle_seconds: float) -> None:
         self._scenario = scenario

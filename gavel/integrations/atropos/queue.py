@@ -63,8 +63,6 @@ class EnvIdentifier(BaseModel):
 
 
 class RegisteredEnv(BaseModel):
-    """A registered environment."""
-
     env_id: int
     real_name: str
     registration: EnvRegistration

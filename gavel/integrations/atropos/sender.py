@@ -188,8 +188,6 @@ class SendError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    """Settings of a sender."""
-
     groups: int | None = None
     """Number of groups; None: until the trainer has taken its last step."""
     group_size: int = 8
@@ -208,7 +206,7 @@ class SenderSettings:
 
 @dataclass(slots=True)
 class Sent:
-    """Results of a sender."""
+    """Totals of a sender."""
 
     groups: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])

@@ -91,8 +91,6 @@ class ResetData(_Part):
 
 
 class TaskQuery(_Part):
-    """A query of the task API."""
-
     split: Literal["train", "test", "held_out"]
     index: int = 0
     start: int | None = None

@@ -40,7 +40,7 @@ class VerdictError(GavelError):
 @dataclass(frozen=True, slots=True)
 class Scored:
     score: float
-    """In [0, 1]."""
+    """Score in [0, 1]."""
     explanation: str = ""
     criteria: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores by criterion; `score` is their weighted mean. Empty for a rubric without criteria."""

@@ -256,8 +256,6 @@ Part = Text | Media | Other
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool."""
-
     id: str | None
     name: str
     arguments: str

@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of rows."""
+    """A file format, as a reader of rows."""
 
     name: str
     fields: tuple[str, ...]

@@ -36,8 +36,6 @@ from gavel.scenarios.trajectory import History, MessageOrChoice
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """One trace, of either tracer."""
-
     id: Any
     row: Row
     root: Message

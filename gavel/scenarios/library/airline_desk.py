@@ -21,8 +21,6 @@ _TRAIN, _HELD_OUT = range(2000), range(2000, 2500)
 
 
 class AirlineDesk:
-    """One airline's desk."""
-
     async def reset(self, task: Task) -> None:
         self._case = Case.model_validate(task.data)
         self._after, self._right = self._case.after, self._case.right

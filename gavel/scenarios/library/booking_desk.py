@@ -169,7 +169,7 @@ LOOKS = {"book_room": "find_rooms", "cancel_booking": "find_bookings"}
 
 
 class BookingDesk:
-    """One hotel."""
+    """The world of one hotel."""
 
     async def reset(self, task: Task) -> None:
         self._hotel = Hotel.model_validate(task.data["hotel"])

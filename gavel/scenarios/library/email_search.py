@@ -275,7 +275,7 @@ _LONGEST = 60
 
 
 class EmailSearch:
-    """One mailbox."""
+    """The world of one mailbox."""
 
     def reset(self, task: Task) -> None:
         self._question = Question.model_validate(task.data)

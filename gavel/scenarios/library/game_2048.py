@@ -96,8 +96,6 @@ TARGET, MAX_TURNS = 64, 43
 
 
 class Game:
-    """One game."""
-
     async def reset(self, task: Task) -> str:
         self._dice = random.Random(f"2048 {task.data['game']}")
         self._board = Board().with_tile(self._dice).with_tile(self._dice)

@@ -58,8 +58,6 @@ _PATIENCE = 4
 
 @dataclass(slots=True)
 class Customer:
-    """One customer in one episode."""
-
     case: Case
     told: set[str] = field(default_factory=set[str])
     idle: int = 0

@@ -36,8 +36,6 @@ _LAST_SECONDS = 5.0
 
 @dataclass(slots=True)
 class JudgementSpan:
-    """The span of a running judgement."""
-
     verdict: Verdict | None = None
     """The outcome; None = it was abandoned."""
 

@@ -230,7 +230,6 @@ class NewMember:
     key_id: str
     project: str
     group: str
-    """Name of the group."""
     member: str
     payload: bytes
     """The trajectory as JSON, compressed."""

@@ -88,8 +88,6 @@ MOST_COLUMNS = 8
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member's row."""
-
     place: int
     """Index in the request, from 0."""
     id: str
