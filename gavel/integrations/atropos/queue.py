@@ -125,7 +125,7 @@ def choose_at_least(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting
 _AGAIN_SECONDS = 900.0
 """Seconds after a group during which an equal body counts as a resend."""
 _KEPT_SECONDS = 86_400.0
-"""Seconds for which the hash of a trained group is kept."""
+"""Seconds for which the hash of a group is kept once it no longer waits."""
 _BUSY_SECONDS = 30.0
 _VERSION = 1
 _TABLES = """
