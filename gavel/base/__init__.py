@@ -1,1 +1,1 @@
-"""What every floor needs: errors with remedies, extras, secrets, this machine's network, text, files."""
+"""Base utilities without dependencies on the rest: errors with remedies, extras, secrets, loopback, text, files."""

@@ -1,4 +1,4 @@
-"""What integrations add to Gavel, ours and those of other distributions, by group and name.
+"""Registry of integrations, ours and those of other distributions, by group and name.
 
     [project.entry-points."gavel.scenarios"]        # of any distribution's pyproject.toml
     chess = "chess_gavel.scenario"                  # gavel train chess:ADDRESS
@@ -37,16 +37,17 @@ _OURS = "gavel.integrations"
 
 
 class EntryPointError(GavelError):
-    """An integration cannot be told from another one, or cannot be imported."""
+    """An integration's name is ambiguous, or its module cannot be imported."""
 
 
 def names(group: Group, own: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """The names in a group: ours first, then those of other distributions. `own`: further ones of ours, to modules."""
+    """The names in a group: ours first, then those of other distributions. `own`: additional names of ours, with their
+    modules."""
     return tuple(dict.fromkeys((*own, *(each.name for each in _found(group)))))
 
 
 def load(group: Group, name: str, own: Mapping[str, str] = MappingProxyType({})) -> ModuleType:
-    """The module of an integration. Raises `EntryPointError` where two have the name, or it cannot be imported."""
+    """Returns the module of an integration. Raises `EntryPointError` if two have this name, or the import fails."""
     found = {each.value: each for each in _found(group) if each.name == name}
     if name in own:
         found[own[name]] = EntryPoint(name, own[name], group)
@@ -85,5 +86,5 @@ def _ours(group: Group) -> Iterator[EntryPoint]:
         inside = pkgutil.iter_modules([f"{folder}/{module.name}"])
         files = {each.name for each in inside} if module.ispkg else {"reward"}
         if _FILES[group] in files:
-            is_whole = group == "gavel.rewards"  # a reward is what the system's own module offers
+            is_whole = group == "gavel.rewards"  # the system's own module exports its reward
             yield EntryPoint(module.name, path if is_whole else f"{path}.{_FILES[group]}", group)

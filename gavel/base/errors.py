@@ -1,4 +1,4 @@
-"""The base of every error that a user can mend, and what foreign code raises."""
+"""The base class of every error that a user can fix, and guards around foreign code."""
 
 import asyncio
 from collections.abc import Awaitable, Generator
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 class GavelError(Exception):
-    """What happened, and what to type next.
+    """An error with a message and a remedy: what happened, and what to type next.
 
     The command line prints both parts and exits with status 1; no traceback for a user's mistake.
     """
@@ -20,7 +20,7 @@ class GavelError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """So that it reaches whoever waits for another process, whatever its own class is made with."""
+        """Keeps the error picklable across processes, whatever arguments a subclass's constructor takes."""
         return _as_it_was, (type(self), self.args), self.__dict__
 
 
@@ -30,7 +30,7 @@ def _as_it_was(kind: type[GavelError], args: tuple[object, ...]) -> GavelError:
 
 @contextmanager
 def first_error() -> Generator[None]:
-    """Around an `asyncio.TaskGroup`: when all that failed in it are `GavelError`s, the first is raised as itself."""
+    """Wraps an `asyncio.TaskGroup`: if all its failures are `GavelError`s, the first is raised as itself."""
     try:
         yield
     except ExceptionGroup as group:
@@ -44,8 +44,8 @@ def first_error() -> Generator[None]:
 
 
 async def contain_cancellation(awaitable: Awaitable[_T]) -> _T:
-    """Awaits `awaitable`; a cancellation that it raised itself becomes a `RuntimeError`, and so does an exception of a
-    kind of its own that is no `Exception`, which would end the program.
+    """Awaits `awaitable`; a cancellation that it raised itself becomes a `RuntimeError`, and so does a `BaseException`
+    that is no `Exception`, which would end the program.
 
     Only a cancellation of the running task passes through. Otherwise a rollout that cancels itself, for example by a
     cancel scope of its HTTP client, would cancel its whole group silently.

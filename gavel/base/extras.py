@@ -1,6 +1,6 @@
 """The optional parts of an installation, as the distribution's own metadata lists them.
 
-What needs an extra that is not installed raises `MissingExtraError`; `gavel doctor` shows all extras.
+Features of a missing extra raise `MissingExtraError`; `gavel doctor` shows all extras.
 """
 
 import json
@@ -30,7 +30,7 @@ class MissingExtraError(GavelError, ImportError):
 
 
 def installed_version(distribution: str) -> str | None:
-    """Its version, without importing it; None = not installed."""
+    """The installed version, read without importing the distribution; None = not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -38,7 +38,8 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _requirements() -> Sequence[str]:
-    """As the metadata has them; of a checkout that is on the path and not installed, as its project file has them."""
+    """The requirements in the distribution's metadata, or in the project file for a checkout that is on the path
+    only."""
     try:
         return requires(DISTRIBUTION) or ()
     except PackageNotFoundError:
@@ -48,7 +49,7 @@ def _requirements() -> Sequence[str]:
 
 
 def missing_parts(extra: str) -> list[str]:
-    """Distributions that the extra asks for, and those that extras within it do, that are not installed."""
+    """Distributions that are missing for the extra, including those of extras nested in it."""
     missing: list[str] = []
     for requirement in _requirements():
         found = _REQUIREMENT.match(requirement)
@@ -62,13 +63,13 @@ def missing_parts(extra: str) -> list[str]:
 
 
 def need_extra(extra: str, what: str) -> None:
-    """Raises `MissingExtraError` when the extra is not installed, which `what` needs."""
+    """Raises `MissingExtraError` if the extra, which `what` needs, is not installed."""
     if missing := missing_parts(extra):
         raise MissingExtraError(what, missing[0], extra)
 
 
 def install_line(extra: str) -> str:
-    """What to type to install an extra, from where Gavel itself was installed.
+    """The command that installs an extra from the source that Gavel itself was installed from.
 
     `pip install -e '/src/gavel[train]'` for an editable clone, the path of a wheel, a repository's address, or the
     distribution's name where it came from an index.
@@ -87,7 +88,7 @@ def install_line(extra: str) -> str:
 
 
 def _direct_url() -> str | None:
-    """Where the installation came from, as pip recorded it (PEP 610); None for an index or no installation."""
+    """The source of the installation as pip recorded it (PEP 610); None for an index or no installation."""
     try:
         return distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:

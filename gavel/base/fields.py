@@ -1,4 +1,4 @@
-"""Models that people construct by hand: a value that does not fit is told in a line, with its field and what fits.
+"""Models that people construct by hand: an invalid value raises a one-line error with its field and what is allowed.
 
     Trajectory(status="done")  ->  FieldError: Trajectory.status is 'done': input should be 'finished', 'truncated' …
 
@@ -16,25 +16,25 @@ from gavel.base.errors import GavelError
 
 
 class FieldError(GavelError, ValueError):
-    """A model's constructor was given a value that does not fit, or a field that it does not have."""
+    """A model's constructor was given an invalid value, or an unknown field."""
 
 
 class Constructed(BaseModel):
-    """A model whose constructor raises `FieldError`, also for a name that is no field of it."""
+    """A model whose constructor raises `FieldError`, also for an unknown field."""
 
     if not TYPE_CHECKING:  # type checkers are to see the fields
 
         def __init__(self, **given: Any) -> None:
             kind = type(self)
             unknown = given.keys() - kind.__pydantic_fields__.keys()
-            if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would leave it out without a word
+            if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would ignore it silently
                 raise _no_such_field(kind, min(unknown))
             try:
                 super().__init__(**given)
             except ValidationError as error:
                 raise misfit(kind, error) from error
 
-        __init__.__pydantic_base_init__ = True  # so that pydantic does not call it for a model within another
+        __init__.__pydantic_base_init__ = True  # keeps pydantic from calling it for a nested model
 
 
 def _no_such_field(kind: type[BaseModel], name: str) -> FieldError:
@@ -45,7 +45,7 @@ def _no_such_field(kind: type[BaseModel], name: str) -> FieldError:
 
 
 def problem(error: ValidationError) -> str:
-    """The innermost thing that did not fit, as `field is value: what pydantic says of it`."""
+    """The innermost validation error, as `field is value: what pydantic says of it`."""
     details = error.errors(include_url=False)
     first = max(details, key=lambda each: len(each["loc"]))
     inner = first.get("ctx", {}).get("error")
@@ -59,7 +59,7 @@ def problem(error: ValidationError) -> str:
 
 
 def misfit(kind: type[BaseModel], error: ValidationError) -> FieldError:
-    """What did not fit, and what does."""
+    """Describes the invalid value and what is allowed."""
     told = problem(error)
     loc = max((each["loc"] for each in error.errors(include_url=False)), key=len)
     remedy, model = "", kind
@@ -80,7 +80,7 @@ def misfit(kind: type[BaseModel], error: ValidationError) -> FieldError:
 
 
 def _plain(annotation: Any) -> str:
-    """The type as one writes it: `list[Criterion] | None`."""
+    """The type as it is written in source: `list[Criterion] | None`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _plain(arguments[0])

@@ -1,6 +1,6 @@
-"""Files and folders that are there whole or not at all.
+"""Atomic files and folders: they appear complete or not at all.
 
-They are written under a name of their own beside the place, `.NAME.RANDOM.unfinished`, and renamed at the end.
+They are written under a temporary name in the same folder, `.NAME.RANDOM.unfinished`, and renamed at the end.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 UNFINISHED = ".unfinished"
-"""Suffix of what is being written, or was when its process was killed."""
+"""Suffix of a file that is being written, or that a killed process left unfinished."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
     """Gives the path of a new file beside `path`, and puts it in place of `path` when the block ends.
 
-    The block may make a folder of it, where there is none at `path`. A block that fails leaves `path` as it was and
-    nothing beside it. `durable`: the content is on the disk before the name is, so that a power cut leaves the old file
-    or the new one. Raises `OSError`.
+    The block may make it a folder, if none exists at `path`. A block that fails leaves `path` as it was and nothing
+    beside it. `durable`: the content is synced before the rename, so that a power failure leaves the old file or the
+    new one. Raises `OSError`.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
@@ -43,8 +43,8 @@ def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
 def new_folder(path: Path, *, durable: bool = False) -> Generator[Path]:
     """Gives an empty folder beside `path`, which becomes `path` when the block ends; nothing may be there then.
 
-    Makes the folders above. What killed processes left of the same folder is removed; where a living one is writing it,
-    `BlockingIOError` is raised. `durable` and other errors as with `replacing`.
+    Creates the parent folders. Remains of the same folder from killed processes are removed; if a living one is writing
+    it, `BlockingIOError` is raised. `durable` and other errors as in `replacing`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):

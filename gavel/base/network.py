@@ -1,4 +1,4 @@
-"""Addresses of this machine, which no proxy of the environment is asked for, and the errors of HTTP clients.
+"""Loopback addresses, bypassing the environment's proxy, and the errors of HTTP clients.
 
 Clients of others raise errors of httpx or of httpx2: OpenAI's speaks through httpx2 from its version 3 on, the Hugging
 Face Hub's from its version 2 on; earlier ones, LiteLLM's own and Gavel's speak through httpx.
@@ -40,7 +40,7 @@ def is_on_this_machine(url: str) -> bool:
 
 
 def server_address(given: str) -> str:
-    """The http(s) address of a server, without a slash at its end. Raises `ValueError`, which tells no password."""
+    """The http(s) address of a server, without a trailing slash. Raises `ValueError`, whose message hides passwords."""
     shown = "what was given" if any(sign in given for sign in "@?#") else repr(given)
     why = "it begins with http:// or https://, and names a host"
     try:
@@ -61,7 +61,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 def past_proxies(environment: Mapping[str, str], *more: str) -> dict[str, str]:
-    """`NO_PROXY` and `no_proxy` of an environment, extended by this machine's names, of which `more` are further."""
+    """An environment's `NO_PROXY` and `no_proxy`, extended by this machine's names and the hosts in `more`."""
     given = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
     hosts = list(dict.fromkeys(host.strip() for host in given if host.strip()))
     shown = "*" if "*" in hosts else ",".join([*hosts, *(name for name in (*_NAMES, *more) if name not in hosts)])
@@ -69,10 +69,10 @@ def past_proxies(environment: Mapping[str, str], *more: str) -> dict[str, str]:
 
 
 def pass_proxies(url: object = None) -> None:
-    """Lets foreign HTTP clients of this process, and its children, reach this machine past a proxy of the environment.
+    """Lets foreign HTTP clients of this process and its children reach this machine without the environment's proxy.
 
-    For clients that are not made here, such as LiteLLM's. `url`: an address that is asked; its host may be another name
-    of this machine. Does nothing where the environment names no proxy.
+    For foreign clients, such as LiteLLM's. `url`: an address to be called, whose host may be another name of this
+    machine. Does nothing if the environment sets no proxy.
     """
     if not any(os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES):
         return
@@ -86,11 +86,11 @@ if importlib.util.find_spec("httpx2") is not None:
 
 
 def exception_types(name: str) -> tuple[type[Exception], ...]:
-    """The exception of this name in each library that is installed, as `except` takes them."""
+    """The exception class of this name from each installed library, as a tuple for `except`."""
     return tuple(getattr(library, name) for library in _LIBRARIES)
 
 
 HTTP_ERRORS = exception_types("HTTPError")
-"""Whatever a request raises: no answer, or an error as the answer."""
+"""Errors that a request raises: no response, or an error status."""
 TRANSPORT_ERRORS = exception_types("TransportError")
-"""There was no answer."""
+"""Errors of a request without a response."""

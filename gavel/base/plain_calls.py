@@ -1,4 +1,4 @@
-"""Plain functions of the user's, off the event loop, which they would hold up."""
+"""Runs plain (synchronous) functions of the user off the event loop, which they would block."""
 
 import asyncio
 import contextvars
@@ -15,8 +15,7 @@ _Outcome = tuple[Any, BaseException | None]
 
 
 def is_async(function: Any) -> bool:
-    """Whether a function, or what a partial one, a wrapper or an object's `__call__` calls, is written with `async
-    def`."""
+    """Whether a function is written with `async def`, looking through partials, wrappers and an object's `__call__`."""
     while isinstance(function, partial):
         function = cast("partial[Any]", function).func
     written: Any = inspect.unwrap(function)
@@ -24,20 +23,21 @@ def is_async(function: Any) -> bool:
 
 
 class PlainCalls:
-    """Runs plain functions off the event loop. Its thread begins with the first of them."""
+    """Runs plain functions in one thread off the event loop. The thread starts with the first call."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._work.put, None)  # the thread of one that nobody closes ends too
+        weakref.finalize(self, self._work.put, None)  # ends the thread of an object that nobody closes
 
     async def run(self, function: Callable[[], _T], *, must: bool = False) -> _T:
-        """What the function gives, or raises. Cancelled, it goes on in its thread, or is not begun.
+        """Returns or raises what the function does. If cancelled, a running function goes on in its thread; a waiting
+        one is dropped.
 
-        `must`: it is begun all the same, once the thread is free.
+        `must`: a waiting one is run all the same, once the thread is free.
         """
         if self._thread is None:
-            # A daemon, since the program must not wait at its end for a function that hangs.
+            # A daemon, since the program must not wait at its end for a hanging function.
             self._thread = threading.Thread(target=_run_all, args=[self._work], name="gavel-plain-calls", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class PlainCalls:
         return result
 
     def close(self) -> None:
-        """Ends the thread once it has nothing to do."""
+        """Ends the thread once it is idle."""
         self._work.put(None)
 
 
@@ -72,7 +72,7 @@ def _run_all(queue: "SimpleQueue[Callable[[], None] | None]") -> None:
 def _outcome(context: contextvars.Context, function: Callable[[], Any]) -> _Outcome:
     try:
         return context.run(function), None
-    except BaseException as error:  # raised where the function is waited for
+    except BaseException as error:  # raised in the waiting task
         return None, error
 
 

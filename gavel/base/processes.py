@@ -1,4 +1,4 @@
-"""Names of processes, by which others on the same machine see that one runs no more."""
+"""Names of processes, by which others on the same machine detect that one has died."""
 
 import os
 import secrets
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def holder_name() -> str:
-    """A new name for what this process holds: its machine, its process id, and a random part."""
+    """A new name for this process as an owner: its machine, its process id, and a random part."""
     return f"{_machine()} {os.getpid()} {secrets.token_hex(4)}"
 
 
 def is_dead(holder: str) -> bool:
-    """Whether the process of this name ran on this machine, and runs no more."""
+    """Whether the process of this name ran on this machine and has ended."""
     machine, pid, _ = holder.rsplit(" ", 2)
     if machine != _machine():
         return False
@@ -28,7 +28,7 @@ def is_dead(holder: str) -> bool:
 
 @cache
 def _machine() -> str:
-    """A name that two machines, or two containers with processes of their own, do not share."""
+    """A machine name that is unique per machine and per container with its own process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -1,4 +1,4 @@
-"""Text of others without the keys of this process: servers repeat in their errors what they were asked with."""
+"""Removes this process's keys from foreign text: servers quote requests in their errors."""
 
 import os
 import re
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 HIDDEN = "…hidden…"
 _NAMES = re.compile(r"(^|_)(KEY|KEY_ID|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 _LEAST_CHARACTERS = 8
-"""Of a value that is hidden: a shorter one, such as `none`, is found in other words."""
+"""Minimum length of a hidden value, in characters; a shorter one, such as `none`, occurs in ordinary words."""
 _KEYS = re.compile(r"\b(?:sk|pk|rk|gsk|xai|nvapi|hf|gh[pousr])[-_][A-Za-z0-9_-]{12,}")
 
 _USER = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _SIGNATURE = re.compile(r"([?&](?:X-Amz-)?(?:Signature|Credential|Security-Token|sig)=)[^&\s'\"]+", re.IGNORECASE)
-"""Of an address that opens a file to whoever has it."""
+"""Signature parameters of a presigned URL, which grants access to whoever has it."""
 
 
 def without_secrets(words: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The words without what looks like a key, the user and the signature of an address, and the values of variables
-    that are named as keys are."""
+    """The text without likely keys, without the user and the signature of a URL, and without the values of environment
+    variables that are named like keys."""
     values = {value for name, value in environment.items() if _NAMES.search(name.upper())}
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= _LEAST_CHARACTERS:
@@ -27,7 +27,7 @@ def without_secrets(words: str, environment: Mapping[str, str] = os.environ) -> 
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Takes them out of the words of an error, and of those that led to it: a traceback shows them all."""
+    """Removes secrets from an error and its causes, since a traceback shows them all."""
     seen: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in seen:

@@ -1,10 +1,10 @@
-"""Texts: a number with what it counts (`1 group`, `2 replies`), and the text of a file of a user's."""
+"""Text helpers: a number with its noun (`1 group`, `2 replies`), durations, and decoding of users' files."""
 
 import codecs
 
 
 def counted(number: int, noun: str) -> str:
-    """`noun` in the singular; its plural is regular."""
+    """The count with its noun; `noun` is the singular, and its plural is regular."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
@@ -13,7 +13,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def decoded(content: bytes) -> str:
-    """UTF-8, or what editors and shells of Windows write: with a byte order mark, or UTF-16 with one.
+    """Decodes UTF-8, with or without a byte order mark, or UTF-16 with one, as Windows editors and shells write it.
 
     Raises `UnicodeDecodeError` for any other encoding.
     """

@@ -1,15 +1,14 @@
-"""Other systems: for each one file or folder with all that Gavel has for it.
+"""Integrations with other systems, each in one file or folder.
 
     GRPOTrainer(model, reward_funcs=gavel.integrations.trl.reward_func("openai/gpt-5-mini"), …)      # the judge's score
     gavel train "verl:train.parquet?reward=reward.py:compute_score"                                   # its tasks
     gavel export trajectories RUN --format verifiers -o results                                       # its files
 
-A folder's files are named for what they hold: `reward` (the function that the system's reward hook takes, named as the
-system names the hook), `scenario` (its environments as scenarios), `formats` (its files of trajectories), `command`;
-templates (`*.j2`) stand beside them. `gavel.base.entry_points` finds them by these names, so that a folder can be
-deleted or added without a word elsewhere. One integration imports nothing of another; what rewards share is in
-`_rewards`. Distributions of others are found at their entry points `gavel.rewards`, and are offered here under their
-names, too.
+A folder's files are named after their contents: `reward` (the function that the system's reward hook takes, named as
+the system names the hook), `scenario` (its environments as scenarios), `formats` (its files of trajectories),
+`command`; templates (`*.j2`) stand beside them. `gavel.base.entry_points` finds them by these names, so that a folder
+can be deleted or added without changes elsewhere. Integrations do not import each other; `_rewards` is shared. Other
+distributions' rewards are found at their entry points `gavel.rewards`, and are available here under their names, too.
 """
 
 from types import ModuleType

@@ -1,13 +1,13 @@
-"""What the rewards of all trainers share: members made of prompts and completions, judged, and what is given for them.
+"""Shared parts of all trainers' rewards: build members from prompts and completions, judge them, return rewards.
 
     scorer = Scorer("openai/gpt-5-mini", "- is brief", "member")
     (judged,) = scorer.score_all_now([TrajectoryGroup([member("2 + 2?", "4"), member("2 + 2?", "5")])])
     judged.rewards     # [0.9, None]: None where the judge gave no score, never a number
     judged.numbers     # [0.9, 0.9]: for trainers that need one beside their mask, the mean of the others
 
-Trainers call their hooks from several threads and event loops, in processes to which they send them, and without a
-loop. Connections belong to the loop that opened them, so that a judge is asked on one loop in a thread of its own for
-the life of a process. No framework is imported before its trainer has imported it.
+Trainers call their hooks from several threads and event loops, in processes to which the hooks are sent, and without a
+loop. Connections belong to the loop that opened them, so a judge is called on one background loop for the life of a
+process. No framework is imported before its trainer has imported it.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import KEY, read_truth
 
 JudgeLike = Judge | JudgeClient | JudgeConfig | Models
-"""A judge, a client of a service, a judge's settings, a service's address, or judge models."""
+"""A judge, a service client, a judge's settings, a service's address, or judge models."""
 Unscored = Literal["group", "member", "raise"]
-"""What is given for members that the judge did not score: no reward for the whole "group", since trainers that add
-several rewards up count a missing one as nothing; none for that "member"; or "raise" `JudgeError`."""
+"""Handling of members that the judge did not score: no reward for the whole "group", since trainers that sum several
+rewards count a missing one as 0; none for that "member"; or "raise" `JudgeError`."""
 Side = str | Sequence[Message]
 """A prompt or a completion: text, or messages."""
 Choice = TypeVar("Choice", bound=str)
@@ -61,7 +61,7 @@ class Judged:
 
     group: TrajectoryGroup
     rewards: list[float | None]
-    """None for a member without one."""
+    """One reward per member; None for a member without one."""
 
     @property
     def numbers(self) -> list[float]:
@@ -69,16 +69,16 @@ class Judged:
 
     @property
     def reason(self) -> str:
-        """Why the first member without a reward has none."""
+        """Reason of the first missing reward."""
         whole = self.group.judgement
         found = (t.judgement.reason for t in self.group if t.reward is None and t.judgement and t.judgement.reason)
         return next(iter(found), (whole and whole.reason) or "no reason was given")
 
 
 def with_mean(rewards: Sequence[float | None]) -> list[float]:
-    """The rewards, with their mean in place of missing ones; all 0.0 when every one is missing.
+    """The rewards, with their mean in place of missing ones; all 0.0 if every one is missing.
 
-    The mean leaves the group's baseline where it is. It is no score: whoever uses it masks the member, or says why its
+    The mean leaves the group's baseline unchanged. It is no score: callers mask the member, or explain why its
     advantage is zero. A framework that divides by the group's standard deviation counts it among the members.
     """
     given = [reward for reward in rewards if reward is not None]
@@ -87,23 +87,23 @@ def with_mean(rewards: Sequence[float | None]) -> list[float]:
 
 
 class Scorer:
-    """Asks one judge on the background loop, from any thread and any event loop.
+    """Calls one judge on the background loop, from any thread and any event loop.
 
         Scorer("openai/gpt-5-mini", "…")        a model, or several: a `gavel.Judge` in this process
         Scorer("http://127.0.0.1:8080")         a judge service, asked by a `gavel.JudgeClient`
         Scorer(gavel.Judge(…, orders=4))        a judge with its own settings; a JudgeConfig, a JudgeClient
         Scorer()                                GAVEL_JUDGE_URL's service, else GAVEL_JUDGE_MODEL
 
-    It can be pickled, unless it was made of a `Judge`. Keys of services and models stay behind: they come from the
-    environment of the other process.
+    It can be pickled, unless it was made from a `Judge`. Keys of services and models are not included: they come from
+    the other process's environment.
     """
 
     def __init__(
         self, judge: JudgeLike | None = None, rubric: Rubric | str | None = None, unscored: Unscored = "group"
     ) -> None:
-        """`rubric`: for a judge that is named by its models or its address; others have their own.
+        """`rubric`: for a judge given by its models or its address; others have their own.
 
-        Raises `JudgeError` when no judge is named, one with settings is given a rubric besides, or for an unknown
+        Raises `JudgeError` if no judge is named, if a judge with settings is given a rubric too, and for an unknown
         `unscored`.
         """
         self._given = (judge, rubric)
@@ -115,15 +115,16 @@ class Scorer:
         return await submitted(self._score(TrajectoryGroup(members)))
 
     async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
-        """The judged groups in the order given, judged concurrently. The first error ends the others."""
+        """Judges the groups concurrently; returns them in order. The first error ends the others."""
         return await submitted(self._score_all(groups))
 
     def score_all_now(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
-        """The same for a hook that is no coroutine; it may be called in a thread with a running event loop."""
+        """The same for a synchronous hook, which may be called in a thread with a running event loop."""
         return run(self._score_all(groups))
 
     async def _score(self, group: TrajectoryGroup) -> Judged:
-        """Raises what stopped the judge (a budget that is used up) where it left members unscored."""
+        """Judges a group. Raises the error that stopped the judge (an exhausted budget) if members are unscored because
+        of it."""
         judged = await self._judge.score(group)
         failed = judged.judgement is not None and judged.judgement.status in ("partial", "unscored")
         if failed and isinstance(self._judge, Judge) and (stopped := self._judge.stopped) is not None:
@@ -151,7 +152,7 @@ class Scorer:
         self.__init__(*given)
 
     def __deepcopy__(self, _: dict[int, Any]) -> "Scorer":
-        return self  # never changed, and its judge may be shared
+        return self  # never modified, and its judge may be shared
 
 
 def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | JudgeClient:
@@ -171,10 +172,10 @@ def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | Judg
 
 
 def rewarded(judged: TrajectoryGroup, unscored: Unscored) -> Judged:
-    """The rewards of a judged group; those that are missing are logged with the reason.
+    """The rewards of a judged group; missing ones are logged with the reason.
 
-    A group whose members are all alike has none, in each case: there is nothing to compare, and nothing has failed.
-    Raises `JudgeError` for an unscored member when `unscored` is "raise".
+    A group of equal members has no rewards in any case: there is nothing to compare, and nothing has failed. Raises
+    `JudgeError` for an unscored member when `unscored` is "raise".
     """
     found = Judged(judged, [trajectory.reward for trajectory in judged])
     missing = sum(reward is None for reward in found.rewards)
@@ -194,7 +195,7 @@ def rewarded(judged: TrajectoryGroup, unscored: Unscored) -> Judged:
 
 
 def checked(unscored: Choice, choices: object = Unscored) -> Choice:
-    """The choice that was made. Raises `JudgeError` for one that is not in `choices`, a Literal."""
+    """Returns the choice. Raises `JudgeError` if it is not in `choices`, a Literal."""
     if unscored not in get_args(choices):
         raise JudgeError(
             f"there is no unscored={unscored!r} here.", f"Say one of: {', '.join(map(repr, get_args(choices)))}."
@@ -203,9 +204,9 @@ def checked(unscored: Choice, choices: object = Unscored) -> Choice:
 
 
 def group_size(name: str, value: object) -> int:
-    """How many members a framework makes of each prompt, also of its text; `name` is the option's.
+    """Number of a framework's members per prompt, parsed if it is text; `name` is the option's.
 
-    Raises `JudgeError` for no whole number of two or more: a wrong size would judge a group in parts, or wait for
+    Raises `JudgeError` unless it is an integer of at least 2: a wrong size would judge a group in parts, or wait for
     members that never come.
     """
     text = str(value)
@@ -218,9 +219,9 @@ def group_size(name: str, value: object) -> int:
 
 
 def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[int]]:
-    """Indices of the members of each group, in order: members of one key are a group.
+    """Indices of each group's members, in order: members with equal keys are a group.
 
-    When there are a multiple of `size`, as when a prompt was drawn twice, each run of `size` is.
+    If their number is a multiple of `size`, as when a prompt was drawn twice, each run of `size` is a group.
     """
     by_key: dict[Hashable, list[int]] = {}
     for number, key in enumerate(keys):
@@ -233,14 +234,13 @@ def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[in
 
 
 def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None, **fields: Any) -> Trajectory:
-    """One attempt. Text becomes a user's message and the assistant's; messages may be of any known form.
+    """Builds one attempt. Texts become a user's message and the assistant's; messages may be of any known form.
 
-    Text of the policy is never parsed: a completion that looks like JSON is text. `tools`: functions or schemas that
-    the policy was shown; `fields`: further ones of the trajectory. Raises `RowError` for what is neither text nor
-    messages.
+    The policy's text is never parsed: a completion that looks like JSON is text. `tools`: functions or schemas that the
+    policy was shown; `fields`: other fields of the trajectory. Raises `RowError` for anything but text or messages.
     """
     if isinstance(prompt, str) and isinstance(completion, str):
-        completion = opened_thoughts(prompt) + completion  # a completion that is cut within them has no answer
+        completion = opened_thoughts(prompt) + completion  # a completion truncated within its thoughts has no answer
     items = [*messages_of(prompt, "user"), *messages_of(completion, "assistant")]
     messages, _ = chat.messages(items, "a member of the group")
     return Trajectory(messages_and_choices=list(messages), tools=tool_schemas(tools), **fields)
@@ -249,7 +249,8 @@ def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None
 def truth_metadata(fields: Mapping[str, Any], reference: Any = None) -> dict[str, Any]:
     """A member's metadata with the rubric, reference (or answer) and criteria in the columns of its task.
 
-    `reference`: where the columns have none. Every member has its own, so that a group of different tasks is refused.
+    `reference`: used if the columns have none. Every member has its own, so that a group of different tasks is
+    rejected.
     """
     truth = read_truth(fields, of_row=True)
     if truth.reference is None and reference is not None:
@@ -258,7 +259,7 @@ def truth_metadata(fields: Mapping[str, Any], reference: Any = None) -> dict[str
 
 
 def tool_schemas(tools: Sequence[Any] | None) -> list[Message] | None:
-    """Schemas in OpenAI's form of functions and of schemas in any known form."""
+    """Schemas in OpenAI's form, from functions and schemas of any known form."""
     if not tools:
         return None
     schemas = openai_tools([tool for tool in tools if not callable(tool)]) or []
@@ -266,7 +267,7 @@ def tool_schemas(tools: Sequence[Any] | None) -> list[Message] | None:
 
 
 def messages_of(side: Side, role: str) -> list[Message]:
-    """Text as a message of this role; messages as they are, with decoded images as data URLs, which can be sent."""
+    """Text as a message of this role; messages unchanged, with decoded images as sendable data URLs."""
     if side is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise RowError("a prompt or a completion is None.", 'Give text or messages; what was not written is "".')
     if isinstance(side, str):
@@ -290,8 +291,8 @@ def _block(block: Any) -> Any:
 
 
 def _encoded(image: Any) -> str | None:
-    """The image as a data URL; None for what is no image of PIL."""
-    pil = sys.modules.get("PIL.Image")  # who holds one has imported it
+    """A PIL image as a data URL; None for anything else."""
+    pil = sys.modules.get("PIL.Image")  # whoever holds a PIL image has imported PIL
     if pil is None or not isinstance(image, pil.Image):
         return None
     png = io.BytesIO()
@@ -300,12 +301,12 @@ def _encoded(image: Any) -> str | None:
 
 
 def turns(tokenizer: Any, ids: Iterable[int], sampled: Iterable[int]) -> list[Message]:
-    """The turns of a token sequence, for trainers that keep no messages.
+    """The turns in a token sequence, for trainers that keep no messages.
 
         turns(tokenizer, [5, 6, 7, 8], [1, 1, 0, 1])     assistant: 5 6 · user: 7 · assistant: 8
 
-    `sampled` is 1 for each token of the policy, else 0: what lies between is the user's, with what the chat template
-    wrote there. Special tokens are left out, and so are empty turns.
+    `sampled` is 1 for each token of the policy, else 0: the tokens in between are the user's, including the chat
+    template's. Special tokens and empty turns are dropped.
     """
     found: list[Message] = []
     for by_policy, run_of_tokens in groupby(zip(ids, sampled, strict=True), key=lambda pair: bool(pair[1])):
@@ -316,27 +317,27 @@ def turns(tokenizer: Any, ids: Iterable[int], sampled: Iterable[int]) -> list[Me
 
 
 def part(module: str, name: str) -> Any:
-    """`name` of a framework's module, looked up when its trainer calls a hook. Raises `ImportError` without it."""
+    """Looks up `name` in a framework's module when its trainer calls a hook. Raises `ImportError` without it."""
     return getattr(import_module(module), name)
 
 
 _END_SECONDS = 5.0
-"""At the end of the process, for tasks that are cancelled."""
+"""Seconds at process exit for cancelled tasks to end."""
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process id: a forked child has the loop's object, but no thread that runs it."""
+"""Background loops by process id: a forked child inherits the loop object without its thread."""
 
 
 def _in_forked_child() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # a thread of the parent may have held the lock
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; an interrupt of the waiting thread cancels it."""
+    """Runs the coroutine on the background loop and returns its result; interrupting the waiting thread cancels it."""
     future = _submit(work)
     try:
         return future.result()
@@ -346,7 +347,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def submitted(work: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; cancelling the waiting task cancels it."""
+    """Runs the coroutine on the background loop and returns its result; cancelling the waiting task cancels it."""
     return await asyncio.wrap_future(_submit(work))
 
 
@@ -366,7 +367,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _end(process: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """Cancels what runs on the loop and stops it, so that nothing is torn down in the middle of its work."""
+    """Cancels the loop's tasks and stops it, so that nothing is torn down while it works."""
     if process != os.getpid():
         return
 

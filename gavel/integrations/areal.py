@@ -35,7 +35,7 @@ def arun_episode(
     tokenizer: Any = None,
     unscored: Unscored = "group",
 ) -> Callable[[Any, Any, dict[str, Any]], Awaitable[dict[str, Any] | None]]:
-    """What `RolloutWorkflow.arun_episode` awaits: runs a workflow `group_size` times, with the scores as rewards.
+    """The body of `RolloutWorkflow.arun_episode`: runs a workflow `group_size` times, with the scores as rewards.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). `tokenizer`: None = the workflow's own. The row may
     hold a `rubric`, a `reference` or `answer`, and `criteria`; its `messages` are the prompt. `unscored`: "group"
@@ -44,13 +44,13 @@ def arun_episode(
     with the workflow's own reward.
     """
     size = _rewards.group_size("group_size", group_size)
-    return partial(_judged_episode, Scorer(judge, rubric, unscored), tokenizer, size)
+    return partial(_run_judged_episode, Scorer(judge, rubric, unscored), tokenizer, size)
 
 
 __all__ = ["arun_episode"]
 
 
-async def _judged_episode(
+async def _run_judged_episode(
     scorer: Scorer, tokenizer: Any, size: int, workflow: Any, engine: Any, data: dict[str, Any]
 ) -> dict[str, Any] | None:
     if part("areal", "workflow_context").get().is_eval:

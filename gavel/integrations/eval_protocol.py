@@ -21,15 +21,15 @@ from gavel.scenarios.trajectory import Trajectory
 Row = Any
 """An `eval_protocol.models.EvaluationRow`."""
 _SHOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "function_call"}
-"""Of a message; what is left out are hidden reasoning and the framework's own fields."""
+"""Message fields shown to the judge; hidden reasoning and the framework's own fields are dropped."""
 _LAST_RPC_ERROR = 16
-"""Codes of a rollout's status from 1 to this are the errors of google.rpc; above are eval-protocol's own."""
+"""Status codes of a rollout from 1 to this are google.rpc's errors; higher ones are eval-protocol's own."""
 
 
 def evaluate(
     judge: JudgeLike | None = None, *, rubric: Rubric | str | None = None, unscored: Unscored = "member"
 ) -> Callable[[list[Row]], Awaitable[list[Row]]]:
-    """What an evaluator of the mode "groupwise" awaits: sets `evaluation_result` of each row, and returns the rows.
+    """The body of an evaluator of the mode "groupwise": sets `evaluation_result` of each row, and returns the rows.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). A row's `ground_truth` is shown to the judge as the
     reference. `unscored`: "member" makes the score of a row without one invalid, "group" those of all rows of the

@@ -39,7 +39,7 @@ def step(
     rubric: Rubric | str | None = None,
     unscored: Unscored = "group",
 ) -> Callable[[Sequence[MessageLog], Sequence[Any]], Step]:
-    """What an `EnvironmentInterface.step(message_log_batch, metadata)` returns: every episode ends with its score.
+    """The result of `EnvironmentInterface.step(message_log_batch, metadata)`: every episode ends with its score.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). `group_size` is `num_generations_per_prompt`. A
     sample's metadata may hold a `rubric`, a `reference`, `answer` or `ground_truth`, and `criteria`. `unscored`:
@@ -73,7 +73,7 @@ def _step(scorer: Scorer, size: int, message_log_batch: Sequence[MessageLog], me
 
 
 def _groups(batch: Sequence[MessageLog], members: Sequence[Trajectory], group_size: int) -> list[list[int]]:
-    """Indices of the samples of each prompt and truth; a prompt that is in the batch twice has two groups."""
+    """Indices of the samples of each prompt and truth; a prompt that occurs twice in the batch has two groups."""
     groups = groups_of(
         (to_json([_prompt(log), one.metadata]) for log, one in zip(batch, members, strict=True)), group_size
     )

@@ -1,4 +1,4 @@
-"""SkyRL: a generator whose trajectories are judged, those of one prompt against each other.
+"""SkyRL: a generator whose trajectories of one prompt are judged against each other.
 
     class JudgedExp(BasePPOExp):
         def get_generator(self, cfg, tokenizer, inference_engine_client):
@@ -27,7 +27,7 @@ def get_generator(
     rubric: Rubric | str | None = None,
     unscored: Unscored = "group",
 ) -> "JudgedGenerator":
-    """The generator, with the judge's scores as the rewards of training batches; evaluation keeps its own.
+    """Wraps the generator: the judge's scores are the rewards of training batches; evaluation keeps its own.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). A prompt's `env_extras` may hold a `rubric`, a
     `reference` or `answer` (or `reward_spec.ground_truth`), and `criteria`. `unscored`: "group" zeroes the loss masks
@@ -41,7 +41,7 @@ __all__ = ["get_generator"]
 
 
 class JudgedGenerator:
-    """A generator of SkyRL; all but `generate` is the one that it was made of."""
+    """A wrapped SkyRL generator; only `generate` differs."""
 
     def __init__(self, generator: Any, tokenizer: Any, scorer: Scorer) -> None:
         self._generator = generator
@@ -49,18 +49,18 @@ class JudgedGenerator:
         self._scorer = scorer
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of this object, before it is made (copies, pickles)
+        if name.startswith("_"):  # lookups on an uninitialized object (copies, pickles)
             raise AttributeError(name)
         return getattr(self._generator, name)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The output in the order of the batch. Raises `JudgeError` when the judge cannot be asked."""
+        """The output in the order of the batch. Raises `JudgeError` if the judge cannot be called."""
         output = await self._generator.generate(input_batch)
         batch = input_batch.get("batch_metadata")
         if batch is not None and batch.training_phase == "eval":
             return output
         groups = _groups(input_batch, output)
-        asked = [self._group(input_batch, output, indices) for indices in groups]
+        asked = [self._make_group(input_batch, output, indices) for indices in groups]
         rewards: list[float] = [0.0] * len(output["response_ids"])
         masks = [list(mask) for mask in output["loss_masks"]]
         unscored = 0
@@ -73,7 +73,9 @@ class JudgedGenerator:
         metrics: dict[str, Any] = {**(output.get("rollout_metrics") or {}), "judge/unscored": unscored}
         return {**output, "rewards": rewards, "loss_masks": masks, "rollout_metrics": metrics}
 
-    def _group(self, batch: Mapping[str, Any], output: Mapping[str, Any], indices: Sequence[int]) -> TrajectoryGroup:
+    def _make_group(
+        self, batch: Mapping[str, Any], output: Mapping[str, Any], indices: Sequence[int]
+    ) -> TrajectoryGroup:
         def said(index: int) -> list[Message]:
             return turns(self._tokenizer, output["response_ids"][index], output["loss_masks"][index])
 

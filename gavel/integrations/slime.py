@@ -38,7 +38,7 @@ Sample = Any
 def custom_rm(
     judge: JudgeLike | None = None, *, rubric: Rubric | str | None = None, unscored: Unscored = "group"
 ) -> Callable[..., Awaitable[list[float]]]:
-    """What `--custom-rm-path` names together with `--group-rm`.
+    """The function for `--custom-rm-path` together with `--group-rm`.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). A sample's `label` that is a text, or the
     `reference` in its metadata, is shown to the judge; `rubric` and `criteria` in the metadata replace the judge's own.
@@ -46,13 +46,13 @@ def custom_rm(
     ends the rollout. Samples that are all alike are masked, too, and so is each that was aborted; `metadata["judge"]`
     says why.
     """
-    return partial(_reward, Scorer(judge, rubric, unscored))
+    return partial(_score_samples, Scorer(judge, rubric, unscored))
 
 
 __all__ = ["custom_rm"]
 
 
-async def _reward(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -> list[float]:
+async def _score_samples(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -> list[float]:
     if not is_list(samples) or any(map(is_list, samples)):
         raise JudgeError(
             "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
@@ -75,7 +75,7 @@ async def _reward(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -> list[
 
 
 def _groups(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """The samples of each prompt: slime numbers the groups that it makes itself."""
+    """The samples of each prompt: slime numbers its groups itself."""
     numbers = [getattr(sample, "group_index", None) for sample in samples]
     keys = [to_json(s.prompt if number is None else number) for s, number in zip(samples, numbers, strict=True)]
     return [[samples[index] for index in group] for group in groups_of(keys)]
@@ -89,7 +89,7 @@ def _tell(samples: list[Sample], judged: Judged) -> None:
 
 
 def _member(sample: Sample) -> Trajectory:
-    """What failed on the way (a tool, a parser) is judged as it stands, like what was cut off."""
+    """Builds a member. A failed sample (a tool, a parser) is judged as it stands, like a truncated one."""
     cut = sample.status.value in ("truncated", "failed")
     truth = truth_metadata(sample.metadata or {}, sample.label if isinstance(sample.label, str) else None)
     return member(sample.prompt, sample.response, status="truncated" if cut else "finished", metadata=truth)

@@ -21,7 +21,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 
 Conversation = Callable[[Any, Any], Sequence[Message]]
-"""The messages of a cookbook `Trajectory` in its `Env`."""
+"""Extracts the messages of a cookbook `Trajectory` in its `Env`."""
 
 
 def compute_group_rewards(
@@ -31,7 +31,7 @@ def compute_group_rewards(
     conversation: Conversation | None = None,
     unscored: Unscored = "raise",
 ) -> Callable[[list[Any], Sequence[Any]], Awaitable[list[tuple[float, dict[str, float]]]]]:
-    """What an `EnvGroupBuilder.compute_group_rewards(trajectory_group, env_group)` awaits.
+    """The body of `EnvGroupBuilder.compute_group_rewards(trajectory_group, env_group)`.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). `conversation`: the messages of a trajectory in its
     environment; None = as `ProblemEnv` (with its reference answer) and `build_agent_tool_env` have them.
@@ -71,7 +71,7 @@ def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any
 
 
 def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Message] | None]:
-    """Messages and tools of an environment of the cookbook's own kinds."""
+    """Messages and tools of the cookbook's own environments."""
     inner: Any = (
         env.message_env if isinstance(env, part("tinker_cookbook.rl.message_env", "EnvFromMessageEnv")) else None
     )
@@ -81,7 +81,7 @@ def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Messag
     elif isinstance(inner, part("tinker_cookbook.tool_use.agent_tool_message_env", "AgentToolMessageEnv")):
         shown, tools = inner.history, [tool.to_spec() for tool in inner.tools]
         answered = [message for message in shown[len(inner.initial_messages) :] if message["role"] == "assistant"]
-        unseen = trajectory.transitions[len(answered) :]  # a turn that was cut off is not in the history
+        unseen = trajectory.transitions[len(answered) :]  # a truncated turn is not in the history
     else:
         raise JudgeError(
             f"what was said in a {type(env).__name__} is not known.",

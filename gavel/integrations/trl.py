@@ -1,4 +1,4 @@
-"""The judge as a reward function of TRL, and of Axolotl and Unsloth, which train with TRL's GRPOTrainer.
+"""The judge as a reward function of TRL, and of Axolotl and Unsloth, which use TRL's GRPOTrainer.
 
     reward = gavel.integrations.trl.reward_func("openai/gpt-5-mini")
     GRPOTrainer(model, reward_funcs=reward, train_dataset=rows, args=GRPOConfig(…))
@@ -55,12 +55,12 @@ def reward_func(
     judge could not score a completion, the whole "group" has no reward, so that another reward function beside this one
     does not count it as 0; or that "member" alone; or "raise" an error. `reference_column`: the dataset's column with
     the reference answer; by default `reference` or `answer`. Columns `rubric` and `criteria` are read too. `group_by`:
-    a column that is equal in a group, where prompts are not (an environment's first observation); by default the
-    prompt. `num_generations`: as in `GRPOConfig`; then a prompt that stands twice in a batch is two groups. `tools`:
+    a column that is equal within a group, if prompts are not (an environment's first observation); by default the
+    prompt. `num_generations`: as in `GRPOConfig`; then a prompt that occurs twice in a batch is two groups. `tools`:
     functions or schemas of the policy, shown to the judge. `name`: what TRL calls the reward in its metrics.
 
-    Raises `JudgeError` when no judge is named; called, when the judge cannot be asked (a wrong key, no budget, no
-    service), which ends the training, on all processes.
+    Raises `JudgeError` if no judge is named. The function raises it if the judge cannot be called (a wrong key, no
+    budget, no service), which ends the training on all processes.
     """
     size = None if num_generations is None else group_size("num_generations", num_generations)
     return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
@@ -71,7 +71,7 @@ __all__ = ["reward_func"]
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """As `reward_func` takes them."""
+    """The options of `reward_func`."""
 
     name: str
     reference_column: str | None
@@ -80,7 +80,7 @@ class _Options:
     tools: Sequence[Any] | None
 
     def check_size(self, trainer: Any) -> None:
-        """Raises `JudgeError` for a `num_generations` that is not the trainer's: groups would be judged in parts."""
+        """Raises `JudgeError` if `num_generations` differs from the trainer's: groups would be judged in parts."""
         its = getattr(trainer, "num_generations", self.size)
         if self.size is not None and its != self.size:
             raise JudgeError(
@@ -91,24 +91,24 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """What became of one completion."""
+    """The result for one completion."""
 
     reward: float | None
     standard_error: float | None
     words: str
-    """The judge's explanation, or why there is no reward."""
+    """The judge's explanation, or the reason of a missing reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A member, and the key that those of its group share."""
+    """A member with its group's key."""
 
     key: Hashable
     member: Any
 
 
 class TrlReward:
-    """Callable as TRL calls a reward function. It is no `functools.partial`, which TRL would log by another name."""
+    """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
 
     def __init__(self, scorer: Scorer, options: _Options) -> None:
         self.__name__ = options.name
@@ -123,7 +123,7 @@ class TrlReward:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """A reward for each completion, in order; None = not scored. All processes of a run must call it."""
+        """One reward per completion, in order; None = not scored. All processes of a run must call it."""
 
         trainer = getattr(log_metric, "__self__", None)
 
@@ -147,7 +147,7 @@ class TrlReward:
 
 
 def _read(options: _Options, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
-    """The member of a row, with the truth of its task."""
+    """The member of a row, with its task's truth."""
     row = {column: columns[column][number] for column in COLUMNS if column in columns}
     if options.reference_column is not None:
         row["reference"] = _cell(columns, options.reference_column, number)
@@ -158,7 +158,7 @@ def _read(options: _Options, number: int, prompt: Side, completion: Side, column
 
 
 def _size_now(trainer: Any, size: int) -> int:
-    """The completions of a prompt in this batch: evaluation has a number of its own (`num_generations_eval`)."""
+    """Completions per prompt in this batch: evaluation has a number of its own (`num_generations_eval`)."""
     model = getattr(trainer, "model", None)
     return size if model is None or model.training else getattr(trainer, "num_generations_eval", size)
 
@@ -187,19 +187,19 @@ def _scored(judged: Judged) -> list[_Scored]:
 def judge_on_all_ranks(
     read: Callable[[], Sequence[Keyed]], judge: Callable[[list[list[Any]]], list[list[R]]], *, size: int | None = None
 ) -> list[R]:
-    """The results of this rank's members, in the order of `read`: groups may be spread over the processes of a run.
+    """Returns the results of this rank's members, in the order of `read`: groups may span several processes of a run.
 
-    All members are gathered, each rank judges its share of the groups, and every rank is given the results of its own.
-    An error on one rank is raised on all, so that none waits for ever. `judge` gets groups of members and gives a
-    result for each member. Without a process group of torch.distributed this process is the only rank. Raises what
-    `read` or `judge` raised on any rank.
+    All members are gathered, each rank judges its share of the groups, and every rank receives the results of its own
+    members. An error on one rank is raised on all, so that none waits forever. `judge` takes groups of members and
+    returns a result for each member. Without a process group of torch.distributed this process is the only rank. Raises
+    what `read` or `judge` raised on any rank.
     """
     rank, ranks = _rank()
-    read_here = _gathered(_outcome(read), ranks)
+    read_here = _gather(_outcome(read), ranks)
     members = [one for of_rank in read_here for one in of_rank]
     groups = groups_of((one.key for one in members), size)
     mine = range(rank, len(groups), ranks)
-    judged = _gathered(_outcome(lambda: judge([[members[i].member for i in groups[number]] for number in mine])), ranks)
+    judged = _gather(_outcome(lambda: judge([[members[i].member for i in groups[number]] for number in mine])), ranks)
     results: dict[int, R] = {}
     for other, of_rank in enumerate(judged):
         for number, group in zip(range(other, len(groups), ranks), of_rank, strict=True):
@@ -209,7 +209,7 @@ def judge_on_all_ranks(
 
 
 def _rank() -> tuple[int, int]:
-    """This process's number, and how many there are."""
+    """This process's rank, and the number of processes."""
     if "torch.distributed" not in sys.modules:
         return 0, 1
     from torch import distributed
@@ -220,14 +220,14 @@ def _rank() -> tuple[int, int]:
 
 
 def _outcome(work: Callable[[], T]) -> T | Exception:
-    """What it gives, or what it raises: the other ranks must be told."""
+    """The result or the error, which the other ranks must receive."""
     try:
         return work()
     except Exception as error:
         return error
 
 
-def _gathered(outcome: T | Exception, ranks: int) -> list[T]:
+def _gather(outcome: T | Exception, ranks: int) -> list[T]:
     """The outcomes of all ranks. Raises the first error among them."""
     if ranks == 1:
         outcomes: list[Any] = [outcome]

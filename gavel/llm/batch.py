@@ -1,4 +1,4 @@
-"""Questions asked in batches, mostly at half the price, by a cassette that collects what it cannot answer.
+"""Asks questions in batches, mostly at half the price, through a cassette that collects what it cannot answer.
 
     batches = Batches(BatchJob(directory), prices, budget)
     while True:
@@ -6,9 +6,9 @@
         if not await batches.advance():                         sends them, and waits for the replies
             break
 
-Each round asks everything again, from the start: what is answered is read from file, so that prompts need not be held
-for a day, and a killed process goes on where it was. A repair of an unusable reply is a question of the next round.
-Requests that failed for the moment, or were not reached before the batch expired, are sent again, `_ATTEMPTS` times.
+Each round asks everything again from the start: stored replies are read from file, so that prompts need not be held for
+a day, and a restarted process resumes. The repair of an unusable reply is a question of the next round. Requests that
+failed temporarily, or were not processed before the batch expired, are resent up to `_ATTEMPTS` times.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
 """Largest batch: requests and bytes."""
 POLL_SECONDS = 10.0, 60.0
-"""The first and the longest pause between looks at a batch."""
+"""The first and the longest interval between polls of a batch."""
 _GRACE_SECONDS = 20.0
-"""For how long a batch whose creation was broken off may not be listed yet."""
+"""Seconds for which a batch whose creation was interrupted may be missing from the list."""
 _ENDED_BEFORE = ("failed", "cancelled")
-"""Ends of a batch that count as no attempt."""
+"""Final states of a batch that do not count as an attempt."""
 _EXPECTED_COMPLETION = 1000
-"""Reply tokens expected of a request, before it is sent."""
+"""Expected reply tokens of a request, before it is sent."""
 
 
 class BatchRecord(BaseModel):
@@ -61,13 +61,13 @@ class BatchRecord(BaseModel):
     """Random; it is the metadata of the vendor's batch."""
     model: str
     address: str
-    """The server, where the user names one."""
+    """The server's address, if the user names one."""
     reply_format: int
     """Index of the reply format that the requests ask for."""
     stage: Literal["written", "sending", "sent", "over"] = "written"
     batch_id: str = ""
     end: str = ""
-    """The vendor's last status."""
+    """The vendor's final status."""
 
 
 class _State(BaseModel):
@@ -76,7 +76,7 @@ class _State(BaseModel):
 
 
 class BatchJob:
-    """The batches of one output, on file: a killed process loses no result, and sends nothing twice.
+    """The batches of one output, on disk: a killed process loses no result and sends nothing twice.
 
     A directory holds, for each batch, `<tag>.requests.jsonl` (what is sent), `<tag>.results.jsonl` (what came back),
     and an entry in `state.json`, which is written before each step and after it:
@@ -90,7 +90,7 @@ class BatchJob:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Raises `LlmError` when the directory cannot be used, or another process uses it."""
+        """Raises `LlmError` if the directory cannot be used, or is in use by another process."""
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class BatchJob:
         self.batches = self._read().batches
         known = {batch.tag for batch in self.batches}
         for path in directory.glob("*.requests.jsonl"):
-            if path.name.partition(".")[0] not in known:  # its process was killed while it collected
+            if path.name.partition(".")[0] not in known:  # its process was killed while collecting
                 path.unlink()
 
     def _read(self) -> _State:
@@ -131,7 +131,7 @@ class BatchJob:
         write_atomically(self.directory / "state.json", state, durable=True)
 
     def requests(self, batch: BatchRecord) -> Path:
-        """The file of what the batch asks."""
+        """The file with the batch's requests."""
         return self.directory / f"{batch.tag}.requests.jsonl"
 
     def keys(self, batch: BatchRecord) -> Iterator[str]:
@@ -141,23 +141,23 @@ class BatchJob:
                 yield json.loads(line)["custom_id"]
 
     def finish(self, batch: BatchRecord, end: str, results: bytes) -> None:
-        """Writes what came back."""
+        """Writes the results."""
         write_atomically(self.directory / f"{batch.tag}.results.jsonl", results, durable=True)
         batch.stage, batch.end = "over", end
         self.save()
 
     def results(self, batch: BatchRecord) -> Iterator[bytes]:
-        """The lines that came back."""
+        """The lines of the results."""
         with (self.directory / f"{batch.tag}.results.jsonl").open("rb") as file:
             yield from file
 
     def remove(self) -> None:
-        """Deletes the directory: everything that came back is on the cassette, and in the output."""
+        """Deletes the directory: all results are on the cassette and in the output."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self._lock.close()
 
     def close(self) -> None:
-        """Leaves the directory to other processes; one without batches is deleted."""
+        """Releases the directory for other processes; deletes it if it has no batches."""
         if not self.batches:
             shutil.rmtree(self.directory, ignore_errors=True)
         self._lock.close()
@@ -187,29 +187,29 @@ class BatchResult(BaseModel):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the model's server answered."""
+        """The server's response body."""
         body = self.response.body if self.response else None
         return body if isinstance(body, dict) else {}
 
     @property
     def failure(self) -> openai.OpenAIError | None:
-        """The error that the same request would raise alone; None = there is a reply."""
+        """The error that the same request would raise outside a batch; None = it has a reply."""
         if self.response is None:
             return UnansweredError(_message_in(self.error) or "no batch answered the request")
         status = self.response.status_code
         if status == 200 and "choices" in self.body:
             return None
         words = _message_in(self.body.get("error")) or json.dumps(self.response.body)[:500]
-        return status_error(500 if status == 200 else status, words, self.body)  # 200: an error that came as a reply
+        return status_error(500 if status == 200 else status, words, self.body)  # an error sent as a reply
 
 
 def _message_in(error: JsonValue) -> str:
-    """The message of an error, whichever form it has."""
+    """The message of an error, in either form."""
     return str((error.get("message") if isinstance(error, dict) else error) or "")
 
 
 def read_results(lines: Iterable[bytes], keys: set[str]) -> Iterator[BatchResult]:
-    """The results for requests with these keys; lines that cannot be read, or are about others, are left out."""
+    """The results for requests with these keys; unreadable lines and those of other requests are skipped."""
     for line in lines:
         try:
             result = BatchResult.model_validate_json(line)
@@ -220,7 +220,7 @@ def read_results(lines: Iterable[bytes], keys: set[str]) -> Iterator[BatchResult
 
 
 class BatchCassette(Cassette):
-    """A cassette that asks by batches."""
+    """A cassette that answers from batches."""
 
     def __init__(self, path: str | Path, batches: "Batches") -> None:
         super().__init__(path)
@@ -237,8 +237,8 @@ class BatchCassette(Cassette):
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
     ) -> Reply:
-        """Answers as a cassette does. Raises `NotYetError` for a question whose reply comes with a batch, and the
-        failure of its request."""
+        """Answers as a cassette does. Raises `NotYetError` if the reply comes with a batch, or the error of its failed
+        request."""
         if is_local(question.model):
             return await super().answer(question, ask, accept, repairs)
         reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs)
@@ -247,13 +247,13 @@ class BatchCassette(Cassette):
 
 @dataclass(slots=True)
 class _Collected:
-    """A batch that is being written."""
+    """A batch that is being collected."""
 
     batch: BatchRecord
     file: IO[bytes]
     requests: int = 0
     size: int = 0
-    """In bytes."""
+    """Size in bytes."""
 
     def takes(self, model: str, address: str, reply_format: int, size: int) -> bool:
         """Whether a request of `size` bytes may be added."""
@@ -280,31 +280,31 @@ class Batches:
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
         self._results: dict[str, tuple[BatchResult, int]] = {}
-        """Key -> the result that decides, and the reply format that it answers."""
+        """Key -> the final result, and the reply format that it answers."""
         self._attempts: Counter[str] = Counter()
         self._formats: dict[str, int] = {}
-        """Key -> the reply format to ask for, after another was refused."""
+        """Key -> the reply format to request after another was rejected."""
         self._sent: dict[str, dict[str, Any]] = {}
-        """Key -> the parameters, as they were sent last."""
+        """Key -> the parameters that were last sent."""
         self._paid: set[str] = set()
         self._collected: list[_Collected] = []
         self._questions: dict[tuple[str, str], Question] = {}
-        """One of each model and address: it says how to connect."""
+        """One question per model and address: it says how to connect."""
         self._wanted: set[str] = set()
-        """Questions of this round without a reply."""
+        """Keys of this round's questions without a reply."""
         self._under_way = {key for batch in job.batches if batch.stage != "over" for key in job.keys(batch)}
         self._expected = 0.0, 0
-        """USD and tokens of what is collected."""
+        """Expected USD and tokens of the collected requests."""
         for batch in job.batches:
             if batch.stage == "over":
                 self._load(batch)
         for key, (result, _) in list(self._results.items()):
-            if result.failure and is_permanent(result.failure):  # a person may have mended the cause since
+            if result.failure and is_permanent(result.failure):  # somebody may have fixed the cause since
                 del self._results[key]
 
     async def ask(self, question: Question) -> Reply:
-        """The reply that a batch brought. Raises `LlmError` when the request failed for good, and `NotYetError` after
-        noting the question for the next batch, unless one is under way with it."""
+        """The reply from a batch. Raises `LlmError` if the request failed for good, and `NotYetError` after queueing
+        the question for the next batch, unless one with it is under way."""
         if question.key in self._results:
             result, reply_format = self._results[question.key]
             if (failure := result.failure) is None:
@@ -319,7 +319,7 @@ class Batches:
         raise NotYetError(f"the reply of {question.model} comes with a batch.")
 
     def accounted(self, question: Question, reply: Reply) -> Reply:
-        """The reply as one that was paid for now, where a batch of this job brought it."""
+        """The reply with its cost counted as new, if a batch of this job brought it."""
         result = self._results.get(question.key)
         if result is None or result[0].failure:
             return reply
@@ -333,11 +333,11 @@ class Batches:
             self._budget.spent_tokens += reply.prompt_tokens + reply.completion_tokens
 
     def _may_be_asked_otherwise(self, question: Question, failure: openai.OpenAIError, reply_format: int) -> bool:
-        """Whether the model may answer in another reply format, or without a parameter that it refused."""
+        """Whether the model may answer in another reply format, or without a parameter that it rejected."""
         dialect = dialect_of(endpoint_of(question.model, question.params))
         params = question.public_params
         sent = self._sent.get(question.key, dialect.translate(params))
-        if sent != dialect.translate(params):  # another request of the batch has shown what it does not take
+        if sent != dialect.translate(params):  # another request of the batch has shown the parameter that it rejects
             return True
         refused = dialect.refused(read_failure(failure), params)
         if refused is not None:
@@ -359,7 +359,7 @@ class Batches:
         return reply
 
     def _collect(self, question: Question) -> None:
-        """Writes the request into the batch of its endpoint that is not full."""
+        """Adds the request to its endpoint's current batch that is not full."""
         endpoint = endpoint_of(question.model, question.params)
         dialect = dialect_of(endpoint)
         reply_format = self._formats.get(question.key, dialect.format)
@@ -379,10 +379,10 @@ class Batches:
         self._expected = self._expected[0] + usd, self._expected[1] + tokens + _EXPECTED_COMPLETION
 
     async def advance(self) -> bool:
-        """Sends what was collected, and waits until every batch is over; whether there was any.
+        """Sends what was collected, and waits until every batch is over; returns whether there was any.
 
-        Raises `BudgetError` when more would be spent than is left, and `LlmError` for a batch that failed as a whole;
-        the results that came are on file then.
+        Raises `BudgetError` if the batch exceeds the remaining budget, and `LlmError` for a batch that failed as a
+        whole, with its available results on file.
         """
         self._budget.check_fits("the next batch", self._expected)
         for each in self._collected:
@@ -401,7 +401,7 @@ class Batches:
         return bool(waiting)
 
     async def _finish(self, batch: BatchRecord) -> None:
-        """Brings a batch from wherever it is to its end, with its results on file."""
+        """Drives a batch from its current state to the end, with its results on file."""
         question = self._questions.get((batch.model, batch.address))
         api = BatchApi(batch.model, question.params if question else {})
         if batch.stage != "sent":
@@ -432,7 +432,7 @@ class Batches:
             raise LlmError(f"{name} was cancelled.", "What was answered is kept; the same command asks for the rest.")
 
     async def _create(self, api: BatchApi, batch: BatchRecord) -> str:
-        """Creates the batch, unless an earlier attempt, whose answer was lost, has; its id."""
+        """Creates the batch, unless an earlier attempt whose response was lost has; returns its id."""
         while True:
             if batch.stage == "sending" and (found := await self._find(api, batch)):
                 return found
@@ -442,7 +442,7 @@ class Batches:
                 return created
 
     async def _find(self, api: BatchApi, batch: BatchRecord) -> str | None:
-        """The id of a batch whose creation was broken off; None = there is none."""
+        """The id of a batch whose creation was interrupted; None = there is none."""
         if not api.vendor.can_list:
             self._move_on(batch, "written")
             count = sum(1 for _ in self._job.keys(batch))
@@ -464,7 +464,7 @@ class Batches:
         self._job.save()
 
     def _load(self, batch: BatchRecord) -> None:
-        """Reads the results of a batch that is over; what failed for the moment counts as an attempt."""
+        """Reads the results of a batch that is over; a temporary failure counts as an attempt."""
         keys = set(self._job.keys(batch))
         self._under_way -= keys
         results = {result.custom_id: result for result in read_results(self._job.results(batch), keys)}

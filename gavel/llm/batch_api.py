@@ -1,8 +1,8 @@
-"""The batch interfaces of vendors through LiteLLM: files of requests, and batches that answer them within a day.
+"""The vendors' batch APIs through LiteLLM: files of requests, answered within a day.
 
-Requests that change nothing are repeated while the failure may pass. Creating a batch costs money, so it is not: after
-a failure the caller looks for the batch by its tag. LiteLLM only reads batches of Anthropic, and takes those of
-Vertex AI and Bedrock from buckets of the user's own cloud.
+Requests without side effects are retried after temporary failures. Creating a batch costs money and is not: after a
+failure the caller looks for the batch by its tag. LiteLLM can only read Anthropic's batches, and takes those of Vertex
+AI and Bedrock from buckets in the user's own cloud.
 """
 
 import json
@@ -35,13 +35,13 @@ class Vendor:
     price_share: float = 0.5
     """Price of a token in a batch, as a share of its usual price."""
     can_list: bool = True
-    """Whether LiteLLM lists its batches. Where it does not, one whose creation was broken off is not found again."""
+    """Whether LiteLLM lists its batches. If not, a batch whose creation was interrupted is not found again."""
     names_model: bool = False
-    """Whether a batch names its model, and its lines hold no method and no URL."""
+    """Whether the batch itself names the model, and its lines hold no method and no URL."""
     is_own_server: bool = False
-    """Whether it is a server of the user's own, whose address must be given to LiteLLM."""
+    """Whether it is a server of the user's own, whose address LiteLLM must be given."""
     results_have_no_file: bool = False
-    """Whether results are read by the batch's id, those of a cancelled batch too."""
+    """Whether results are read by the batch's id, including those of a cancelled batch."""
 
 
 _VENDORS = {
@@ -68,7 +68,7 @@ def vendor_of(model: str, params: Mapping[str, Any]) -> Vendor:
 
 
 def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that say where a request to the model goes, as the batch calls of LiteLLM take them."""
+    """The connection parameters of a request to the model, as LiteLLM's batch calls take them."""
     vendor = vendor_of(model, params)
     given = {name: params[name] for name in CONNECTION - {"timeout", "client"} if name in params}
     if address := given.pop("base_url", None):
@@ -95,9 +95,9 @@ def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = N
 
 
 def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
-    """The line of a batch that asks the question, with the body that LiteLLM would send with these options.
+    """The batch line for the question, with the body that LiteLLM would send with these options.
 
-    Raises `LlmError` for a parameter that the model does not take.
+    Raises `LlmError` for a parameter that the model does not accept.
     """
     litellm, vendor = load_litellm(), vendor_of(question.model, question.params)
     name, _, _, _ = litellm.get_llm_provider(question.model, question.params.get("custom_llm_provider"))
@@ -119,8 +119,6 @@ def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """Progress of a batch."""
-
     state: str
     """The vendor's name for it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
     total: int
@@ -129,7 +127,7 @@ class BatchStatus:
     files: tuple[str, ...]
     """Ids of the files with results."""
     problem: str
-    """Why the batch failed as a whole."""
+    """Reason for the failure of the whole batch."""
 
     @property
     def is_over(self) -> bool:
@@ -137,7 +135,7 @@ class BatchStatus:
 
 
 class BatchApi:
-    """The batch interface of one vendor, as one user reaches it."""
+    """One vendor's batch API with one user's credentials."""
 
     def __init__(self, model: str, params: Mapping[str, Any]) -> None:
         self._model = model
@@ -145,12 +143,12 @@ class BatchApi:
         self._options = connection(model, params) | {"timeout": _TIMEOUT, "max_retries": 0, "num_retries": 0}
 
     async def upload(self, requests: bytes) -> str:
-        """The id of a new file with these requests."""
+        """Uploads these requests; returns the id of the new file."""
         file = ("requests.jsonl", requests, "application/jsonl")
         return (await self._call("acreate_file", file=file, purpose="batch")).id
 
     async def create(self, file_id: str, tag: str) -> str | None:
-        """The id of a new batch; None = it is not known whether there is one: look for it."""
+        """Creates a batch; returns its id, or None if it is unknown whether it exists: then look for it."""
         wanted: dict[str, Any] = {"completion_window": "24h", "endpoint": "/v1/chat/completions"}
         wanted |= {"input_file_id": file_id, "metadata": {_TAG: tag, "name": f"{_TAG} {tag}"}}
         try:
@@ -194,8 +192,8 @@ class BatchApi:
         return (await self._call("afile_content", file_id=file_id)).content
 
     async def _call(self, name: str, again: Callable[[BaseException], bool] | None = None, **arguments: Any) -> Any:
-        """Calls LiteLLM's function of this name; again while `again` says so of its error, by default
-        while that may pass."""
+        """Calls LiteLLM's function of this name; retries while `again` accepts the error, by default while it is
+        temporary."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(again or _may_pass),
             wait=pause_of,
@@ -204,7 +202,7 @@ class BatchApi:
         )
         try:
             return await retrying(getattr(load_litellm(), name), **arguments, **self._options)
-        except Exception as error:  # LiteLLM has errors of its own for each vendor
+        except Exception as error:  # LiteLLM raises different errors per vendor
             help_ = remedy(error) or "The same command goes on from here."
             raise LlmError(f"the batch interface of {self._model} failed: {error}", help_) from error
 
@@ -214,5 +212,5 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _is_rate_limit(error: BaseException) -> bool:
-    """Whether the request was refused for its rate, so that no batch can have been created."""
+    """Whether the request was rejected by a rate limit, so that no batch can have been created."""
     return may_pass(error) and read_failure(error).status in (429, 529)

@@ -1,6 +1,6 @@
-"""A budget in US dollars and tokens, shared by all clients that are given it, in any thread or event loop.
+"""A budget in US dollars and tokens, shared by all clients that are given it, across threads and event loops.
 
-A call reserves before it is sent and settles afterwards. What it reserves, first that applies:
+A call reserves budget before it is sent and settles afterwards. The reservation, by the first case that applies:
 
     everything it can come to     when the budget has room for all calls that its client may have in flight at that size
     a capped reply                when the model takes a cap: a fair share of the rest, sent as max_completion_tokens
@@ -8,9 +8,9 @@ A call reserves before it is sent and settles afterwards. What it reserves, firs
     everything it can come to
 
 Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
-none. A capped call does not exceed a budget; others exceed it by no more than the calls in flight come to.
+none. A capped call does not exceed a budget; others exceed it at most by the cost of the calls in flight.
 
-A ledger notes what one piece of work asks, and what that costs, for whoever has to account for it:
+A ledger records the requests of one unit of work and their cost, for accounting:
 
     with noted_calls() as ledger:
         await judge.score(group)                       also what tasks ask that begin in here
@@ -33,33 +33,33 @@ from gavel.llm.prices import Price
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Estimated tokens of a call that is not yet sent."""
+    """Estimated tokens of a call before it is sent."""
 
     prompt: int
-    """Estimate."""
+    """Expected prompt tokens."""
     prompt_bound: int
-    """Upper bound: its bytes."""
+    """Upper bound of prompt tokens: the prompt's bytes."""
     completion_bound: int
-    """Upper bound."""
+    """Upper bound of completion tokens."""
     parallel: int = 1
-    """Calls that the client may have in flight."""
+    """Calls that the client may have in flight at once."""
     can_be_capped: bool = False
-    """Whether the request can limit its reply."""
+    """Whether the request can limit its reply's length."""
 
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """The budget reserved for a call in flight."""
+    """The part of the budget that is reserved for a call in flight."""
 
     model: str
     price: Price | None
     size: Size
     expected: tuple[float, int]
-    """USD and tokens."""
+    """Expected USD and tokens."""
     most: tuple[float, int]
-    """Upper bound, or what stands for one, in the same units."""
+    """Upper bound of USD and tokens, or its substitute."""
     cap: int | None = None
-    """Max tokens of the reply, to be sent with the request; None = none."""
+    """Max tokens of the reply, sent with the request; None = no limit."""
     open: bool = True
 
 
@@ -71,28 +71,28 @@ class _Learned:
     longest: int = 0
     """Tokens of the longest reply."""
     density: float = 0.0
-    """Most prompt tokens for one byte, over prompts that are long enough to tell."""
+    """Max prompt tokens per byte, over prompts long enough to be informative."""
 
 
 LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
 _FIRST_COMPLETION = 1000
-"""Reply tokens expected of a model before its first reply."""
+"""Expected reply tokens of a model before its first reply."""
 _SMALLEST_CAP = 8192
-"""Tokens that a capped reply gets at least: a reply that is cut off is paid for and lost."""
+"""Min tokens of a capped reply: a truncated reply is paid for and lost."""
 _HEADROOM = 2
-"""Reservation for a reply, in lengths of the longest one seen."""
+"""Reserved reply length, as a multiple of the longest one seen."""
 _ENOUGH_REPLIES = 8
-"""Replies from which the longest one stands for a bound."""
+"""Number of replies after which the longest one serves as a bound."""
 _TELLING_PROMPT = 2000
-"""Bytes of a prompt that tells how many tokens a byte is."""
+"""Min bytes of a prompt that is informative about tokens per byte."""
 _DENSITY_MARGIN = 1.25
 
 
 class Budget:
     """`max_cost_usd` US dollars and `max_tokens` tokens of prompts and replies; None = no limit.
 
-    Several clients that are given the same budget share it. It lives in one process, and starts at 0 with it.
+    Clients that are given the same budget share it. Its spending is counted per process, from 0.
     """
 
     def __init__(self, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
@@ -101,23 +101,23 @@ class Budget:
         self.max_cost_usd = max_cost_usd
         self.max_tokens = max_tokens
         self.spent_usd = 0.0
-        """Over the calls whose price is known, and as expected for those that were given up."""
+        """Spending in USD: calls with a known price, and the expected cost of abandoned ones."""
         self.known_usd = 0.0
-        """Over the calls whose cost is known."""
+        """Spending in USD of the calls with a known cost."""
         self.spent_tokens = 0
         self.calls = 0
-        """Calls that were answered or given up; those that failed cost nothing and do not count."""
+        """Calls that were answered or abandoned; failed calls cost nothing and do not count."""
         self.unpriced_calls = 0
-        """Calls of unknown cost: the model has no price, or the call was given up."""
+        """Calls of unknown cost: the model has no price, or the call was abandoned."""
         self.refused: BudgetError | None = None
-        """Why a call was refused, once one was."""
+        """The first refusal of a call; None = none was refused."""
         self._lock = threading.Lock()
         self._in_flight: list[Reservation] = []
         self._waiting: list[Future[None]] = []
         self._learned: dict[str, _Learned] = {}
 
     def check(self, model: str, price: Price | None) -> None:
-        """Raises `UnknownPriceError` when there is a limit in dollars and the model has no price."""
+        """Raises `UnknownPriceError` if there is a dollar limit and the model has no price."""
         if self.max_cost_usd is not None and price is None:
             raise UnknownPriceError(
                 f"the budget of {self.max_cost_usd:g} USD cannot be kept: the price of {model} is not known.",
@@ -131,9 +131,9 @@ class Budget:
         return cost_in_words(self.known_usd, self.calls, self.unpriced_calls)
 
     async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
-        """Reserves budget for a call; waits for calls in flight when their actual cost decides whether it fits.
+        """Reserves budget for a call; waits for calls in flight if their actual cost decides whether it fits.
 
-        Raises `BudgetError` when the call does not fit.
+        Raises `BudgetError` if the call does not fit.
         """
         self.check(model, price)
         while True:
@@ -141,12 +141,12 @@ class Budget:
                 reservation = self._try_to_reserve(model, price, size)
                 if reservation is not None:
                     return reservation
-                settled: Future[None] = Future()  # of no event loop: whoever settles may be in another one
+                settled: Future[None] = Future()  # bound to no event loop: `settle` may run in another one
                 self._waiting.append(settled)
             await asyncio.wrap_future(settled)
 
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
-        """Replaces the reservation by the actual cost of the call."""
+        """Replaces the reservation by the call's actual cost."""
         with self._lock:
             learned = self._learned_of(reservation.model)
             learned.replies += 1
@@ -183,11 +183,11 @@ class Budget:
                 settled.set_result(None)
 
     def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
-        """The reservation, or None while calls in flight may leave room for it. Raises `BudgetError`."""
+        """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
         learned = self._learned_of(model)
         expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
         expected = _amount(price, size.prompt, expected_reply)
-        sizes = self._sizes(price, size, learned)
+        sizes = self._list_candidates(price, size, learned)
         for cap, most in sizes:
             if self._fits(most):
                 return self._reserved(Reservation(model, price, size, expected, most, cap))
@@ -200,7 +200,7 @@ class Budget:
         self._refuse(f"a call to {model}", expected)
 
     def check_fits(self, what: str, amount: tuple[float, int]) -> None:
-        """Raises `BudgetError` when so many USD and tokens are not left for `what`."""
+        """Raises `BudgetError` if these USD and tokens are not left for `what`."""
         if not self._fits(amount):
             self._refuse(what, amount)
 
@@ -211,8 +211,10 @@ class Budget:
         )
         raise self.refused
 
-    def _sizes(self, price: Price | None, size: Size, learned: _Learned) -> list[tuple[int | None, tuple[float, int]]]:
-        """Possible reservations, the best first: a cap for the reply, and the most that the call comes to."""
+    def _list_candidates(
+        self, price: Price | None, size: Size, learned: _Learned
+    ) -> list[tuple[int | None, tuple[float, int]]]:
+        """Candidate reservations, the best first: a cap for the reply, and the resulting upper bound."""
         prompt = size.prompt_bound
         if learned.density:
             prompt = min(prompt, int(prompt * learned.density * _DENSITY_MARGIN) + 1)
@@ -230,7 +232,7 @@ class Budget:
         return [(None, most)]
 
     def _affordable(self, price: Price | None, prompt: int, parallel: int) -> int:
-        """Reply tokens that each of `parallel` calls can be given from what is not spent, 0 or more."""
+        """Reply tokens that the unspent budget leaves for each of `parallel` calls, at least 0."""
         replies: list[float] = []
         if self.max_tokens is not None:
             replies.append((self.max_tokens - self.spent_tokens) / parallel - prompt)
@@ -258,7 +260,7 @@ class Budget:
         )
 
     def _needed(self, amount: tuple[float, int]) -> str:
-        """An amount, in the units that are limited."""
+        """Formats an amount in the units that are limited."""
         usd = f"{amount[0]:.2g} USD" if self.max_cost_usd is not None else ""
         tokens = f"{amount[1]:,} tokens" if self.max_tokens is not None else ""
         return ", ".join(filter(None, (usd, tokens)))
@@ -273,7 +275,8 @@ class Budget:
 
 
 def cost_in_words(usd: float, calls: int, unknown: int) -> str:
-    """`usd` over the calls with a known cost: "0.42 USD", "≥ 0.42 USD, 1 call unknown", or "cost unknown"."""
+    """Formats a cost: "0.42 USD", "≥ 0.42 USD, 1 call unknown", or "cost unknown". `usd`: over the calls with a known
+    cost."""
     if calls and unknown == calls and not usd:
         return "cost unknown"
     amount = f"{usd:.2f}" if usd >= 0.1 or not usd else f"{usd:.2g}"
@@ -289,33 +292,33 @@ def _amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> 
 
 @dataclass(slots=True)
 class Ledger:
-    """The requests of one piece of work, in one event loop."""
+    """The requests of one unit of work, in one event loop."""
 
     usd: float = 0.0
     """US dollars of the requests whose cost is known."""
     unpriced: int = 0
-    """Requests that may be charged for, and whose cost is not known."""
+    """Requests that may be charged and whose cost is unknown."""
     questions: set[str] = field(default_factory=set[str])
-    """Keys under which a cassette may hold replies to what was asked."""
+    """Keys under which a cassette may hold replies to these requests."""
     is_closed: bool = False
     _in_flight: int = 0
     _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def close(self) -> None:
-        """Lets no further request be sent: those that would send one wait until they are cancelled. Returns once what
-        is in flight has ended."""
+        """Blocks further requests: those that would send one wait until they are cancelled. Returns once no request is
+        in flight."""
         self.is_closed = True
         if self._in_flight:
             await self._is_idle.wait()
 
     async def begin(self) -> None:
-        """A request is about to be sent."""
+        """Counts a request that is about to be sent."""
         if self.is_closed:
             await asyncio.Event().wait()
         self._in_flight += 1
 
     def end(self, usd: float | None = None, *, is_free: bool = False) -> None:
-        """It was answered (for so many US dollars, None = not known) or lost; `is_free`: it cost nothing."""
+        """Counts a request that was answered (`usd`, None = unknown) or lost; `is_free`: it cost nothing."""
         self.unpriced += usd is None and not is_free
         self.usd += usd or 0.0
         self._in_flight -= 1
@@ -328,7 +331,7 @@ _LEDGER: "ContextVar[Ledger | None]" = ContextVar("gavel_ledger", default=None)
 
 @contextlib.contextmanager
 def noted_calls() -> Generator[Ledger]:
-    """A ledger of the calls that are made in here."""
+    """Gives a ledger of the calls that are made inside the block."""
     token = _LEDGER.set(ledger := Ledger())
     try:
         yield ledger
@@ -337,5 +340,5 @@ def noted_calls() -> Generator[Ledger]:
 
 
 def ledger_of_this_work() -> Ledger:
-    """The ledger of the innermost block, or one that nobody reads."""
+    """The ledger of the innermost block, or a throwaway one."""
     return _LEDGER.get() or Ledger()

@@ -1,12 +1,12 @@
-"""A store of replies: cache, replay and audit in one SQLite file, or in another storage.
+"""A store of replies for caching, replay and audit, in one SQLite file or another storage.
 
 A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that no
 reply is paid for twice, even when the process is killed. (A reply that cannot be written, on a full disk, is used
 anyway.) Tasks and threads may share a cassette: one of them asks, the others wait for its reply. Processes may share
 the file; only a question that two of them ask at the same moment is asked twice.
 
-Only replies that the asker could use are kept, and replies that a kept repair answers, so that a repaired conversation
-replays as it went. A stored reply that the asker of today cannot use is asked for again.
+Only usable replies are stored, and unusable ones that a stored repair fixes, so that a repaired conversation replays
+unchanged. A question whose stored reply is unusable for the current caller is asked again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _PRIVATE = re.compile(
 )
 """Parameters that identify the caller; they are neither part of the key nor stored."""
 _POLL_SECONDS = 0.05, 0.5
-"""The first and the longest pause between looks at what another process asks."""
+"""The first and the longest interval between polls for another process's reply."""
 Mode = Literal["cache", "replay"]
 
 
@@ -72,7 +72,7 @@ class Question:
 
     @cached_property
     def key(self) -> str:
-        """64 hexadecimal digits."""
+        """The question's hash, 64 hexadecimal digits."""
         return hashlib.sha256(_canonical(self.parts).encode()).hexdigest()
 
 
@@ -91,8 +91,8 @@ class Entry:
     question: Question
     reply: Reply
     repaired_by: str = ""
-    """Key of the question that sent an unusable reply back, and whose reply is kept as well; empty for a reply that
-    could be used."""
+    """Key of the repair question, which sent an unusable reply back and whose reply is kept too; empty for a usable
+    reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +105,28 @@ class StoredReply:
 
 
 class Storage(Protocol):
-    """Keeps replies. Methods may block; what cannot be read or written is a `CassetteError`."""
+    """Stores replies. Methods may block; failures of reading and writing raise `CassetteError`."""
 
     def replies(self, key: str) -> list[StoredReply]:
         """The replies to a question, oldest first."""
         ...
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        """Stores all entries or none; a reply that the question has on file already is not stored twice."""
+        """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
         ...
 
     def models(self) -> set[str]:
-        """The models that have replies."""
+        """The models with stored replies."""
         ...
 
     def close(self) -> None: ...
 
 
 class StorageThread:
-    """The one thread of a process that uses a storage, which it opens when the first work comes."""
+    """The single thread of a process that uses a storage; it opens the storage at first use."""
 
     commits_in_order = False
-    """Whether all that is made of a reply is committed after the reply: then nobody waits until it is kept."""
+    """Whether everything derived from a reply is committed after it: then nobody waits until the reply is stored."""
 
     def __init__(self, open_storage: Callable[[], Storage]) -> None:
         self._open_storage = open_storage
@@ -146,8 +146,8 @@ class StorageThread:
         return self.submit(lambda storage: storage.keep(entries))
 
     def look(self, key: str, unusable: int) -> "Future[tuple[list[StoredReply], bool]]":
-        """The replies on file, and whether this process is to ask the question, because they are the `unusable` ones;
-        else there is another one, or another process asks. A file has no claims: two processes may ask at once."""
+        """The stored replies, and whether this process is to ask the question because they are the `unusable` ones;
+        otherwise another reply exists, or another process asks. A file has no claims: two processes may ask at once."""
 
         def work(storage: Storage) -> tuple[list[StoredReply], bool]:
             stored = storage.replies(key)
@@ -156,7 +156,7 @@ class StorageThread:
         return self.submit(work)
 
     def release(self, key: str) -> None:
-        """Ends the claim, if there is one; does not wait."""
+        """Ends the claim, if there is one, without waiting."""
 
     def close(self) -> None:
         if (storage := self._storage) is not None:
@@ -165,7 +165,7 @@ class StorageThread:
 
 
 class Cassette:
-    """Replies in a storage: the SQLite file at a path, or what a thread of this process has.
+    """Replies in a storage: an SQLite file at a path, or the storage of a thread of this process.
 
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
     and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
@@ -192,7 +192,7 @@ class Cassette:
         return self.mode == "cache"
 
     def check(self) -> None:
-        """Raises `CassetteError` when the storage is missing or cannot be used. Opens it, but makes no new file."""
+        """Raises `CassetteError` if the storage is missing or unusable. Opens it, but creates no file."""
         if self.path is None:
             return
         if self.mode == "cache" and not self.path.exists():
@@ -207,12 +207,11 @@ class Cassette:
         accept: Accept | None = None,
         repairs: Sequence[tuple[Question, Reply]] = (),
     ) -> Reply:
-        """The stored reply to the question, else that of `ask`; concurrent equal questions are asked once.
+        """The stored reply to the question, or else that of `ask`; concurrent equal questions are asked once.
 
-        `accept` says whether a reply could be used; one that could not is returned, and not kept. None = all could.
-        `repairs`: the unusable replies that the question sends back, with their questions, oldest first; they are kept
-        together with a reply that could be used. Raises what `ask` raises, `CassetteError`, and when replaying
-        `CassetteMissError`.
+        `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
+        the unusable replies that the question sends back, with their questions, oldest first; they are stored together
+        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteMissError`.
         """
         thread, key = self._current_thread(), question.key
         ledger_of_this_work().questions.add(key)
@@ -237,7 +236,7 @@ class Cassette:
             mine.cancel()
 
     def _being_asked(self, key: str) -> "tuple[Future[Reply], bool]":
-        """The reply that a task of this process, in any event loop, is getting, and whether that is the caller now."""
+        """The question's pending reply, shared by all event loops of this process, and whether the caller must ask."""
         with self._lock:
             is_new = key not in self._asking
             return self._asking.setdefault(key, Future()), is_new
@@ -266,7 +265,7 @@ class Cassette:
                     )
                 if may_have_claim:
                     break
-                if len(stored) == unusable:  # another process asks it
+                if len(stored) == unusable:  # another process is asking it
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, longest)
                 unusable, may_have_claim = len(stored), True
@@ -291,21 +290,21 @@ class Cassette:
         return model in await asyncio.wrap_future(self._current_thread().submit(lambda storage: storage.models()))
 
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
-        """The stored reply to the question, as `answer` would give it; None = it is to be asked."""
+        """The stored reply to the question, as `answer` would return it; None = it has to be asked."""
         thread = self._current_thread()
         reply = self._choose(await asyncio.wrap_future(thread.submit(lambda on: on.replies(question.key))), accept)
         self.replayed += reply is not None
         return reply
 
     def _choose(self, stored: Sequence[StoredReply], accept: Accept | None) -> Reply | None:
-        """The first stored reply that can be used, or whose repair is stored; when replaying, else the first."""
+        """The first stored reply that is usable or whose repair is stored; when replaying, else the first."""
         for each in stored:
             if each.repaired_by or accept is None or accept(each.reply):
                 return each.reply
         return stored[0].reply if stored and self.mode == "replay" else None
 
     def _current_thread(self) -> StorageThread:
-        if self._pid != os.getpid():  # neither connections nor what the parent is asking survive a fork
+        if self._pid != os.getpid():  # neither connections nor the parent's pending questions survive a fork
             self._pid, self._thread = os.getpid(), None
             self._lock, self._asking = threading.Lock(), {}
         if self._thread is None:
@@ -321,7 +320,7 @@ class Cassette:
 
 
 def _release_if_lost(thread: StorageThread, key: str, keeping: "asyncio.Future[None]") -> None:
-    """After a reply that cannot be kept, for example on a full disk: it is paid for, so it is used."""
+    """Releases the claim if the reply could not be stored, for example on a full disk; a paid reply is used anyway."""
     if keeping.cancelled() or (error := keeping.exception()) is None:
         return
     thread.release(key)
@@ -331,7 +330,7 @@ def _release_if_lost(thread: StorageThread, key: str, keeping: "asyncio.Future[N
 
 
 def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]]) -> list[Entry]:
-    """The reply, after those that it repairs."""
+    """The reply, preceded by those that it repairs."""
     later = [question.key for question, _ in repairs[1:]] + [question.key]
     return [
         *(Entry(*pair, mended) for pair, mended in zip(repairs, later, strict=bool(repairs))),
@@ -340,11 +339,11 @@ def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question,
 
 
 FORMAT_VERSION = 3
-"""In SQLite's `user_version`."""
+"""File format version, in SQLite's `user_version`."""
 _HEADER = b"SQLite format 3\0"
 _OTHER_FILE = "Name another file for the cassette."
 _LOCKED_SECONDS = 30.0
-"""For how long a statement waits for another program's lock."""
+"""Seconds that a statement waits for another program's lock."""
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS replies (
@@ -378,7 +377,7 @@ class SqliteStorage:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Opens the file; with `read_only` it must exist, and nothing is written to it.
 
-        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it as it is.
+        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it unchanged.
         """
         self._path = path
         with _cassette_errors(path):
@@ -398,7 +397,7 @@ class SqliteStorage:
         ]
 
     def question(self, key: str) -> Mapping[str, str] | None:
-        """The parts of a stored question, as JSON: `model`, `params`, `schema` and `messages`."""
+        """The stored question as JSON by part: `model`, `params`, `schema` and `messages`."""
         names = ("model", "params", "schema", "messages")
         with _cassette_errors(self._path):
             row = self._db.execute(f"SELECT {', '.join(names)} FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
@@ -436,7 +435,7 @@ def _cassette_errors(path: Path) -> Generator[None]:
 
 
 def check_directory(path: Path) -> None:
-    """Raises `CassetteError` when no file can be made at `path`; makes none, nor its directories."""
+    """Raises `CassetteError` if no file can be created at `path`; creates nothing."""
     parent = next(parent for parent in path.absolute().parents if parent.exists())
     what = "directory" if not parent.is_dir() else "writable" if not os.access(parent, os.W_OK | os.X_OK) else ""
     if what:
@@ -460,7 +459,7 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _open_to_write(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode: every statement that returned is on file, even when the process is killed."""
+    """A connection in autocommit mode: every completed statement is on disk, even if the process is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
     deadline = time.monotonic() + _LOCKED_SECONDS
@@ -468,11 +467,11 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             break
-        except sqlite3.OperationalError as error:  # for the lock of this change SQLite does not wait
+        except sqlite3.OperationalError as error:  # SQLite does not wait for the lock of this change
             if not _is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power cut may cost the last rows
+    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power failure may cost the last rows
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
         db.executescript(_TABLES)
     return db
@@ -487,13 +486,13 @@ def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
 
 
 def _check_file(path: Path) -> None:
-    """Refuses a file that is not a cassette before a connection may write to it: SQLite writes to a database with a
+    """Rejects a file that is no cassette before a connection may write to it: SQLite writes to a database with a
     write-ahead log when its last connection closes, and takes a very short file for an empty database."""
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
     with path.open("rb") as file:
         is_database = file.read(len(_HEADER)) == _HEADER
-    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would leave an empty one behind
+    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would create an empty one
     with closing(_connect_read_only(path, "mode=ro" if has_log else "immutable=1")) as db:
         columns = {row[1] for row in db.execute("PRAGMA table_info(replies)")} if is_database else set[str]()
         version: int = db.execute("PRAGMA user_version").fetchone()[0] if is_database else 0

@@ -1,4 +1,4 @@
-"""One turn of an agent whose model is asked through LiteLLM, tools included."""
+"""One turn of an agent whose model is called through LiteLLM, tools included."""
 
 from typing import Any
 
@@ -19,10 +19,11 @@ _ATTEMPTS = 4
 
 
 class ChatAgent:
-    """A model by its LiteLLM id, with what its turns have cost."""
+    """A model by its LiteLLM id, with the cost of its turns."""
 
     def __init__(self, model: str, budget: Budget | None = None, *, instead: str = "ollama/qwen3") -> None:
-        """`budget` may be shared with other clients. `instead`: what a remedy offers without a key.
+        """`budget` may be shared with other clients. `instead`: the alternative that a remedy names when the key is
+        missing.
 
         Raises `UnknownModelError`, `MissingKeyError`, and `UnknownPriceError` for a budget in dollars that cannot be
         kept."""
@@ -34,7 +35,7 @@ class ChatAgent:
         check_model(model, {}, instead=instead)
         self.model = model
         self.cost_usd: float | None = 0.0
-        """None once a turn's price is not known."""
+        """None as soon as one turn's price is unknown."""
         self._budget = budget or Budget()
         if self._budget.max_cost_usd is not None:
             self._budget.check(model, self._price)
@@ -44,10 +45,10 @@ class ChatAgent:
         return price(self.model, prices_from_environment())
 
     async def turn(self, messages: list[Message], tools: list[Message], **options: Any) -> ChatCompletion:
-        """The model's next turn. `options` of LiteLLM that the model does not know are left out.
+        """The model's next turn. LiteLLM `options` that the model does not support are dropped.
 
-        A request that fails for now is sent again. Raises `BudgetError`, and the errors of LiteLLM, which are those of
-        OpenAI's client.
+        Temporary failures are retried. Raises `BudgetError`, and the errors of LiteLLM, which are those of OpenAI's
+        client.
         """
         request = {name: value for name, value in options.items() if value is not None}
         if tools:

@@ -6,12 +6,13 @@
           └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
 
 Loop 3 is the caller's: the next of a juror's models. Each has an equal share of the juror's deadline, so that the last
-is reached however long the others fail; with `has_fallback` a client whose share was spent steps aside for a minute.
+is reached however long the others fail; with `has_fallback` a client that has used up its share is skipped for a
+minute.
 
-A failure that may pass (429, 5xx, a timeout, no connection, a reply that breaks off) is met by asking again until the
-deadline; attempts are no limit of their own. A call that pauses does not count as running, and waiting for budget or
-rate limits does not count as time. What asking again cannot mend (a wrong key, a prompt too long) is raised at once;
-after an error that every request would meet, nothing more is sent for a minute.
+A temporary failure (429, 5xx, a timeout, no connection, a truncated reply) is retried until the deadline, without a
+limit on attempts. A pausing call does not occupy a concurrency slot, and waiting for budget or rate limits does not
+count against the deadline. A permanent failure (a wrong key, a prompt too long) is raised at once; after one that every
+request would hit, nothing more is sent for a minute.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 _PROBE_PATIENCE = 15.0
-"""Seconds for which a probe is asked again: nothing is lost yet, and a wrong address should show soon."""
+"""Seconds for which a probe is retried: nothing is lost yet, and a wrong address should show soon."""
 
 PROBE_MESSAGES: list[Message] = [
     {"role": "system", "content": "You answer in JSON."},
@@ -92,17 +93,17 @@ class Probe:
     cost_usd: float | None
     """None = unknown."""
     problem: str = ""
-    """Why the model cannot be asked; it is a fallback of a juror that can."""
+    """Reason why the model cannot be called; it is a fallback of a juror that can."""
     is_alone: bool = True
-    """Whether the reply was the JSON object alone. Otherwise replies are asked for again, which costs calls."""
+    """Whether the reply was the JSON object alone. If not, replies need repair requests, which cost calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A language model that can be asked."""
+    """A client of one language model."""
 
     model: str | ModelCallable
-    """A LiteLLM id, or a callable; a plain one runs in a thread."""
+    """A LiteLLM id, or a callable; a synchronous one runs in a thread."""
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Extra LiteLLM parameters, such as `temperature` or `api_base`."""
     limits: Limits = field(default_factory=Limits)
@@ -112,14 +113,14 @@ class Client:
     cassette: Cassette | None = None
     """Used for LiteLLM models only: two callables of one name may answer differently."""
     context: int | None = None
-    """Context length, in tokens of prompt and reply; None = as LiteLLM's table says."""
+    """Context length, in tokens of prompt and reply; None = from LiteLLM's table."""
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """May be shared with other clients."""
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
     gate: Gate = field(default_factory=Gate, compare=False, repr=False)
     wire: Wire = "chat"
     has_fallback: bool = False
-    """Whether another model is asked when this one is not answered within its deadline."""
+    """Whether another model is called if this one does not answer within its deadline."""
 
     @property
     def name(self) -> str:
@@ -141,11 +142,11 @@ class Client:
             self.cassette.check()
 
     def room(self, entries: int) -> int:
-        """Max prompt tokens, in `cl100k_base`, when the reply has `entries` entries."""
+        """Max prompt tokens, in `cl100k_base`, for a reply with `entries` entries."""
         return self._context.room(self._reply_tokens(entries))
 
     def shrink(self, room: int, sent: int, entries: int, limit: int | None) -> None:
-        """Lowers the assumed context: a prompt of `sent` tokens, made for `room` tokens, was refused as too long.
+        """Lowers the assumed context: a prompt of `sent` tokens, made to fit `room` tokens, was rejected as too long.
 
         `limit`: the context that the server names, in tokens; None = it names none.
         """
@@ -158,7 +159,7 @@ class Client:
 
     @property
     def _set_context(self) -> int | None:
-        """Ollama's context, where the user sets it."""
+        """Ollama's context, if the user sets it."""
         length = self.params.get("num_ctx")
         return length if isinstance(length, int) else None
 
@@ -173,11 +174,11 @@ class Client:
         repairs: Sequence[tuple[list[Message], Reply]] = (),
         prefix: CachedPrefix = NO_PREFIX,
     ) -> Reply:
-        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
+        """Returns the model's reply. Raises `LlmError` if there is none, `ContextError` if the prompt is too long.
 
-        A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
-        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
-        begin with too, for the server's prompt cache.
+        The cassette stores the reply if `accept` says that it is usable (None = always), together with the unusable
+        ones that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: the beginning
+        shared with other requests, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_until_deadline(messages, schema, prefix)
@@ -188,7 +189,7 @@ class Client:
         return self._answering_all_of(messages, reply)
 
     async def probe(self) -> Probe:
-        """Asks one cheap question, which shows that key, model, credit and parameters are right.
+        """Sends one cheap request, which verifies key, model, credit and parameters.
 
         Raises what `ask` raises. The answer never comes from a cassette.
         """
@@ -216,7 +217,7 @@ class Client:
         )
 
     def probe_when_asked(self) -> None:
-        """Asks that question before the first request that has to be sent. If it fails, nothing is sent for a while."""
+        """Probes before the first request that has to be sent. If the probe fails, nothing is sent for a while."""
         if self.can_be_probed:
             self.gate.shut()
 
@@ -236,7 +237,7 @@ class Client:
     async def _prove(self) -> None:
         try:
             await self.probe()
-        except NotAskedError:  # for example of a spent budget
+        except NotAskedError:  # for example a spent budget
             raise
         except LlmError as error:
             self.breaker.open(error)
@@ -268,7 +269,7 @@ class Client:
                     if isinstance(error, PermanentError):
                         self.breaker.open(error)
                     raise
-                except Exception as error:  # foreign code: whatever it raises, the call failed
+                except Exception as error:  # foreign code: any exception means that the call failed
                     pause = call.pause_after(error)
                     if pause is None:
                         raise self._failed(call, error) from error
@@ -277,7 +278,7 @@ class Client:
             call.release()
 
     def _failed(self, call: Call, error: Exception) -> LlmError:
-        """The error that ends the call. Opens the breaker if other requests would meet it too."""
+        """The error that ends the call. Opens the breaker if it would hit other requests too."""
         longest = min(self.limits.timeout, self.limits.deadline)
         failure = as_llm_error(error, self.name, longest, call.attempts)
         failure.may_be_paid = call.may_be_paid
@@ -286,17 +287,17 @@ class Client:
         return failure
 
     async def _ask_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
+        """Sends the request in the first reply format, and with the parameters, that the endpoint accepts."""
         if not isinstance(self.model, str):
             return await self._ask_callable(self.model, call, messages, schema)
         if is_local(self.name):
             text = answer(self.name, messages)
-            async with self._accounted(call, messages, schema) as account:
+            async with self._account_for(call, messages, schema) as account:
                 prompt, completion = sum(len(text_of(each)) for each in messages) // 4, len(text) // 4
                 account.reply = Reply(text, prompt, completion, 0.0, "stop")
             return account.reply
         if self.wire == "decisions":
-            async with self._accounted(call, messages, schema) as account:
+            async with self._account_for(call, messages, schema) as account:
                 answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
                 account.reply = await answers
             return self._answering_all_of(messages, account.reply)
@@ -307,7 +308,7 @@ class Client:
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:
-                async with self._accounted(call, messages, schema) as account:
+                async with self._account_for(call, messages, schema) as account:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
@@ -334,8 +335,8 @@ class Client:
                 return self._answering_all_of(messages, account.reply)
 
     async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        async with self._accounted(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
-            on_loop = is_async(model)  # a plain function runs in a thread, where a timeout can give it up
+        async with self._account_for(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
+            on_loop = is_async(model)  # a synchronous function runs in a thread, so that a timeout can abandon it
             asked = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))
             answered = await contain_cancellation(asked) if isawaitable(asked) else asked
             answered = await contain_cancellation(answered) if isawaitable(answered) else answered
@@ -347,14 +348,16 @@ class Client:
         return context_options(self.name, self.params, messages, self._context.tokens, self._set_completion)
 
     def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
-        """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
+        """Returns the reply. Raises `PromptCutError` if the server read only a part of the messages."""
         own_server = self.name.startswith(OWN_SERVERS) or bool(self.params.keys() & {"api_base", "base_url"})
         limits = {self._set_context or 0, *self._context_options(messages).values()}
         check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
         return reply
 
     @asynccontextmanager
-    async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:
+    async def _account_for(
+        self, call: Call, messages: list[Message], schema: Schema
+    ) -> AsyncGenerator["_Account", None]:
         """Waits until budget and rate limits allow one request; the block sends it and sets the account's reply."""
         size = self._size(messages, schema)
         known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None
@@ -395,7 +398,7 @@ class Client:
 
     @property
     def _can_be_capped(self) -> bool:
-        """Whether a limit on the reply's tokens may be sent: the user sets none, and no thinking that needs one."""
+        """Whether the request may limit reply tokens: the user sets no limit, and no thinking that needs one."""
         return (
             isinstance(self.model, str)
             and self.wire != "decisions"
@@ -413,7 +416,7 @@ class Client:
 
     @property
     def _set_completion(self) -> int | None:
-        """Max tokens of a reply, where the user sets them."""
+        """Max tokens of a reply, if the user sets them."""
         set_by_user = (self.params.get(name) for name in ("max_completion_tokens", "max_tokens"))
         return next((most for most in set_by_user if isinstance(most, int)), None)
 
@@ -444,14 +447,13 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-"""The conventions' names of providers that LiteLLM calls otherwise."""
+"""OpenTelemetry's names of providers that LiteLLM names differently."""
 
 
 @contextmanager
 def traced_calls(tracer: "Tracer") -> Generator[None]:
-    """Requests that are sent in here, also by tasks that begin in here, have spans after OpenTelemetry's conventions
-    for generative AI: "chat gpt-5-mini", with the model, who serves it, tokens and the kind of an error. They hold
-    nothing of what was asked or answered."""
+    """Traces requests sent in the block, also by tasks that start in it, with spans after OpenTelemetry's conventions
+    for generative AI: "chat gpt-5-mini", with model, server, tokens and error kind, and without any content."""
     token = _TRACER.set(tracer)
     try:
         yield
@@ -461,7 +463,8 @@ def traced_calls(tracer: "Tracer") -> Generator[None]:
 
 @contextmanager
 def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
-    """The span of a request to the model `name`, a LiteLLM id or that of a function; gives what notes its reply."""
+    """The span of a request to the model `name`, a LiteLLM id or a function's name; gives a callback that records its
+    reply."""
     tracer = _TRACER.get()
     if tracer is None:
         yield lambda reply: None
@@ -484,7 +487,7 @@ def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
     ) as span:
         try:
             yield lambda reply: span.set_attributes(_attributes_of(reply))
-        except BaseException as error:  # told by its status or class, never by its message
+        except BaseException as error:  # identified by its status or class, never by its message
             is_answer = isinstance(error, openai.APIStatusError)
             span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
             span.set_status(StatusCode.ERROR)

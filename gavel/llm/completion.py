@@ -1,16 +1,16 @@
-"""One completion within its time: over LiteLLM, or over the direct wire to a server of the user's own.
+"""One completion within its time limit: through LiteLLM, or on the direct wire to a server of the user's own.
 
     hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
     every other model                                                      litellm.acompletion
 
-On the direct wire LiteLLM resolves model, key, address and parameters, and reads the body of the answer. Its client and
-bookkeeping, which take ten times the CPU of a bare request, are left out. A request that needs more of LiteLLM (one of
+On the direct wire LiteLLM resolves model, key, address and parameters, and parses the response body. Its client and
+bookkeeping, which take ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of
 LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
 
 On both wires an answer is a response of LiteLLM, errors are those of OpenAI's client, and a reply ends with an error
 after `MAX_REPLY_BYTES`.
 
-What an endpoint accepts is learned from its refusals, once for an endpoint and process:
+The accepted parameters are learned from rejections, once per endpoint and process:
 
     refused "temperature"                          it is left out from then on
     refused "max_tokens"                           it is sent as max_completion_tokens, and if that is refused, left out
@@ -41,11 +41,11 @@ from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS, with_text_content
 from gavel.llm.types import Message, Schema, is_mapping
 
 DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
-"""The environment variable that turns the direct wire off: 0."""
+"""Environment variable that disables the direct wire if 0."""
 MAX_REPLY_BYTES = 64 * 2**20
-"""Largest reply, as it comes over the network."""
+"""Largest reply, in bytes on the wire."""
 _IDLE_SECONDS = 4.0
-"""An idle connection is closed sooner than servers close it: uvicorn does after 5."""
+"""Seconds after which an idle connection is closed, before servers do: uvicorn closes after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
 _EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
 
@@ -63,39 +63,40 @@ FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
     ("json_object", lambda schema: {"response_format": {"type": "json_object"}}),
     ("text", lambda schema: {}),
 )
-"""From the most helpful to the most widely understood."""
+"""Reply formats, from the most helpful to the most widely supported."""
 
 COMPLETION_CAPS = ("max_completion_tokens", "max_tokens")
-"""The names of the limit on a reply's tokens, the newer first."""
+"""Parameter names of the reply token limit, the newer first."""
 _TWINS: dict[str, str] = dict(zip(COMPLETION_CAPS, reversed(COMPLETION_CAPS), strict=True))
 _DISPENSABLE = {"temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", *COMPLETION_CAPS}
-"""Parameters without which a judge still judges; without another, such as reasoning_effort, it would be another."""
+"""Parameters that can be dropped without changing the judge; without another one, such as reasoning_effort, it would be
+a different judge."""
 
 
 CONNECTION = frozenset(
     {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client", "timeout"}
 )
-"""Parameters that say where a request goes; they are no part of its body."""
+"""Connection parameters; they are not part of the request's body."""
 
 
 class Dialect:
-    """Formats and parameters that one endpoint accepts, as far as they are known."""
+    """Formats and parameters that one endpoint is known to accept."""
 
     def __init__(self) -> None:
         self.format = 0
-        """Index of the first of `FORMATS` that was accepted."""
+        """Index of the first accepted format in `FORMATS`."""
         self.takes_cap = True
-        """Whether it keeps to a limit on a reply's tokens."""
+        """Whether it respects a limit on reply tokens."""
         self._names: dict[str, str | None] = {}
         """Parameter -> the name under which it is sent; None = left out."""
 
     def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters as this endpoint takes them."""
+        """The parameters as this endpoint accepts them."""
         named = {self._names.get(name, name): value for name, value in params.items()}
         return {name: value for name, value in named.items() if name is not None}
 
     def refused(self, failure: Failure, params: Mapping[str, Any]) -> str | None:
-        """The one of the untranslated `params` that the endpoint does not take, if that is why a request failed."""
+        """The one of the untranslated `params` that the endpoint rejects, if that is why a request failed."""
         sent = {name: self._names.get(name, name) for name in params if name not in CONNECTION}
         wire = {known: name for name, known in sent.items() if known is not None}
         wire |= {_TWINS[known]: name for known, name in wire.items() if known in _TWINS and _TWINS[known] not in wire}
@@ -103,9 +104,9 @@ class Dialect:
         return None if found is None else wire[found]
 
     def do_without(self, name: str, endpoint: str, sent: Mapping[str, Any]) -> bool:
-        """Gives the parameter another name, or leaves it out; False when it cannot be left out.
+        """Renames or drops the parameter; False if it cannot be dropped.
 
-        `sent`: the request that was refused, translated; another call may have changed the dialect since.
+        `sent`: the rejected request, translated; another call may have changed the dialect since.
         """
         if name not in _DISPENSABLE:
             return False
@@ -121,7 +122,7 @@ class Dialect:
 
 
 def advice_without(parameter: str) -> str:
-    """The remedy for a parameter that an endpoint does not take, and without which it is not asked."""
+    """The remedy for a required parameter that the endpoint rejects."""
     if parameter in LOGPROBS:
         return (
             "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
@@ -131,12 +132,12 @@ def advice_without(parameter: str) -> str:
 
 
 def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
-    """The model and its server, where the user names one."""
+    """The model and its server, if the user names one."""
     return model, str(params.get("api_base") or params.get("base_url") or "")
 
 
 def dialect_of(endpoint: Hashable) -> Dialect:
-    """The dialect of an endpoint, shared by all who ask it in this process."""
+    """The dialect of an endpoint, shared by all its callers in this process."""
     return dialects.setdefault(endpoint, Dialect())
 
 
@@ -146,10 +147,10 @@ dialects: dict[Hashable, Dialect] = {}
 async def complete_in_time(
     model: str, messages: list[Message], options: Mapping[str, Any], seconds: float
 ) -> tuple[Any, Counter[str]]:
-    """LiteLLM's response within `seconds`, and the repairs of the server's response that it took, by kind.
+    """LiteLLM's response within `seconds`, and the repairs that the server's response needed, by kind.
 
-    LiteLLM's own timeout does not end a reply that comes in drips. An error inside the choice, as OpenRouter reports
-    one of the provider behind it, is raised as what it is.
+    LiteLLM's own timeout does not end a reply that trickles in. An error inside the choice, as OpenRouter reports its
+    providers' errors, is raised as such.
     """
     direct = direct_request(model, messages, options)
     try:
@@ -177,7 +178,7 @@ class DirectRequest:
 
 
 def direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> DirectRequest | None:
-    """The request as LiteLLM would send it; None = it is left to LiteLLM."""
+    """The request as LiteLLM would send it; None = LiteLLM must send it."""
     provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
     if provider == "openai":
         address = address or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
@@ -190,14 +191,16 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
         return None
     params = {option: value for option, value in options.items() if option not in _PLACE}
     form = params.get("response_format")
-    if is_mapping(form) and "json_schema" in form:  # each group has a schema of its own, which is sent as it is
+    if is_mapping(form) and "json_schema" in form:  # each group has its own schema, which is sent unchanged
         params["response_format"] = {"type": form.get("type"), "json_schema": _ANY_SCHEMA}
     try:
         packed = json.dumps(params)
     except TypeError:
         return None
     settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
-    route = _route(model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES)))
+    route = _resolve_route(
+        model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES))
+    )
     if route is None or (not route.is_on_this_machine and getproxies_environment()):
         return None
     mapped = dict(route.params)
@@ -217,7 +220,7 @@ _VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VL
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """Where and how LiteLLM sends the requests to one server that have the same parameters."""
+    """URL, headers and body defaults that LiteLLM uses for requests to one server with the same parameters."""
 
     name: str
     url: str
@@ -227,11 +230,11 @@ class _Route:
     config: Any
 
 
-@lru_cache(256)  # LiteLLM takes as long to find it out as the request takes
-def _route(
+@lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
+def _resolve_route(
     model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
 ) -> _Route | None:
-    """`packed`: the parameters as JSON. `settings`, `variables`: what else LiteLLM goes by."""
+    """`packed`: the parameters as JSON. `settings`, `variables`: LiteLLM's further inputs."""
     litellm = load_litellm(address)
     name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=api_key)
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
@@ -250,7 +253,7 @@ def _route(
 
 @cache
 def _litellms_own() -> frozenset[str]:
-    """Parameters that LiteLLM does not send but acts on."""
+    """Parameters that LiteLLM acts on and does not send."""
     return frozenset({*load_litellm().types.utils.all_litellm_params, "timeout", "organization", "stream"} - _PLACE)
 
 
@@ -291,7 +294,7 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
 
 
 def _listed_cost(model: str, response: Any) -> float:
-    """USD by LiteLLM's table; where that has prices of tokens alone, they are multiplied here."""
+    """USD by LiteLLM's table; computed here if that has token prices alone."""
     litellm, rates = load_litellm(), _rates(model)
     usage: Any = getattr(response, "usage", None)
     tier = getattr(response, "service_tier", None) or getattr(usage, "service_tier", None)
@@ -305,7 +308,7 @@ def _listed_cost(model: str, response: Any) -> float:
 
 @cache
 def _rates(model: str) -> tuple[float, float] | None:
-    """USD per token of the prompt and of the completion; None where the price depends on more, such as the length."""
+    """USD per token of the prompt and of the completion; None if the price depends on more, such as the length."""
     listed = {name: value for name, value in model_info(model).items() if value and "_cost_per_" in name}
     rates = listed.pop("input_cost_per_token", 0.0), listed.pop("output_cost_per_token", 0.0)
     of_others = ("_flex", "_priority", "_batches", "per_query")  # other tiers, and tools
@@ -313,7 +316,7 @@ def _rates(model: str) -> tuple[float, float] | None:
 
 
 def _status_in(error: object, otherwise: int) -> int:
-    """The status of an error that a server sent with the status 200."""
+    """The status of an error that a server sent with HTTP status 200."""
     code = error.get("code") if is_mapping(error) else None
     return code if isinstance(code, int) and 400 <= code < 600 else otherwise
 
@@ -321,7 +324,7 @@ def _status_in(error: object, otherwise: int) -> int:
 def _status_error(
     sent: DirectRequest, status: int, headers: Mapping[str, str], content: bytes, *, answered: int = 0
 ) -> openai.APIStatusError:
-    """The error of OpenAI's client for an answer; `answered`: its own status, where the error is in its body."""
+    """The error of OpenAI's client for a response; `answered`: the HTTP status, if the error is in the body."""
     text = content.decode("utf-8", "replace")
     try:
         body: object = json.loads(text)
@@ -366,15 +369,16 @@ class _BoundedStream:
 
 
 async def _bounded_client(model: str) -> dict[str, Any]:
-    """LiteLLM's option that sends a request over the bounded client. (Bedrock's and Azure's own clients are not.)"""
+    """The LiteLLM option that routes a request through the bounded client. (Not for Bedrock's and Azure's own
+    clients.)"""
     session = await _session()
-    if model.startswith(("gemini/", "vertex_ai/")):  # which LiteLLM asks over a client of their own
+    if model.startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
         return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
     return {"shared_session": session}
 
 
 async def _session() -> aiohttp.ClientSession:
-    """The HTTP client of the running event loop, which LiteLLM uses too."""
+    """The running event loop's HTTP client, which LiteLLM shares."""
     loop = asyncio.get_running_loop()
     if loop not in _sessions:
         opening = _open_session()
@@ -383,7 +387,7 @@ async def _session() -> aiohttp.ClientSession:
 
 
 async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
-    """Yields a client once. An event loop closes its generators when it ends, and so this client."""
+    """Yields a client once. An event loop closes its generators when it ends, and thereby the client."""
     verify = load_litellm().llms.custom_httpx.http_handler.get_ssl_configuration()
     trusted = create_default_context(cafile=verify) if isinstance(verify, str) else verify
     async with aiohttp.ClientSession(
@@ -401,7 +405,8 @@ _sessions: WeakKeyDictionary[
 
 
 async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
-    """LiteLLM rejects a message in content parts; such a reply is complete and paid for, so its text is passed on."""
+    """Sends through LiteLLM, which rejects a message in content parts; such a reply is complete and paid for, so its
+    text is passed on."""
     litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
@@ -412,7 +417,7 @@ async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
         return await litellm.acompletion(**request, logger_fn=listen), Counter()
     except openai.OpenAIError as error:
         if not bodies or not ("Invalid response object" in str(error) and "input_type=list" in str(error)):
-            if bodies and isinstance(error, openai.BadRequestError):  # the status was 200, and the body an error
+            if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
                 words = f"the server answered with status 200 and an error: {error}"
                 raise litellm.APIError(500, words, "", str(request.get("model"))) from error
             raise
@@ -421,7 +426,7 @@ async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
 
 
 def _check_choice(response: Any, model: str) -> None:
-    """Raises the error that a server put into its first choice, with status 200 for the whole."""
+    """Raises the error in the first choice of a response whose status is 200."""
     specific: dict[str, Any] = {}
     if response.choices:
         specific = getattr(response.choices[0], "provider_specific_fields", None) or {}
@@ -433,7 +438,7 @@ def _check_choice(response: Any, model: str) -> None:
 
 
 def _chunks(text: str) -> list[Any]:
-    """The chunks of a completion in server-sent events; empty when the text is none."""
+    """The chunks of a completion sent as server-sent events; empty for any other text."""
     if not _EVENT.match(text):
         return []
     events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]

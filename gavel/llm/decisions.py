@@ -1,11 +1,11 @@
-"""Decision models: score questions about a text, answered in one pass with probabilities instead of words.
+"""Decision models: score questions about a text, answered in one pass with probabilities instead of text.
 
     questions = [score_question("W7QX", "How good is it?", ["bad", "good"])]
     reply = await decide("openai/…", messages, {"questions": questions}, {}, {}, 60)
     reply.text      # {"answers": [{"name": "W7QX", "probabilities": [0.2, 0.8]}]}
 
 LiteLLM (1.106 and newer) translates to each provider's wire: OpenAI's `/v1/decisions`, the System One form of
-`hosted_vllm/…` and others. A question that the model does not answer has no probabilities.
+`hosted_vllm/…` and others. An unanswered question has no probabilities.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from gavel.llm.response import model_name, token_count
 from gavel.llm.types import Message, Reply, Schema, Usage
 
 MOST_QUESTIONS, MOST_LEVELS = 128, 10
-"""Most questions of a request, and most levels of a question."""
+"""Max questions of a request, and max levels of a question."""
 EXPECTED_COMPLETION = 1000
-"""Upper estimate of the tokens that an answer is billed for."""
+"""Upper estimate of the billed completion tokens."""
 
 
 def score_question(name: str, instructions: str, levels: Sequence[str]) -> dict[str, Any]:
-    """A question for a level, from the lowest to the highest."""
+    """A question for a level; levels are ordered from the lowest to the highest."""
     named = [{"label": level} for level in levels]
     return {"type": "score", "name": name, "instructions": instructions, "levels": named}
 
@@ -45,10 +45,10 @@ async def decide(
     prices: Prices,
     seconds: float,
 ) -> Reply:
-    """The answers to `schema["questions"]` about the text of `messages`, as `decision_text` writes them.
+    """Answers `schema["questions"]` about the text of `messages`, in the form of `decision_text`.
 
-    Raises `LlmError` for a LiteLLM that knows no decisions, or no such provider of them, and what `litellm.adecisions`
-    raises, such as a timeout after `seconds`.
+    Raises `LlmError` if LiteLLM does not support decisions, or not with this provider, and the errors of
+    `litellm.adecisions`, such as a timeout after `seconds`.
     """
     ask = getattr(load_litellm(params.get("api_base") or params.get("base_url")), "adecisions", None)
     if ask is None:
@@ -60,7 +60,7 @@ async def decide(
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
     except openai.BadRequestError as error:
-        if "Unknown Decisions provider" in str(error):  # LiteLLM asks nobody then
+        if "Unknown Decisions provider" in str(error):  # LiteLLM sends no request then
             raise PermanentError(
                 f"{model} is no decision model: {error}", "Name one of these providers', or take the mode groupwise."
             ) from error
@@ -73,7 +73,7 @@ async def decide(
 
 
 def decision_text(response: Any) -> str:
-    """The answers as JSON; one that is a refusal, or no score, has no probabilities."""
+    """The answers as JSON; a refusal, or an answer without a score, has no probabilities."""
     answers: list[dict[str, Any]] = []
     for answer in response.answers:
         probabilities: list[float | None] | None = None
@@ -85,7 +85,7 @@ def decision_text(response: Any) -> str:
 
 
 def _input(messages: Sequence[Message]) -> list[Message]:
-    """The messages as decision models take them: all are a user's."""
+    """The messages as decision models take them: all with the role user."""
     return [{"role": "user", "content": _content(message["content"])} for message in messages]
 
 

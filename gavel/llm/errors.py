@@ -7,7 +7,7 @@ class LlmError(GavelError):
     """A language model could not be called, or did not answer."""
 
     may_be_paid = True
-    """Whether an attempt may have cost something; False = each was refused, answered with an error, or never sent."""
+    """Whether an attempt may have cost something; False = each was rejected, answered with an error, or never sent."""
 
 
 class MissingKeyError(LlmError):
@@ -19,7 +19,7 @@ class UnknownModelError(LlmError):
 
 
 class PermanentError(LlmError):
-    """No request to this endpoint can succeed until a person mends something: key, credit, model or parameters."""
+    """No request to this endpoint can succeed until someone fixes the key, credit, model or parameters."""
 
 
 class NotAskedError(LlmError):
@@ -31,11 +31,11 @@ class BudgetError(NotAskedError):
 
 
 class RefusedError(LlmError):
-    """The model, or a filter before it, refuses the content of the prompt."""
+    """The model, or a filter in front of it, refuses the prompt's content."""
 
 
 class ContextError(LlmError):
-    """The prompt, or the prompt with its reply, is longer than the model's context."""
+    """The prompt, or the prompt with its reply, exceeds the model's context."""
 
     def __init__(self, message: str, remedy: str = "", limit: int | None = None) -> None:
         super().__init__(message, remedy)
@@ -44,11 +44,11 @@ class ContextError(LlmError):
 
 
 class NotYetError(NotAskedError):
-    """The reply comes later, with a batch."""
+    """The reply will come later, with a batch."""
 
 
 class UnknownPriceError(LlmError):
-    """A budget in dollars cannot be kept, because the model's price is not known."""
+    """A dollar budget cannot be enforced because the model's price is unknown."""
 
 
 class CassetteError(NotAskedError):

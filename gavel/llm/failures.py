@@ -1,7 +1,8 @@
-"""What a failed request means: asked again, asked otherwise, given up; who can mend it, and what it may have cost.
+"""Classifies a failed request: retry, retry differently or give up; who can fix it, and whether it may have cost
+something.
 
-Status, error class and the codes of the body decide. Words decide only where servers send no code: vLLM and most others
-report a prompt that is too long as a plain 400, and proxies an empty account.
+Classification uses the status, the error class and the codes in the body, and the wording only if servers send no code:
+vLLM and most others report a prompt that is too long as a plain 400, and proxies an empty account.
 
 LiteLLM's errors keep the status, but drop the body for most kinds, and with it the code ("insufficient_quota") that
 tells an empty account from a busy minute. The body is then found in the error that LiteLLM handled (`__context__`).
@@ -46,8 +47,9 @@ _MAX_SHOWN = 1000
 _LONGEST_PAUSE = 30.0
 """Seconds."""
 _BUSY_PAUSE, _BROKEN_PAUSE, _LEAST_PAUSE = 1.0, 0.25, 0.005
-"""Seconds that double with each attempt: of a server that is busy; of one that failed once, which says little of the
-next request; and at least, whatever the server says, so that one which stays broken is not asked without end."""
+"""Base pauses in seconds, doubled with each attempt: for a busy server; for a server that failed once, which says
+little about the next request; and the minimum, whatever the server says, so that a broken server is not retried in a
+tight loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,15 @@ class Failure:
     status: int | None
     """HTTP status; None = no response, or an error of the client itself."""
     codes: frozenset[str]
-    """The `code` and `type` of the body, in lower case."""
+    """The body's `code` and `type`, in lower case."""
     parameter: str
-    """The request's parameter that the body names, or ""."""
+    """The request parameter that the body names, or ""."""
     words: str
 
     @property
     def is_quota(self) -> bool:
-        """Whether the account is empty; a limit per minute is not that, although both have the status 429."""
+        """Whether the account has no credit; a per-minute limit is something else, although both have the status
+        429."""
         return self.status == 402 or bool(self.codes & _QUOTA_CODES) or bool(_QUOTA.search(self.words))
 
     @property
@@ -74,7 +77,7 @@ class Failure:
         )
 
     def refused_parameter(self, sent: Collection[str]) -> str | None:
-        """The one of the parameters `sent` that the endpoint does not take; None = none of them is the reason."""
+        """The one of the `sent` parameters that the endpoint rejects; None = no parameter is the reason."""
         if self.status not in (400, 422) or not (self.codes & _PARAMETER_CODES or _UNSUPPORTED.search(self.words)):
             return None
         if self.parameter in sent:
@@ -84,7 +87,7 @@ class Failure:
 
 
 def read_failure(error: BaseException) -> Failure:
-    """The failure in `error`, an error of LiteLLM or of the OpenAI client."""
+    """Parses `error`, an exception of LiteLLM or of the OpenAI client."""
     chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
     status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
     bodies = [body for one in chain if is_mapping(body := getattr(one, "body", None))]
@@ -96,9 +99,9 @@ def read_failure(error: BaseException) -> Failure:
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
-    if isinstance(error, openai.APIConnectionError):  # a timeout is one
+    if isinstance(error, openai.APIConnectionError):  # includes timeouts
         return not isinstance(error.__cause__, aiohttp.InvalidURL)
-    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or a page
+    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or an HTML page
         return True
     failure = read_failure(error)
     if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None or _not_set_up(error):
@@ -107,7 +110,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether no other request to this endpoint can succeed either: a wrong key, an empty account, no such model."""
+    """Whether no other request to this endpoint can succeed: invalid key, empty account, unknown model."""
     failure = read_failure(error)
     if is_refusal(error) or isinstance(error, openai.APIConnectionError):
         return False
@@ -115,19 +118,19 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def _not_set_up(error: BaseException) -> bool:
-    """Whether OpenAI's client itself failed, as it does without a key; LiteLLM calls that a 500."""
+    """Whether OpenAI's client itself failed, for example without a key; LiteLLM reports that as a 500."""
     return any(type(cause) is openai.OpenAIError for cause in _causes(error))
 
 
 def may_be_the_format(error: openai.OpenAIError) -> bool:
-    """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
+    """Whether the requested reply format may have been rejected; servers word that in many ways."""
     return read_failure(error).status in (400, 422) and not (
         is_refusal(error) or is_permanent(error) or is_too_long(error)
     )
 
 
 def is_too_long(error: BaseException) -> bool:
-    """Whether the model's context is too small for the prompt, or for the prompt and its reply."""
+    """Whether the prompt, or the prompt and its reply, exceeds the model's context."""
     if not isinstance(error, openai.OpenAIError) or isinstance(error, openai.RateLimitError):
         return False
     return (
@@ -138,13 +141,13 @@ def is_too_long(error: BaseException) -> bool:
 
 
 def context_limit(words: str) -> int | None:
-    """The context length, in tokens, that a server names in a refusal; None when it names none."""
+    """The context length, in tokens, that a server states in a rejection; None if it states none."""
     found = next((found for form in _LIMITS if (found := form.search(words))), None)
     return int(found[1].replace(",", "")) if found else None
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a server's error is about the prompt's content, such as a 400 of a content filter."""
+    """Whether a server rejects the prompt's content, for example with a content filter's 400."""
     if not isinstance(error, openai.OpenAIError):
         return False
     failure = read_failure(error)
@@ -155,23 +158,23 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_refusal_text(text: str) -> bool:
-    """Whether a reply that could not be read begins like a refusal in plain words; a guess."""
+    """Whether an unreadable reply begins like a refusal in plain text; a guess."""
     return _REFUSAL_TEXT.match(text.strip()) is not None
 
 
 def filtered(model: str, text: str) -> str:
-    """A sentence on a refusal, with the model's words where there are any."""
+    """A sentence about a refusal, with the model's words if there are any."""
     said = " ".join(text.split())
     return f"{model} said: {said[:200]}" if said else f"{model} gave an empty reply, stopped by a content filter"
 
 
 def is_rate_limit(error: BaseException | None) -> bool:
-    """Whether the server asks for fewer requests, rather than being broken."""
+    """Whether the server reports a rate limit, rather than being broken."""
     return isinstance(error, openai.RateLimitError) or (error is not None and read_failure(error).status == 529)
 
 
 def pause(error: BaseException, attempt: int) -> float:
-    """Seconds until the next attempt after so many: the server's `Retry-After`, or exponential backoff with jitter."""
+    """Seconds until the next attempt: the server's `Retry-After`, or exponential backoff with jitter."""
     headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
     if not headers and (response := getattr(error, "response", None)) is not None:
         headers = response.headers
@@ -184,20 +187,20 @@ def pause(error: BaseException, attempt: int) -> float:
 
 
 def backoff(longest: float) -> float:
-    """A random pause of at most so many seconds."""
+    """A random pause up to the given seconds."""
     return random.uniform(0, longest)
 
 
 def pause_of(state: RetryCallState) -> float:
-    """`pause` as tenacity asks for it."""
+    """Adapts `pause` to tenacity."""
     error = state.outcome.exception() if state.outcome else None
     return pause(error, state.attempt_number) if error else 0.0
 
 
 def may_be_paid(error: BaseException) -> bool:
-    """Whether a failed request may cost something: it was sent, and the server did not answer with an error.
+    """Whether a failed request may be charged: it was sent, and the server did not return an error.
 
-    What is neither, such as a body that is cut off, may.
+    Ambiguous failures, such as a truncated body, count as charged.
     """
     causes = list(_causes(error))
     if any(isinstance(cause, _ANSWERED) for cause in causes):
@@ -208,7 +211,7 @@ def may_be_paid(error: BaseException) -> bool:
 
 
 def _http_status(error: BaseException) -> int:
-    """The status of an answer of the server, 0 = none; LiteLLM gives a 500 to what is none."""
+    """The status of the server's response, 0 = no response, which LiteLLM reports as a 500."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or (status >= 500 and not type(error).__module__.startswith("openai")):
         return 0
@@ -218,7 +221,7 @@ def _http_status(error: BaseException) -> int:
 def status_error(
     status: int, words: str, body: object = None, url: str = "https://batch", headers: Mapping[str, str] | None = None
 ) -> openai.APIStatusError:
-    """The error of OpenAI's client for an answer with this status."""
+    """The error of OpenAI's client for a response with this status."""
     request = openai_httpx.Request("POST", url)
     response = openai_httpx.Response(status, headers=list((headers or {}).items()), request=request)
     kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
@@ -237,11 +240,11 @@ _KINDS: dict[int, type[openai.APIStatusError]] = {
 
 
 def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1) -> LlmError:
-    """The error of this package: of the kind that decides what is done next, with its remedy.
+    """Converts to an `LlmError` whose class decides what happens next, with its remedy.
 
-    `timeout`: seconds that an attempt may take. `attempts`: how often the model was asked.
+    `timeout`: max seconds of an attempt. `attempts`: number of requests to the model.
     """
-    if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
+    if isinstance(error, TimeoutError) and not str(error):  # an attempt of a callable
         return LlmError(f"{model} did not answer within {timeout:g} s.")
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
     often = f" {attempts} times, the last time" if attempts > 1 else ""
@@ -261,12 +264,12 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
 
 
 def is_page(text: str) -> bool:
-    """Whether a reply is, or an error quotes, a page for a browser, such as that of a login."""
+    """Whether a reply is, or an error quotes, an HTML page, such as a login page."""
     return _PAGE.search(text) is not None
 
 
 def with_remedy(error: Exception, model: str) -> str:
-    """The error of an agent's model in a sentence, with its remedy."""
+    """The error of an agent's model in one sentence, with its remedy."""
     return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
 
 
@@ -298,18 +301,18 @@ def remedy(error: Exception, model: str = "") -> str:
                 f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies and not direct else ""
             )
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
-        case _ if "/" in model:  # LiteLLM's; a judge of one's own has a plain name
+        case _ if "/" in model:  # a LiteLLM id; a custom judge has a plain name
             return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
         case _:
             return ""
 
 
 _HOST = re.compile(r"(?:https?://|\bhost )(\[[^\]]+\]|[^\s:/'\"]+)")
-"""Of a URL, or in aiohttp's words, `Cannot connect to host 127.0.0.1:8000`."""
+"""The host in a URL, or in aiohttp's message `Cannot connect to host 127.0.0.1:8000`."""
 
 
 def _shown(words: str) -> str:
-    """The words without keys, without a traceback (LiteLLM's, of a reply that it cannot read), and not a whole page."""
+    """The message without keys, tracebacks (LiteLLM includes one for an unreadable reply) and most of an HTML page."""
     words = without_secrets(words).partition("Traceback (most recent call last)")[0].rstrip()
     return words if len(words) <= _MAX_SHOWN else f"{words[:_MAX_SHOWN]} …"
 
@@ -323,7 +326,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _seconds(retry_after: str) -> float | None:
-    """`Retry-After`, which is a number or a date, in seconds; None for what is neither, such as "nan"."""
+    """Parses `Retry-After`, a number or a date, into seconds; None for anything else, such as "nan"."""
     try:
         seconds = float(retry_after)
     except ValueError:
@@ -343,7 +346,7 @@ _LOST = (
     aiohttp.ClientPayloadError,
     ConnectionResetError,
 )
-"""The connection broke, or the wait ended, after the request was sent."""
+"""The connection broke, or timed out, after the request was sent."""
 _NOT_SENT = (
     *exception_types("ConnectError"),
     *exception_types("ConnectTimeout"),
@@ -391,7 +394,7 @@ _TOO_LONG = re.compile(
     r"|`inputs` tokens \+ `max_new_tokens` must be",
     re.IGNORECASE,
 )
-"""Wordings of servers, of which LiteLLM knows only some."""
+"""Servers' wordings of a context overflow, of which LiteLLM knows only some."""
 _TOKENS = r"(\d[\d,]*\d)\b"
 _LIMITS = [
     re.compile(form, re.IGNORECASE)
@@ -401,4 +404,4 @@ _LIMITS = [
         rf"{_TOKENS} maximum",
     )
 ]
-"""The most specific pattern first: a refusal also states the length of the prompt."""
+"""Patterns of the context length, the most specific first: a rejection also states the length of the prompt."""

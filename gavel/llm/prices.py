@@ -22,7 +22,7 @@ _TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]])
 
 
 def prices_from_environment() -> Prices:
-    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/gpt-5-mini": [0.25, 2]}`; empty when it is not set."""
+    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/gpt-5-mini": [0.25, 2]}`; empty if it is not set."""
     text = os.environ.get("GAVEL_PRICES", "").strip()
     if not text:
         return {}
@@ -37,7 +37,7 @@ def prices_from_environment() -> Prices:
 
 
 def checked_prices(prices: Prices) -> Prices:
-    """The prices. Raises `LlmError` for an invalid amount, with which a budget in dollars could not be kept."""
+    """Returns the prices. Raises `LlmError` for an invalid amount, with which a dollar budget could not be enforced."""
     try:
         return _TABLE.validate_python(dict(prices))
     except ValidationError as error:
@@ -48,27 +48,27 @@ def checked_prices(prices: Prices) -> Prices:
 
 
 def _given(model: str, prices: Prices) -> Price | None:
-    """The user's price; a local model costs nothing."""
+    """The user's price; a local model is free."""
     return prices.get(model) or ((0.0, 0.0) if is_local(model) else None)
 
 
 def price(model: str, prices: Prices) -> Price | None:
-    """The given price, else LiteLLM's; None = unknown."""
+    """The user's price, else LiteLLM's; None = unknown."""
     given = _given(model, prices)
     if given:
         return given
     listed = model_info(model)
     per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
-    if not any(per_token):  # how LiteLLM marks an unknown price
+    if not any(per_token):  # LiteLLM's mark of an unknown price
         return None
     return per_token[0] * 1e6, per_token[1] * 1e6
 
 
 def cost(model: str, usage: Usage, prices: Prices) -> float | None:
-    """USD by the given prices, or None when they do not name the model.
+    """USD by the user's prices; None if they do not name the model.
 
-    Without a price of their own, cached tokens cost as much as others; those that are written to the server's cache
-    cost so much more as LiteLLM's table says.
+    Without a separate price, cached tokens cost as much as others; tokens written to the server's cache are surcharged
+    by LiteLLM's table.
     """
     given = _given(model, prices)
     if given is None:
@@ -84,9 +84,9 @@ def cost(model: str, usage: Usage, prices: Prices) -> float | None:
 
 
 def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
-    """USD of a LiteLLM response by LiteLLM's table, which has prices of cached tokens; None = unknown.
+    """USD of a LiteLLM response by LiteLLM's table, which has cached-token prices; None = unknown.
 
-    Where the server reports reasoning apart, its figure is worked out again, since LiteLLM takes that for a part of the
+    If the server reports reasoning separately, the cost is recomputed, since LiteLLM treats reasoning as part of the
     completion.
     """
     usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price

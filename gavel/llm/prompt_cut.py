@@ -1,12 +1,12 @@
-"""How much of a prompt a server reads: the context of an endpoint, which its refusals teach; Ollama's, which a request
-has to ask for; and servers that cut the prompt: they answer, but count far fewer tokens than the prompt has.
+"""Context lengths: an endpoint's context, learned from its rejections; Ollama's `num_ctx`, which a request must set;
+and silently truncated prompts: the server answers, but counts far fewer tokens than the prompt has.
 
-Ollama, for one, drops what does not fit its context (4,096 tokens, unless `num_ctx` says otherwise) and answers 200. A
-verdict on half of a prompt is no verdict.
+Ollama, for example, drops the part of a prompt that exceeds its context (4,096 tokens, unless `num_ctx` is set) and
+answers 200. A verdict on half of a prompt is no verdict.
 
-Tokenizers differ, so the count is compared with what a compact one makes of the text: `cl100k_base` for ASCII, less for
-other scripts, of which newer vocabularies hold whole words. Near half of that, no tokenizer explains the count. A
-server of the user's own that counts exactly a usual context length is believed less: one token too few suffices.
+Tokenizers differ, so the count is compared with that of a compact one: `cl100k_base` for ASCII, less for other scripts,
+of which newer vocabularies hold whole words. No tokenizer explains a count near half of that. A server of the user's
+own whose count equals a usual context length is suspicious: one token too few suffices.
 """
 
 import re
@@ -20,38 +20,39 @@ from gavel.llm.providers import cl100k
 from gavel.llm.types import IMAGE_TOKENS, Message, Reply, count_images, text_of
 
 _SMALLEST_CONTEXT = 512
-"""No model has a smaller context; a smaller count is no count of the prompt, but of what was not cached, say."""
+"""Smallest plausible context; a smaller prompt count excludes, for example, cached tokens."""
 _UNEXPLAINED = 0.55
 _CONTEXTS = frozenset(2**power for power in range(11, 18))
 PIECE = 4096
-"""Characters encoded at once: some tokenizers take quadratic time on a long word."""
+"""Characters encoded at once: some tokenizers are quadratic in the length of a word."""
 _MOST_BYTES_PER_TOKEN = 5
-"""With more tokens than that nothing can be missing; below, the text is counted, which takes longer."""
+"""Above this ratio a prompt can be truncated and its text is tokenized, which takes longer; below, nothing can be
+missing."""
 _RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
-"""Long runs of one character, of which vocabularies hold very different lengths."""
+"""Long runs of one character, whose token counts differ widely between vocabularies."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 _ACCENTED_SHARE, _CHARACTERS_PER_TOKEN = 0.005, 4.5
-"""From this share of other characters on, ASCII letters may be a language that `cl100k_base` knows little of: Turkish
-or Vietnamese, of which newer vocabularies read so many characters with a token."""
+"""Share of other characters from which ASCII letters may be a language that `cl100k_base` encodes poorly, such as
+Turkish or Vietnamese, and characters per token in newer vocabularies."""
 _PER_CJK_CHARACTER, _PER_OTHER_CHARACTER = 0.6, 0.24
 """Tokens of a compact tokenizer for Chinese, Japanese and Korean text, and for other scripts than ASCII."""
 _OLLAMA = ("ollama/", "ollama_chat/")
 _REPLY_TOKENS = 4_096
-"""Room for a reply and the thinking before it, unless the user sets the reply's length."""
+"""Tokens reserved for a reply and its thinking, unless the user sets the reply's length."""
 _BYTES_PER_TOKEN = 2.5
-"""Bytes of a token in dense text, such as numbers; prose has four."""
+"""Bytes per token in dense text, such as numbers; prose has four."""
 _STEPS = tuple(sorted(size * 2**power for power in range(13, 21) for size in (1, 1.5)))
-"""Ollama loads a model anew when the context changes, so only a few lengths are asked for."""
+"""Context lengths requested of Ollama: few, since it reloads a model when the context changes."""
 DEFAULT_CONTEXT = 128_000
 """Context length of a model that LiteLLM's table does not list."""
 _SHRINK_FACTOR = 0.5
-"""Factor by which a refused prompt is shortened when the server names no limit."""
+"""Factor by which a rejected prompt is shortened if the server states no limit."""
 _TOKENIZER_MARGIN = 1.2
 """Max ratio of a model's own token count to that of `cl100k_base`."""
 
 _learned: dict[Hashable, int] = {}
-"""Context lengths learned from endpoints' refusals, of this process."""
+"""Context lengths learned from endpoints' rejections, in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +61,23 @@ class ContextLength:
 
     endpoint: Hashable
     assumed: int
-    """Before the endpoint has refused a prompt."""
+    """Assumed length before the endpoint has rejected a prompt."""
 
     @property
     def tokens(self) -> int:
         return _learned.get(self.endpoint, self.assumed)
 
     def room(self, reply: int) -> int:
-        """Max prompt tokens, in `cl100k_base`, beside a reply of `reply` tokens, with a margin for other tokenizers."""
+        """Max prompt tokens, in `cl100k_base`, with room for `reply` reply tokens and a margin for other tokenizers."""
         return int((self.tokens - min(reply, self.tokens // 2)) / _TOKENIZER_MARGIN)
 
     def shrink(self, room: int, sent: int, reply: int, limit: int | None) -> None:
-        """Lowers the length: a prompt of `sent` tokens, made for `room` tokens, was refused as too long.
+        """Lowers the length: a prompt of `sent` tokens, made to fit `room` tokens, was rejected as too long.
 
         `limit`: the context that the server names, in tokens; None = it names none.
         """
         if self.room(reply) < room:
-            return  # another call has lowered it
+            return  # another call has lowered it already
         half = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + reply
         smaller = half if half < self.tokens else int(_SHRINK_FACTOR * self.tokens)
         _learned[self.endpoint] = limit if limit is not None and limit < self.tokens else smaller
@@ -87,7 +88,7 @@ def context_options(
 ) -> dict[str, int]:
     """`num_ctx` for a request to Ollama: room for prompt and reply, at most `longest` tokens; empty for other models.
 
-    A `num_ctx` of the user's own stays. `completion`: the reply's length, where the user sets it.
+    The user's own `num_ctx` is kept. `completion`: the reply's length, if the user sets it.
     """
     if not model.startswith(_OLLAMA) or "num_ctx" in params:
         return {}
@@ -97,26 +98,26 @@ def context_options(
 
 
 class PromptCutError(ContextError):
-    """The server answered a part of the prompt only."""
+    """The server answered after reading only a part of the prompt."""
 
     def __init__(self, message: str, remedy: str, limit: int, reply: Reply) -> None:
         super().__init__(message, remedy, limit)
         self.reply = reply
-        """It is paid for, and worth nothing."""
+        """The reply is paid for and unusable."""
 
 
 def check_not_cut(
     model: str, reply: Reply, messages: Sequence[Message], *, own_server: bool, limits: Collection[int] = ()
 ) -> None:
-    """Raises `PromptCutError` when the server counted far fewer tokens than the messages have.
+    """Raises `PromptCutError` if the server counted far fewer tokens than the messages have.
 
-    `own_server`: whether it is one of the user's own, whose context may be any length. `limits`: context lengths that
-    are known for it, besides the usual ones.
+    `own_server`: whether it is a server of the user's own, whose context may have any length. `limits`: its known
+    context lengths, besides the usual ones.
     """
     counted = reply.prompt_tokens
     if counted < _SMALLEST_CONTEXT:
         return
-    if reply.cached_prompt_tokens:  # some servers leave them out of the count
+    if reply.cached_prompt_tokens:  # some servers do not count them
         counted += reply.cached_prompt_tokens
     text = "\n".join(map(text_of, messages))
     at_limit = own_server and (counted in _CONTEXTS or counted + 1 in _CONTEXTS or counted in limits)
@@ -138,9 +139,9 @@ def encode(piece: str) -> list[int]:
 
 
 def count_tokens(text: str, stop_at: float = inf) -> int:
-    """At least the tokenizer's count for the whole text, and at most a few more per `PIECE`.
+    """Token count of a text: at least the tokenizer's, and at most a few more per `PIECE`.
 
-    Counts no further than to `stop_at`.
+    Stops counting at `stop_at`.
     """
     counted = 0
     for start in range(0, len(text), PIECE):
@@ -151,7 +152,7 @@ def count_tokens(text: str, stop_at: float = inf) -> int:
 
 
 def expected_tokens(text: str) -> int:
-    """The tokens of the text by a compact tokenizer."""
+    """Estimated tokens of the text with a compact tokenizer."""
     text = _RUN.sub(lambda run: run[1] * 8, text)
     foreign = _NOT_ASCII.findall(text)
     cjk = sum(len(_CJK.findall(part)) for part in foreign)

@@ -1,4 +1,4 @@
-"""LiteLLM, loaded on first use: checks that a model can be called, what its table says of models; and local models.
+"""LiteLLM, imported lazily: checks that a model can be called, its table's data on models, and local models.
 
 Local models are Python functions that are called in this process, by name and without a key: after
 `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
@@ -19,7 +19,7 @@ from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.types import CachedPrefix, Message
 
 PROVIDER = "gavel"
-"""The part of a local model's LiteLLM id before the slash."""
+"""Provider prefix of local models' LiteLLM ids."""
 
 LocalModel = Callable[[list[Message]], str]
 """(messages) -> text of the reply. Raises `GavelError` for a prompt that it cannot answer."""
@@ -47,7 +47,8 @@ def is_local(model: str) -> bool:
 
 
 def answer(model: str, messages: list[Message]) -> str:
-    """The reply of the local model with this id. Raises `LlmError`, with its own words where it cannot answer."""
+    """The reply of the local model with this id. Raises `LlmError`, with the model's own message if it cannot
+    answer."""
     _, _, name = model.rpartition("/")
     if name not in _models:
         raise LlmError(f"there is no model {model}.", f"There are: {', '.join(_models)}.")
@@ -64,21 +65,22 @@ _KEYLESS = ("gavel/", "azure/", *OWN_SERVERS)
 
 
 _FETCHING = ("openai/", "azure/", "openrouter/", "hosted_vllm/", "xai/", "fireworks_ai/", "together_ai/")
-"""Providers that are sent the address of an image, and fetch it."""
+"""Providers that accept an image's URL and fetch it."""
 
 ImageSupport = Literal["none", "embedded", "any"]
-"""The images that a model is sent: none, those whose bytes are at hand, or also those at an address."""
+"""Images that a model accepts: none, embedded bytes only, or also URLs."""
 
 
 def load_litellm(url: object = None) -> ModuleType:
-    """LiteLLM. The first call takes seconds. It asks this machine past the environment's proxy, also at `url`."""
+    """Imports LiteLLM, which takes seconds the first time, and makes it reach this machine, and `url`, without the
+    environment's proxy."""
     pass_proxies(url)
     return _litellm()
 
 
 @cache
 def cl100k() -> Any:
-    """The encoding `cl100k_base` of tiktoken, from the file that LiteLLM ships, without loading LiteLLM."""
+    """tiktoken's encoding `cl100k_base`, from the file that LiteLLM ships, without importing LiteLLM."""
     import tiktoken
 
     if (litellm := find_spec("litellm")) is not None and litellm.origin is not None:
@@ -92,12 +94,12 @@ def _litellm() -> ModuleType:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
-    litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
+    litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
     return litellm
 
 
 def timed_out(model: str, seconds: float) -> Exception:
-    """LiteLLM's error for a reply that was not complete in time; its own timeout does not end one that drips."""
+    """LiteLLM's error for a reply that is not complete in time; its own timeout does not end one that trickles in."""
     words = f"Timeout: no complete reply within {seconds:.3g} s"
     return load_litellm().Timeout(words, model=model, llm_provider="")
 
@@ -110,15 +112,15 @@ def model_info(model: str) -> Mapping[str, Any]:
     litellm = load_litellm()
     try:
         return dict(litellm.get_model_info(model))
-    except Exception as error:  # of many types, for a model that is not listed
+    except Exception as error:  # various types, for an unlisted model
         logging.getLogger(__name__).debug("LiteLLM's table has no %s: %s", model, error)
         return {}
 
 
 def image_support(model: str | object, *, asked: bool) -> ImageSupport:
-    """The images that a model can be sent. `asked`: the user says that it sees images; else LiteLLM's table says it.
+    """Images that a model accepts. `asked`: the user says that it supports images; else LiteLLM's table decides.
 
-    An address is sent as it is to the providers that fetch it themselves; for others LiteLLM would fetch it from here.
+    URLs are passed on to providers that fetch them; for others LiteLLM would fetch them from this machine.
     """
     if not isinstance(model, str):
         return "any" if asked else "none"
@@ -132,11 +134,11 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
 def check_model(
     model: str, params: Mapping[str, Any] | None = None, *, instead: str = "stand-in (as a judge), ollama/qwen3"
 ) -> None:
-    """Raises `UnknownModelError` when no provider serves `model`, `MissingKeyError` when its API key is not set, and
-    `LlmError` for an address of its server that is none.
+    """Raises `UnknownModelError` if no provider serves `model`, `MissingKeyError` if its API key is not set, and
+    `LlmError` for an invalid server address.
 
     `params` are the extra LiteLLM parameters of the call. `instead`: what the remedy offers without a key. Sends no
-    request: it does not detect a wrong key, or a model that its provider does not have.
+    request: it does not detect a wrong key, or a model that its provider lacks.
     """
     model, params = model_id(model), params or {}
     _check_name(model, params, instead)
@@ -147,9 +149,9 @@ def check_model(
     if _addresses_in_environment(provider.upper()):
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
-    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds also authenticate otherwise, and fail later
+    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds have other authentication too, and fail later
     own = f"{provider.upper()}_API_KEY"
-    if not keys and own in os.environ and not os.environ[own].strip():  # which LiteLLM takes for a key
+    if not keys and own in os.environ and not os.environ[own].strip():  # LiteLLM would use it as a key
         keys = [own]
     if keys:
         raise MissingKeyError(
@@ -159,7 +161,7 @@ def check_model(
 
 
 def check_gives_probabilities(model: str) -> None:
-    """Raises `LlmError` for a local model: it answers with text alone."""
+    """Raises `LlmError` for a local model, which returns text alone."""
     if is_local(model):
         raise LlmError(
             f"{model} answers with text, and no probabilities can be read from it.",
@@ -204,9 +206,9 @@ def _addresses_in_environment(provider: str) -> dict[str, str]:
 
 
 MIN_CACHED_TOKENS = 1024
-"""Shorter beginnings of prompts are not cached, except where LiteLLM's table says otherwise."""
+"""Min tokens of a cached prompt prefix, unless LiteLLM's table says otherwise."""
 _CLAUDE_OF_OPENROUTER = "openrouter/anthropic/"
-"""LiteLLM's table lists no models of OpenRouter, but LiteLLM passes breakpoints on to these."""
+"""OpenRouter's Claude models, which LiteLLM's table lacks, although LiteLLM passes breakpoints on to them."""
 
 
 def caches_prompts(model: object) -> bool:
@@ -217,16 +219,15 @@ def caches_prompts(model: object) -> bool:
 
 
 def min_cached_tokens(model: object) -> int:
-    """Tokens that a beginning must have to be cached."""
+    """Min tokens of a prompt prefix that is cached."""
     listed = model_info(model).get("prompt_cache_min_tokens") if isinstance(model, str) else None
     return int(listed or MIN_CACHED_TOKENS)
 
 
 def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -> list[Message]:
-    """The messages with a breakpoint (`cache_control`) where the shared beginning ends, for a model that needs one.
+    """The messages with a breakpoint (`cache_control`) at the end of the shared prefix, for a model that needs one.
 
-    Servers compute requests that begin alike once, and charge a tenth to a half for the beginning. Most find it
-    themselves.
+    Servers process a shared prefix once, and charge a tenth to a half for it. Most detect it themselves.
     """
     if not prefix.characters or not _needs_breakpoint(model):
         return messages
@@ -243,5 +244,5 @@ def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -
 
 
 def _needs_breakpoint(model: str) -> bool:
-    """Claude, wherever it is served, and Amazon's Nova; other servers find the beginning themselves."""
+    """True for Claude, wherever it is served, and Amazon's Nova; other servers detect the prefix themselves."""
     return caches_prompts(model) and ("claude" in model or "amazon.nova" in model)

@@ -1,7 +1,7 @@
-"""What holds a call back: concurrency, rates, its deadline, pauses after failures, and a circuit breaker.
+"""Limits and delays of a call: concurrency, rates, its deadline, pauses after failures, and a circuit breaker.
 
 Limits belong to the endpoint, not to the caller: all clients of an endpoint share its concurrency (per event loop) and
-its minute (per process). The minute is a sliding window, so no 60 seconds hold more than is allowed.
+its minute (per process). The minute is a sliding window, so no 60 seconds exceed the limit.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from gavel.llm.types import NO_PREFIX, CachedPrefix
 MINUTE = 60.0
 _BREAKER_SECONDS = 60.0
 _WORTH_TELLING = 1.0
-"""Seconds from which a wait is shown."""
+"""Min seconds of a wait that is shown."""
 _SILENT = 20.0
-"""Seconds from which it is shown that a request is not answered."""
+"""Seconds without a reply after which a request is shown."""
 _T = TypeVar("_T")
 
 
@@ -36,13 +36,14 @@ class Limits:
     """Limits of the calls to one model. Times are in seconds."""
 
     concurrency: int = 16
-    """Max concurrent calls to one model, over all clients of an event loop; the smallest that any of them has holds."""
+    """Max concurrent calls to one model, over all clients of an event loop; the smallest of their values applies."""
     timeout: float = 180.0
-    """For one attempt."""
+    """Timeout of one attempt."""
     deadline: float = 600.0
-    """For a call: what may pass, such as an outage, is asked again until then. Waiting for a limit does not count."""
+    """Time limit of a call: temporary failures, such as an outage, are retried until then. Waiting for a limit does not
+    count."""
     requests_per_minute: int | None = None
-    """To one model, over all clients of a process; every attempt counts. None = no limit."""
+    """Rate limit of one model, over all clients of a process; every attempt counts. None = no limit."""
     tokens_per_minute: int | None = None
     """Tokens of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
@@ -54,18 +55,18 @@ class Limits:
 
 
 class Activity:
-    """Waits of the calls of a set of clients, of any thread; for a live line."""
+    """Current waits of the calls of a set of clients, from any thread; for a live line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waits: dict[object, tuple[float, str]] = {}
-        """When each waiting call goes on, by `time.monotonic`, and why it waits."""
+        """Per waiting call, the `time.monotonic` at which it continues, and the reason."""
         self._asked: dict[object, tuple[float, str]] = {}
-        """When each request that is not answered was sent, and to which model."""
+        """Per unanswered request, the time at which it was sent, and its model."""
 
     @contextmanager
     def asking(self, model: str) -> Generator[None]:
-        """Inside, one request is sent to `model` and waits for its answer."""
+        """Registers an unanswered request to `model` while the block runs."""
         request = object()
         with self._lock:
             self._asked[request] = time.monotonic(), model
@@ -77,7 +78,7 @@ class Activity:
 
     @contextmanager
     def held_up(self, seconds: float, reason: str) -> Generator[None]:
-        """Inside, one call waits `seconds`."""
+        """Registers a call that waits `seconds` while the block runs."""
         wait = object()
         with self._lock:
             self._waits[wait] = time.monotonic() + seconds, reason
@@ -89,8 +90,8 @@ class Activity:
 
     @property
     def waiting(self) -> str:
-        """The longest wait that is left, in words: "rate limited, 20 s"; else the request that has waited longest, from
-        20 s on: "openai/m has not answered for 25 s"; "" where all goes on."""
+        """The longest remaining wait in words: "rate limited, 20 s"; else the oldest request, from 20 s on: "openai/m
+        has not answered for 25 s"; "" if nothing waits."""
         now = time.monotonic()
         with self._lock:
             until, reason = max(self._waits.values(), default=(0.0, ""))
@@ -101,10 +102,10 @@ class Activity:
 
 
 class Breaker:
-    """A circuit breaker of one client: after an error that every other request would meet too, nothing more is sent.
+    """A circuit breaker of one client: after an error that every other request would hit too, nothing more is sent.
 
     A wrong key, an empty account or an unknown model is then reported once, and costs one request instead of thousands.
-    Once a minute one request may find out whether it is mended.
+    Once a minute one request may test whether it is fixed.
     """
 
     def __init__(self) -> None:
@@ -113,18 +114,18 @@ class Breaker:
 
     @property
     def error(self) -> LlmError | None:
-        """Why nothing is sent now."""
+        """Reason why nothing is sent now."""
         return self._error if time.monotonic() < self._opened + _BREAKER_SECONDS else None
 
     def open(self, error: LlmError) -> None:
         self._error, self._opened = error, time.monotonic()
 
     def close(self) -> None:
-        """A request was answered."""
+        """Closes the breaker: a request was answered."""
         self._error = None
 
     def check(self) -> None:
-        """Raises `NotAskedError`, with the message of the error that opened it, while it is open."""
+        """While open, raises `NotAskedError` with the message of the error that opened it."""
         if (error := self.error) is not None:
             raise NotAskedError(error.message, error.remedy) from error
         self._opened = time.monotonic()
@@ -139,12 +140,12 @@ class Gate:
         self._is_taken = True
 
     def shut(self) -> None:
-        """Lets the next request ask the question."""
+        """Makes the next request run the probe."""
         with self._lock:
             self._opened, self._is_taken = Future(), False
 
     async def passed(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Returns when the question was asked; the first that comes asks it. Raises what `ask` raises, to that one."""
+        """Returns once the probe is done; the first caller runs it. Raises what `ask` raises, in that caller."""
         with self._lock:
             opened, is_first = self._opened, not self._is_taken
             self._is_taken = True
@@ -161,7 +162,7 @@ class Gate:
 
 @dataclass(slots=True)
 class SentRequest:
-    """A request that was sent: when (in the clock's seconds), and its tokens: estimated, then as its reply tells."""
+    """A sent request: its time (in the clock's seconds), and its tokens, first estimated, then as the reply reports."""
 
     at: float
     tokens: int
@@ -173,7 +174,7 @@ class MinuteWindow:
     def __init__(self) -> None:
         self._sent: deque[SentRequest] = deque()
         self.lock = threading.Lock()
-        """Held from a look at the window to the request that it allows: event loops of other threads share it."""
+        """Held from reading the window to recording the request: event loops of other threads share it."""
 
     def seconds_until(self, now: float, tokens: int, limits: Limits) -> float:
         """Seconds until a request of `tokens` tokens may be sent; 0 = now.
@@ -227,10 +228,10 @@ class EndpointLimits:
 
 
 class Call:
-    """One call in flight: its share of the endpoint's concurrency, and its deadline.
+    """One call in flight: its slot of the endpoint's concurrency, and its deadline.
 
-    The share is given back while the call pauses between attempts. The deadline moves by what the call waits for a
-    limit, since the model is not the cause of that delay.
+    The slot is released while the call pauses between attempts. Waiting for a limit extends the deadline, since the
+    model is not the cause of that delay.
     """
 
     def __init__(
@@ -241,12 +242,12 @@ class Call:
         prefix: CachedPrefix = NO_PREFIX,
         patience: float | None = None,
     ) -> None:
-        """`patience`: seconds after which nothing is asked again, where that is sooner than the deadline."""
+        """`patience`: seconds after which nothing is retried, if sooner than the deadline."""
         self.endpoint = endpoint
         self.prefix = prefix
         self.attempts = 0
         self.may_be_paid = False
-        """Whether an attempt failed for which the server may charge."""
+        """Whether a failed attempt may be charged by the server."""
         self._limits = limits
         self._activity = activity
         self._deadline = time.monotonic() + limits.deadline
@@ -255,11 +256,11 @@ class Call:
 
     @property
     def attempt_seconds(self) -> float:
-        """Seconds that an attempt that begins now may take."""
+        """Max seconds of an attempt that starts now."""
         return max(0.0, min(self._limits.timeout, self._deadline - time.monotonic()))
 
     async def acquire(self) -> None:
-        """Waits until the concurrency limit has room for the call; until `release` it counts as running."""
+        """Waits for a concurrency slot; the call counts as running until `release`."""
         limiter = self.endpoint.concurrency
         limiter.total_tokens = min(limiter.total_tokens, self._limits.concurrency)
         try:
@@ -269,7 +270,7 @@ class Call:
         self._running = True
 
     def release(self) -> None:
-        """Ends the call's share of the concurrency, if it holds one."""
+        """Releases the call's concurrency slot, if it holds one."""
         if self._running:
             self._running = False
             self.endpoint.concurrency.release_on_behalf_of(self)
@@ -283,7 +284,7 @@ class Call:
             self._deadline += time.monotonic() - since
 
     def pause_after(self, error: Exception) -> float | None:
-        """Seconds until the request may be sent again; None = asking again is no use, or would come too late."""
+        """Seconds until the retry; None = retrying is useless, or would come too late."""
         self.attempts += 1
         if not may_pass(error):
             return None
@@ -291,7 +292,7 @@ class Call:
         return seconds if seconds < self._deadline - self._reserved - time.monotonic() else None
 
     async def sleep(self, seconds: float, error: Exception) -> None:
-        """Sleeps between attempts without counting as running."""
+        """Sleeps between attempts without occupying a slot."""
         self.release()
         reason = RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
         with self._activity.held_up(seconds, reason):
@@ -303,7 +304,7 @@ RATE_LIMITED = "rate limited"
 
 
 def endpoint_limits(endpoint: Hashable) -> EndpointLimits:
-    """The limits of an endpoint in this event loop; all event loops share its minute."""
+    """The limits of an endpoint in this event loop; all event loops share its minute window."""
     of_loop = _limits.setdefault(asyncio.get_running_loop(), {})
     if endpoint not in of_loop:
         of_loop[endpoint] = EndpointLimits(_windows.setdefault(endpoint, MinuteWindow()))

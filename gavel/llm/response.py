@@ -1,7 +1,7 @@
-"""What a model answered -> a reply with its text, its tokens and its cost.
+"""Parses a model's response into a reply with its text, its tokens and its cost.
 
 Prompt tokens include those that were read from the server's cache, or written to it; completion tokens include those of
-reasoning. A server that reports reasoning apart, as xAI does, is recognized by its total.
+reasoning. A server that reports reasoning separately, as xAI does, is recognized by its total.
 
 With `with_logprobs` the text of a reply also holds the log-probabilities of its tokens, so that a cassette can keep
 them: {"text": "7", "tokens": [["7", [["7", -0.1], …]], …]}, where `tokens` are the sampled ones, each with the
@@ -21,23 +21,23 @@ from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message, Reply, Usage, is_mapping
 
 LOGPROBS = {"logprobs": True, "top_logprobs": 20}
-"""The parameters that ask for log-probabilities; 20 is the most that OpenAI and vLLM give by default."""
+"""Parameters that request log-probabilities; 20 is the default maximum of OpenAI and vLLM."""
 WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
 _LONGEST_NAME = 200
 _MOST_TOKENS = 1_000_000_000
-"""Largest credible token count of a request: a larger one, believed, would spend every budget at once."""
+"""Largest credible token count of a request: a larger one would use up every budget at once."""
 _OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
 def read_response(model: str, response: Any, messages: list[Message], prices: Prices, repairs: Counter[str]) -> Reply:
-    """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took, by kind.
+    """The reply in LiteLLM's response to `messages`. `repairs`: those already made to the response, by kind.
 
-    Its cost is by `prices` or LiteLLM's table. Tokens that the server did not count are counted here.
+    Its cost comes from `prices` or LiteLLM's table. Tokens that the server did not count are counted here.
     """
     finish_reason = response.choices[0].finish_reason if response.choices else None
     message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
     if finish_reason == "length":
-        message["reasoning_content"] = None  # reasoning that is cut off holds no answer
+        message["reasoning_content"] = None  # truncated reasoning holds no answer
     text, more = read_message(message)
     if not text.strip() and (refusal := _refusal_in(message)):
         text, finish_reason = refusal, CONTENT_FILTER
@@ -63,7 +63,7 @@ def read_response(model: str, response: Any, messages: list[Message], prices: Pr
 
 
 def with_logprobs(reply: Reply, response: Any) -> Reply:
-    """The reply in LiteLLM's response with its tokens; a refusal stays as it is."""
+    """The reply in LiteLLM's response with its tokens; a refusal is left unchanged."""
     if reply.finish_reason == CONTENT_FILTER:
         return reply
     choice = response.choices[0] if response.choices else None
@@ -76,7 +76,7 @@ def with_logprobs(reply: Reply, response: Any) -> Reply:
 
 
 def check_has_logprobs(model: str, reply: Reply) -> None:
-    """Raises `LlmError` when the server returned no tokens with a reply of `with_logprobs`."""
+    """Raises `LlmError` if the server returned no tokens with a reply of `with_logprobs`."""
     if reply.finish_reason != CONTENT_FILTER and json.loads(reply.text)["tokens"] is None:
         raise LlmError(
             f"{model} returned no log-probabilities of tokens.", WITHOUT_LOGPROBS[0].upper() + WITHOUT_LOGPROBS[1:]
@@ -84,7 +84,7 @@ def check_has_logprobs(model: str, reply: Reply) -> None:
 
 
 def read_answer(answer: object) -> tuple[str, Counter[str]]:
-    """The text of a callable's answer, and its repairs.
+    """The text that a callable returned, and its repairs.
 
     An answer is a text, an assistant's message, or the JSON object of the reply itself. Raises `TypeError` for others.
     """
@@ -98,7 +98,7 @@ def read_answer(answer: object) -> tuple[str, Counter[str]]:
 
 
 def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
-    """The text of an assistant's message, and the repairs that finding it took, by kind.
+    """The text of an assistant's message, and the repairs needed to find it, by kind.
 
     A reply may come in content parts, as the arguments of a tool call, or as reasoning.
     """
@@ -109,7 +109,7 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
         repairs["content parts"] += 1
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
     calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
-    if calls:  # text before a call announces it
+    if calls:  # text before a call merely announces it
         text = "\n".join(given if isinstance(given, str) else json.dumps(given) for given in calls)
         repairs["tool call"] += len(calls)
     if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):
@@ -129,7 +129,7 @@ def is_json_alone(text: str) -> bool:
 
 
 def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
-    """The body of a completion with the content of its message as text, and the repairs that this took."""
+    """The body of a completion with the message's content as text, and the repairs made."""
     choices = [dict(choice) for choice in body.get("choices") or ()]
     repairs: Counter[str] = Counter()
     for choice in choices[:1]:
@@ -142,18 +142,18 @@ def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[
 
 
 def sendable(text: str) -> str:
-    """The text with halves of surrogate pairs joined, or replaced where they are alone: JSON may hold them, but no
-    request can send them back, and no database takes them."""
+    """The text with surrogate halves joined, or replaced if unpaired: JSON may hold them, but no request can send them,
+    and no database stores them."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def model_name(reported: object) -> str:
-    """The name of the model that answered; "" where the server reports none, or something else."""
+    """The name of the model that answered; "" if the server reports none or something else."""
     return sendable(reported)[:_LONGEST_NAME] if isinstance(reported, str) else ""
 
 
 def _refusal_in(message: Mapping[str, Any]) -> str:
-    """The refusal in a field of an assistant's message, where OpenAI puts it; empty = none."""
+    """The refusal in a field of an assistant's message, as OpenAI reports it; empty = none."""
     fields: object = message.get("provider_specific_fields")
     given = message.get("refusal")
     if isinstance(fields, Mapping):
@@ -170,7 +170,7 @@ def _text_of_part(part: object) -> str:
 
 
 def read_usage(usage: Any) -> Usage:
-    """The usage of a LiteLLM response; all 0 when the server reports none."""
+    """The usage of a LiteLLM response; all 0 if the server reports none."""
     if usage is None:
         return Usage()
 
@@ -186,5 +186,5 @@ def read_usage(usage: Any) -> Usage:
 
 
 def token_count(reported: object) -> int:
-    """A number of tokens; 0 where the server reports none, or a number that no request has."""
+    """A token count; 0 if the server reports none, or an implausible number."""
     return reported if isinstance(reported, int) and 0 < reported <= _MOST_TOKENS else 0

@@ -1,4 +1,4 @@
-"""Scenarios: what an agent is asked to do, and what it did.
+"""Scenarios: tasks for an agent, and the record of its attempts.
 
     scenario = gavel.Scenario(
         name="desk", system="You run a desk.", tools=[look_up], tasks=[gavel.Task(user="Where is order 7?")]

@@ -8,7 +8,7 @@
         return gavel.together(planner, worker)                  # one attempt, judged as a whole
         return [planner.trajectory, worker.trajectory]          # or each for itself, with its own reward
 
-Only turns that the policy sampled are `Choice`s, so only those are ever trained. What another model says is plain text.
+Only turns that the policy sampled are `Choice`s, so only those are ever trained. Turns of other models are plain text.
 """
 
 import re
@@ -29,15 +29,14 @@ from gavel.scenarios.tools import Toolbox, ToolFunction, described
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
-"""Among the episode's metrics: requests to LiteLLM models that play agents. A cost that is not known leaves no number.
-"""
+"""Episode metrics: requests to LiteLLM models that play agents, and their cost, which is absent if unknown."""
 _RETRIES = 2
-"""Of a request to a LiteLLM model whose server is busy."""
+"""Retries of a request to a LiteLLM model whose server is busy."""
 _WORST = ("failed", "truncated", "finished")
 
 
 class AgentError(GavelError):
-    """A model that plays an agent gave no turn."""
+    """A model that plays an agent returned no turn."""
 
 
 class Agent:
@@ -54,12 +53,12 @@ class Agent:
         steps_back: int = 0,
         max_calls: int = 8,
     ) -> None:
-        """`name` is unique in the episode; the judge is shown it. `tools`: plain functions, as a scenario's.
+        """`name` is unique in the episode and shown to the judge. `tools`: plain functions, as for a scenario.
 
         `model`: None for the policy that acts in this episode, whose turns are trained; else the id of a LiteLLM model,
-        or anything that serves chat completions, whose turns are not. `steps_back`: the policy of so many training
-        steps earlier, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
-        `earlier_policies` in the settings of a run); where it has none so old, the oldest one plays. The trajectory's
+        or anything that serves chat completions, whose turns are not. `steps_back`: the policy from that many training
+        steps ago, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
+        `earlier_policies` in the settings of a run); if it has none that old, the oldest one plays. The trajectory's
         `policy_version` is its step.
 
         `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
@@ -92,7 +91,7 @@ class Agent:
         self._max_calls = max_calls
         self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         given = episode.model if model is None else model
-        chat = _by_litellm(given, episode) if isinstance(given, str) else given
+        chat = _make_litellm_model(given, episode) if isinstance(given, str) else given
         self._client = chat.openai_client()
         self._served_as = chat.get_inference_name()
         self._steps_back = steps_back
@@ -100,15 +99,15 @@ class Agent:
 
     @property
     def turns(self) -> int:
-        """Turns that this agent has had."""
+        """Number of this agent's turns so far."""
         return int(self.trajectory.metrics["turns"])
 
     async def ask(self, text: str) -> str:
-        """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
+        """Gives the agent `text` in the next user turn, runs the tools that it calls, and returns its answer.
 
-        An answer that is cut off at the token limit, more than `max_calls` turns with tool calls, and a conversation
-        that outgrows the model's context make the agent's trajectory `truncated`. Raises `AgentError` when the model
-        gives no turn, and while another `ask` waits.
+        The agent's trajectory becomes `truncated` if an answer reaches the token limit, after more than `max_calls`
+        turns with tool calls, or if the conversation exceeds the model's context. Raises `AgentError` if the model
+        returns no turn, and while another `ask` is pending.
         """
         if self._is_asked:
             raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
@@ -119,7 +118,7 @@ class Agent:
             self._is_asked = False
 
     def tell(self, text: str) -> None:
-        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        """Adds `text` to the agent's next user turn; the judge sees it even if no further turn follows."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise AgentError(f"{self.name} is told a text, not a {type(text).__name__}", "Pass a str.")
         items = self.trajectory.messages_and_choices
@@ -132,7 +131,7 @@ class Agent:
     async def _answer(self, text: str) -> str:
         self.tell(text)
         for _ in range(self._max_calls + 1):
-            choice = await self._turn()
+            choice = await self._sample_turn()
             if choice is None:
                 return ""
             said = choice.message.content or ""
@@ -146,10 +145,10 @@ class Agent:
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
 
-    async def _turn(self) -> Choice | None:
-        """None when the conversation has outgrown the model's context."""
+    async def _sample_turn(self) -> Choice | None:
+        """Returns None if the conversation exceeds the model's context."""
         if self._steps_back:
-            self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
+            self._served_as = await _find_earlier_policy(self._client, self._served_as, self._steps_back)
             self._steps_back = 0
         try:
             _, choice = await self._episode.sample(
@@ -175,9 +174,9 @@ class Agent:
 
 
 def together(*agents: Agent) -> Trajectory:
-    """One trajectory of agents that work together: the first one's conversation, and the others' as its histories.
+    """One trajectory of cooperating agents: the first one's conversation, with the others' as its histories.
 
-    Its turns and tool errors are the sums, and its status is the worst of theirs.
+    Its turns and tool errors are summed, and its status is the worst.
     """
     if not agents:
         raise AgentError("there are no agents to put together", "Write together(planner, worker).")
@@ -198,8 +197,8 @@ def together(*agents: Agent) -> Trajectory:
     return whole
 
 
-def _by_litellm(model: str, episode: Episode) -> ChatModel:
-    """A LiteLLM model whose requests and cost are counted in the episode."""
+def _make_litellm_model(model: str, episode: Episode) -> ChatModel:
+    """Samples from a LiteLLM model, and counts its requests and cost in the episode."""
     player = ChatAgent(model)
 
     async def turn(request: ChatRequest) -> ChatCompletion | Message:
@@ -221,8 +220,9 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
     return FunctionModel(model, turn)
 
 
-async def _earlier(client: AsyncOpenAI, name: str, steps: int) -> str:
-    """The policy so many training steps before the one called `name`, which is `model@step`; else the oldest served."""
+async def _find_earlier_policy(client: AsyncOpenAI, name: str, steps: int) -> str:
+    """The policy this many training steps before the one called `name`, which is `model@step`; else the oldest
+    served."""
     model, _, live = name.rpartition("@")
     if not model or not live.isdecimal():
         raise AgentError(f"{name} is no policy that is trained: it has no earlier steps", "Leave steps_back= out.")

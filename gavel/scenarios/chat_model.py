@@ -1,4 +1,4 @@
-"""What an agent loop needs of a model: chat completions under a name.
+"""The interface of a model in an agent loop: chat completions under a name.
 
 A `FunctionModel` takes its turns from a Python function: a script, or a model behind another library.
 
@@ -22,7 +22,7 @@ from gavel.llm.types import Message
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a rollout asks for."""
+    """A rollout's request for one turn."""
 
     messages: list[Message]
     tools: list[Message]
@@ -35,14 +35,14 @@ Reply = Callable[[ChatRequest], Awaitable[ChatCompletion | Message]]
 
 
 class FunctionModel:
-    """A `ChatModel` whose turns `reply` makes: a completion, or the assistant's message alone."""
+    """A `ChatModel` whose turns come from the function `reply`: a completion, or the assistant's message alone."""
 
     def __init__(self, name: str, reply: Reply) -> None:
         self._name = name
         self._reply = reply
 
     def openai_client(self) -> AsyncOpenAI:
-        """An object with `chat.completions.create` as a rollout calls it, and nothing else of a client."""
+        """A minimal client with only `chat.completions.create`, as rollouts call it."""
         return cast(AsyncOpenAI, _Client(self._name, self._reply))
 
     def get_inference_name(self) -> str:
@@ -64,7 +64,7 @@ class _Client:
             max_tokens=_whole(given.get("max_completion_tokens")),
             seed=_whole(given.get("seed")),
         )
-        await asyncio.sleep(0)  # as a real one does, so that a loop that never ends meets its deadline
+        await asyncio.sleep(0)  # like a real client, so that an endless loop meets its deadline
         reply = await self._reply(request)
         if isinstance(reply, ChatCompletion):
             return reply
@@ -80,7 +80,7 @@ class _Client:
 
 
 def _number(value: object) -> float | None:
-    """None for one that was not given: the SDK has an object for that."""
+    """The number, or None if the SDK's sentinel says that it was not given."""
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -92,7 +92,7 @@ _PROMPT_IDS = "prompt_token_ids"
 
 
 class ChatModel(Protocol):
-    """Anything that serves chat completions under a name."""
+    """A server of chat completions under a model name."""
 
     def openai_client(self) -> AsyncOpenAI: ...
 
@@ -100,10 +100,10 @@ class ChatModel(Protocol):
 
 
 class RolloutClient(AsyncOpenAI):
-    """A client that may have a shorter way to its model than the API: rollouts ask it for their turns."""
+    """A client that may bypass the API to reach its model: rollouts ask it for their turns."""
 
     async def turn(self, body: dict[str, Any]) -> ChatCompletion:
-        """The completion of a body of plain JSON. Raises as `chat.completions.create` does."""
+        """The completion for a body of plain JSON. Raises the same errors as `chat.completions.create`."""
         rest = {name: value for name, value in body.items() if name != "model"}
         return await self.chat.completions.create(model=body["model"], messages=[], extra_body=rest)
 

@@ -1,4 +1,4 @@
-"""Deadlines that hold, also for code of the user's that swallows its cancellation (`except:` in a loop of retries).
+"""Deadlines that also end user code which swallows its cancellation (`except:` in a retry loop).
 
 result = await unless_stuck(episode(), "the episode")      # everything below runs in one task
     async with Deadline(5, "the tool"): …   # cancelled after 5 s; after GRACE_SECONDS more, given up
@@ -18,40 +18,40 @@ from weakref import WeakKeyDictionary
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 GRACE_SECONDS = 15.0
-"""That a cancelled block may take to clean up."""
+"""Seconds that a cancelled block may take to clean up."""
 _stuck: ContextVar["asyncio.Future[str] | None"] = ContextVar("stuck", default=None)
 _given_up: set["asyncio.Task[Any]"] = set()
-"""A loop has weak references to its tasks alone."""
+"""Strong references to abandoned tasks, since a loop holds weak ones."""
 HELD_SECONDS = 1.0
-"""For which code may hold up the event loop without a warning. What is longer counts against its own deadlines alone.
-"""
+"""Seconds for which code may block the event loop without a warning. Longer blocking counts against its own deadlines
+only."""
 _around: ContextVar[tuple["Deadline", ...]] = ContextVar("around", default=())
-"""The deadlines within which the current code runs."""
+"""The deadlines around the current code."""
 _running: "WeakKeyDictionary[asyncio.AbstractEventLoop, set[Deadline]]" = WeakKeyDictionary()
 _held: ContextVar[float] = ContextVar("held", default=0.0)
-"""Seconds for which the current task has held up the loop, so far as they were counted."""
+"""Seconds for which the current task has blocked the loop, as far as they are counted."""
 _warned: set[str] = set()
-"""What was named for that."""
+"""Names of code that a warning about blocking has mentioned."""
 
 
 class StuckError(Exception):
-    """Code did not end when it was cancelled, and was left to itself."""
+    """Code did not end when it was cancelled, and was abandoned."""
 
 
 class Deadline:
-    """As `asyncio.timeout`; a block that ends too late raises `TimeoutError` also where it swallowed its cancellation,
-    or held up the event loop, so that it was not cancelled at all. Time for which other code held it up (`watched`)
-    does not count."""
+    """As `asyncio.timeout`, but a block that ends too late raises `TimeoutError` even if it swallowed its cancellation,
+    or blocked the event loop so that it was not cancelled at all. Time during which other code blocked the loop
+    (`watched`) does not count."""
 
     def __init__(self, seconds: float | None, what: str) -> None:
-        """`what` must end: subject of a sentence."""
+        """`what` must end: the subject of the error's sentence."""
         self._seconds = seconds
         self._what = what
         self._limit = asyncio.timeout(seconds)
         self._watch: asyncio.TimerHandle | None = None
         self._stuck: asyncio.Future[str] | None = None
         self._beside: set[Deadline] = set()
-        """The running ones of its loop."""
+        """The running deadlines of its loop."""
         self._is_late = False
 
     def expired(self) -> bool:
@@ -85,7 +85,7 @@ class Deadline:
             self._stuck.set_result(told)
 
     def prolong(self, seconds: float) -> None:
-        """Puts off an end that has not come yet."""
+        """Extends the deadline, unless it has passed."""
         end = self._limit.when()
         if end is None or self._limit.expired():
             return
@@ -97,10 +97,9 @@ class Deadline:
 
 
 async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
-    """What `work` gives. Raises `StuckError` when a `Deadline` in it is over and its block goes on nevertheless.
+    """Awaits `work` and returns its result. Raises `StuckError` if a `Deadline` in it has passed and its block goes on.
 
-    Cancelled itself, it waits `GRACE_SECONDS` for the work to end, and then leaves it to itself with a warning, whose
-    subject is `what`.
+    If cancelled, it waits `GRACE_SECONDS` for the work to end, and then abandons it with a warning about `what`.
     """
     stuck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     given_up = False
@@ -109,7 +108,7 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
         try:
             return await watched(work, what)
         except Exception:
-            if given_up:  # nobody waits for it any more, and asyncio would print what it raises
+            if given_up:  # nobody waits for it any more, and asyncio would print its exception
                 return cast(_T, None)
             raise
 
@@ -122,25 +121,25 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
         given_up = True
         _give_up(task)
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        _leave(task, what)
+        _abandon(task, what)
         raise
     if task.done():
         return task.result()
     given_up = True
     _give_up(task)
-    _leave(task)
+    _abandon(task)
     raise StuckError(stuck.result())
 
 
 @contextmanager
 def holding(name: str) -> Generator[None]:
-    """For code between two waits, in which the event loop stands still: long, it prolongs every deadline that it is
-    not within, and `name` (if it has one) is warned of, once."""
+    """Times synchronous code, which blocks the event loop: blocking for long extends every deadline that the code is
+    not within, and warns once about `name` (if it has one)."""
     started, held = time.monotonic(), _held.get()
     try:
         yield
     finally:
-        took = time.monotonic() - started - (_held.get() - held)  # what was counted within is not counted twice
+        took = time.monotonic() - started - (_held.get() - held)  # time counted by inner blocks is not counted twice
         if took > HELD_SECONDS:
             _held.set(_held.get() + took)
             _count_for_no_other(took)
@@ -164,7 +163,8 @@ def _count_for_no_other(seconds: float) -> None:
 
 
 async def watched(work: Awaitable[_T], name: str) -> _T:
-    """What `work` gives, each of its steps `holding`. Tasks that it starts are not watched."""
+    """Awaits `work` with each of its steps timed by `holding`, and returns its result. Tasks that it starts are not
+    timed."""
 
     async def whole() -> _T:
         return await work
@@ -173,7 +173,7 @@ async def watched(work: Awaitable[_T], name: str) -> _T:
 
 
 class _Watched(Generator[Any, Any, Any]):
-    """Awaits a coroutine, and times each of its steps: between two of them the event loop is free."""
+    """Awaits a coroutine and times each of its steps: between two of them the event loop is free."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._work = work
@@ -192,18 +192,18 @@ class _Watched(Generator[Any, Any, Any]):
 
 
 async def end_other_tasks() -> None:
-    """Cancels what else runs in this loop; what has not ended after `GRACE_SECONDS` is left to itself, and named."""
+    """Cancels the loop's other tasks; those that have not ended after `GRACE_SECONDS` are abandoned with a warning."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=GRACE_SECONDS)
     for task in others:
-        _leave(task, name_of(task))
+        _abandon(task, name_of(task))
 
 
 def name_of(code: object) -> str:
-    """Of a function, or of a coroutine or task of it."""
+    """The name of a function, or of a coroutine or task of it."""
     if isinstance(code, asyncio.Task):
         code = cast("asyncio.Task[Any]", code).get_coro()
     return getattr(code, "__qualname__", type(code).__qualname__)
@@ -215,9 +215,9 @@ def _give_up(task: "asyncio.Task[Any]") -> None:
     task.add_done_callback(_forget)
 
 
-def _leave(task: "asyncio.Task[Any]", what: str = "") -> None:
-    """Lets the loop end without the task: `asyncio.run` would wait for ever for one that swallows every cancellation,
-    and print that it was destroyed. Warns about `what`, where nothing else tells it."""
+def _abandon(task: "asyncio.Task[Any]", what: str = "") -> None:
+    """Lets the loop end without the task: `asyncio.run` would wait forever for one that swallows every cancellation,
+    and print that it was destroyed. Warns about `what` unless the caller reports it."""
     if not task.done():
         if what:
             _LOG.warning(
@@ -227,11 +227,11 @@ def _leave(task: "asyncio.Task[Any]", what: str = "") -> None:
             )
         asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-        # Freed, its coroutine would be closed; one that catches that too (`except:`) would loop for ever within.
+        # If freed, its coroutine would be closed; one that catches that too (`except:`) would loop forever.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
     _given_up.discard(task)
     if not task.cancelled():
-        task.exception()  # nobody else asks for it
+        task.exception()  # its exception is retrieved here, since nobody else does

@@ -1,4 +1,4 @@
-"""Worlds with a state: a class of the user's, made anew for every episode.
+"""Stateful worlds: a class of the user's, instantiated for every episode.
 
     class Counter:
         async def reset(self, task: gavel.Task) -> str | None: …    # the first observation, after the task's own text
@@ -7,8 +7,8 @@
         def success(self, trajectory: gavel.Trajectory) -> bool: …  # and reward(…): for comparison only
         async def close(self) -> None: …
 
-All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool
-or from `observe`, end the episode. What a world raises, and what takes too long, costs its own episode alone.
+All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool or
+from `observe`, end the episode. An exception or timeout of a world affects only its own episode.
 
 """
 
@@ -33,7 +33,7 @@ from gavel.scenarios.tools import Done, Tool, Toolbox, ToolResult, arguments_for
 
 class ToolWorld(ABC):
     schemas: list[Message]
-    """OpenAI schemas of the tools, once the world is reset; their names are different."""
+    """OpenAI schemas of the tools, available after reset; their names are unique."""
 
     @abstractmethod
     async def call(self, name: str, arguments: str) -> ToolResult:
@@ -43,14 +43,14 @@ class ToolWorld(ABC):
 
 _OWN_METHODS = ("reset", "observe", "success", "reward", "close")
 CLOSE_SECONDS = 10.0
-"""That closing a world may take."""
+"""Seconds that closing a world may take."""
 
 EnvironmentFactory = Callable[[], Any]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class WorldError(GavelError):
-    """A world failed: the episode ends, and what the agent did is not to blame."""
+    """A world failed: the episode ends, and the agent is not to blame."""
 
 
 class WorldTimeoutError(WorldError):
@@ -58,7 +58,7 @@ class WorldTimeoutError(WorldError):
 
 
 class OutcomeError(WorldError):
-    """A world cannot tell how its episode ended."""
+    """A world cannot report how its episode ended."""
 
 
 _NO_TOOLS: "WeakSet[Callable[..., Any]]" = WeakSet()
@@ -66,27 +66,27 @@ _NO_TOOLS: "WeakSet[Callable[..., Any]]" = WeakSet()
 
 def not_a_tool(method: _Method) -> _Method:
     """Decorates a public method of an environment that agents must not call."""
-    _NO_TOOLS.add(getattr(method, "__func__", method))  # of a static method, its function
+    _NO_TOOLS.add(getattr(method, "__func__", method))  # the function of a static method
     return method
 
 
 @functools.cache
 def tools_of(kind: type) -> Toolbox:
-    """The tools of an environment's class: its public methods that have a docstring. None of a `ToolWorld`.
+    """The tools of an environment's class: its public methods that have a docstring. Empty for a `ToolWorld`.
 
-    Raises `ToolDefinitionError` for one whose arguments have no types.
+    Raises `ToolDefinitionError` for a tool whose arguments have no types.
     """
     if ToolWorld in kind.__mro__:
         return Toolbox(())
     tools: list[Tool] = []
-    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
+    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # in source order
     for name in names:
         method: Any = inspect.getattr_static(kind, name)
         is_bound = not isinstance(method, staticmethod | classmethod)
         inner: Any = getattr(method, "__func__", method)
         if name.startswith("_") or name in _OWN_METHODS or isinstance(inner, type) or not callable(inner):
             continue
-        written = inspect.unwrap(inner)  # of a cached method
+        written = inspect.unwrap(inner)  # the function of a cached method
         if not isinstance(written, FunctionType) or not inspect.getdoc(written):
             continue
         if inner not in _NO_TOOLS and written not in _NO_TOOLS:
@@ -95,10 +95,10 @@ def tools_of(kind: type) -> Toolbox:
 
 
 def is_plain(make: EnvironmentFactory) -> bool:
-    """Whether `make` is a class all of whose methods are plain functions.
+    """Whether `make` is a class whose methods are all synchronous.
 
-    Such a world lives in a thread of its own. One with asynchronous methods lives on the event loop as a whole, since
-    it may hold what belongs to the thread in which it was made (a connection of sqlite3).
+    Such a world runs in its own thread. One with asynchronous methods runs entirely on the event loop, since it may
+    hold objects bound to the thread that created them (an sqlite3 connection).
     """
     while isinstance(make, functools.partial):
         make = cast("functools.partial[Any]", make).func
@@ -113,7 +113,7 @@ def is_plain(make: EnvironmentFactory) -> bool:
 
 
 class World:
-    """The environment of one episode. Not yet made before `reset`."""
+    """The environment of one episode, created by `reset`."""
 
     def __init__(self, make: EnvironmentFactory, episode: Episode, call_seconds: float) -> None:
         self._make = make
@@ -122,7 +122,8 @@ class World:
         self._environment: Any = None
         self._is_begun = False
         self.on_loop = not is_plain(make)
-        """Whether its plain methods run on the event loop, beside asynchronous ones; else in the episode's thread."""
+        """Whether its synchronous methods run on the event loop, beside asynchronous ones; else in the episode's
+        thread."""
 
     @property
     def environment(self) -> Any:
@@ -134,16 +135,16 @@ class World:
 
     @property
     def schemas(self) -> list[Message]:
-        """Of the tools of a `ToolWorld`. Raises `WorldError`."""
+        """The schemas of a `ToolWorld`'s tools. Raises `WorldError`."""
         return self._attribute("schemas") if issubclass(type(self._environment), ToolWorld) else []
 
     @property
     def observes(self) -> bool:
-        """Whether the world answers turns without tool calls."""
+        """Whether the world responds to turns without tool calls."""
         return self._attribute("observe") is not None
 
     async def reset(self) -> str | None:
-        """Makes the world; its first observation, if it has one. Raises `WorldError`."""
+        """Creates the world; returns its first observation, if it has one. Raises `WorldError`."""
         limit = Deadline(self._seconds, "the environment")
         self._is_begun = True
         try:
@@ -159,21 +160,21 @@ class World:
         return _text("reset", observation)
 
     def _keep(self) -> Any:
-        """Makes the world in its thread, where it can be closed also when nobody waits for it any more."""
+        """Creates the world in its thread, where it can be closed even if nobody waits for it any more."""
         self._environment = self._make()
         return self._environment
 
     async def observe(self, action: str) -> tuple[str | None, bool]:
-        """What the world says to the agent's words, and whether the episode is over. Raises `WorldError`."""
+        """The world's response to the agent's words, and whether the episode is over. Raises `WorldError`."""
         observation = await self._call("observe", action)
         if isinstance(observation, Done):
             return _text("observe", observation.value), True
         return _text("observe", observation), observation is None
 
     async def outcome(self) -> dict[str, float]:
-        """`success` and `reward` of the world as it stands, where it has them.
+        """The world's current `success` and `reward`, if it defines them.
 
-        Raises `OutcomeError`, and `WorldTimeoutError` where one takes too long.
+        Raises `OutcomeError`, and `WorldTimeoutError` if one takes too long.
         """
         found: dict[str, float] = {}
         for method, name in (("success", SUCCESS), ("reward", REWARD)):
@@ -195,8 +196,8 @@ class World:
         return found
 
     async def close(self) -> str | None:
-        """Closes the world, within a bounded time; why that failed, if it did. A plain one that is still being made, or
-        still does something, is closed when that is done."""
+        """Closes the world within a bounded time; returns the error if that failed. A synchronous world that is still
+        being created or busy is closed when that is done."""
         may_come = self._environment is None and not self.on_loop
 
         def close() -> Any:
@@ -219,14 +220,14 @@ class World:
         return None if self.on_loop else self._episode.plain_calls
 
     def _attribute(self, name: str) -> Any:
-        """None where the world has none. Raises `WorldError` for whatever else reading it raises."""
+        """The attribute, or None if the world has none. Raises `WorldError` for any error of reading it."""
         try:
             return getattr(self._environment, name, None)
-        except (Exception, SystemExit) as error:  # of a `__getattr__` or a property
+        except (Exception, SystemExit) as error:  # raised by a `__getattr__` or a property
             raise _failed(f"{name} of the environment", "cannot be read", error) from error
 
     async def _call(self, name: str, *arguments: object) -> Any:
-        """One of the world's own methods, with the parameters that it wants filled in."""
+        """Calls one of the world's own methods with the parameters that it declares."""
         method = self._attribute(name)
         return None if method is None else await self._run(name, method, arguments)
 
@@ -250,9 +251,9 @@ class World:
 
 SUCCESS = "success"
 REWARD = "environment_reward"
-"""Names of what a world says of an episode, among the trajectory's metrics."""
+"""Trajectory metrics that hold a world's verdict on an episode."""
 NO_OUTCOME = "no_outcome"
-"""Among them for an episode of which the world cannot tell how it ended."""
+"""Trajectory metric of an episode whose world cannot report its outcome."""
 
 
 def _text(method: str, observation: object) -> str | None:

@@ -1,7 +1,7 @@
-"""One attempt at a task while it runs: what the world and the tools may know of it.
+"""A running attempt at a task, as its world and tools see it.
 
-A parameter of a tool, of a method of an environment or of an own rollout that is annotated `Episode` is given it; the
-agent is not shown it.
+It is passed to parameters annotated `Episode`, of tools, environment methods and own rollouts; the agent is not shown
+these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,32 +29,32 @@ class Episode:
 
     task: Task
     trajectory: Trajectory = field(default_factory=Trajectory)
-    """What was said and done so far; it grows."""
+    """The conversation so far; it grows."""
     seed: int | None = None
-    """The same for the same place in a run; None: the episode cannot be repeated."""
+    """The seed, equal for the same position in a run; None = the episode is not reproducible."""
     temperature: float = 1.0
-    """That the agent's turns are to be sampled with."""
+    """Sampling temperature of the agent's turns."""
     max_tokens: int | None = None
-    """Of each turn of the agent, at most."""
+    """Max tokens of each turn of the agent."""
     model: ChatModel | None = None
     """The policy that acts."""
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Of each request to the policy, besides."""
+    """Additional fields of each request to the policy."""
     agents: list[str] = field(default_factory=list[str])
-    """Names of the `Agent`s so far."""
+    """Names of the `Agent`s created so far."""
     call_seconds: float | None = None
-    """That a call of a tool may take, at most."""
+    """Max seconds of one tool call."""
     plain_calls: PlainCalls = field(default_factory=PlainCalls, repr=False, compare=False)
-    """Where tools that are plain functions run."""
+    """Runs tools that are plain functions."""
 
     @cached_property
     def random(self) -> Random:
-        """Chance for the world: the same numbers for the same seed."""
+        """The world's random generator: the same numbers for the same seed."""
         return SystemRandom() if self.seed is None else Random(f"world {self.seed}")
 
     @property
     def turns(self) -> int:
-        """Turns that the agent has had."""
+        """Number of the agent's turns so far."""
         return sum(1 for _ in self.trajectory.choices())
 
     async def sample(
@@ -67,8 +67,8 @@ class Episode:
         seed: int | None,
         fields: Mapping[str, Any] | None = None,
     ) -> tuple[ChatCompletion, Choice]:
-        """Asks for the turn after `messages`, with the episode's temperature and token limit. Raises `NoTurnError`."""
-        # All of it is plain JSON; as typed arguments the client would walk the messages at every turn.
+        """Samples the turn after `messages`, with the episode's temperature and token limit. Raises `NoTurnError`."""
+        # All of it is plain JSON: with typed arguments the client would walk the messages at every turn.
         body: dict[str, Any] = {"model": model, "temperature": self.temperature, "messages": list(messages)}
         given = {"max_completion_tokens": self.max_tokens, "seed": seed, "tools": list(tools) or None}
         body |= {name: value for name, value in given.items() if value is not None} | dict(fields or {})
@@ -86,9 +86,9 @@ class Episode:
 
 
 class NoTurnError(GavelError):
-    """The model of an agent gave no turn."""
+    """The model of an agent returned no turn."""
 
     def __init__(self, message: str, is_too_long: bool = False) -> None:
-        """`is_too_long`: the conversation has outgrown the model's context."""
+        """`is_too_long`: the conversation exceeds the model's context."""
         super().__init__(message)
         self.is_too_long = is_too_long

@@ -1,4 +1,4 @@
-"""The error of judging. It is here because this is the lowest floor that raises it: a task may carry criteria."""
+"""The error of judging. It stands in the lowest package that raises it, since a task may carry criteria."""
 
 from gavel.base.errors import GavelError
 

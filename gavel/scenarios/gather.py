@@ -34,18 +34,18 @@ class GroupTally:
 
     members: int = 0
     certain: bool = False
-    """`members` is final. It grows while a coroutine may still add rollouts to its group."""
+    """Whether `members` is final; False while a coroutine may still add rollouts to its group."""
     started: int = 0
-    """Members that were passed to the runner: waiting, running or done."""
+    """Members passed to the runner: waiting, running or done."""
     done: int = 0
     failed: int = 0
     completion_tokens: int = 0
     trajectories: list[Trajectory] = field(default_factory=list[Trajectory])
-    """The members that are done; once the group is, its members as scored."""
+    """The finished members; once the group is done, its scored members."""
 
 
 def completion_tokens(trajectory: Trajectory) -> int:
-    """Sampled tokens of all turns: the ids that the endpoint sent, else as many as it sent log-probs for."""
+    """Sampled tokens of all turns: the number of ids from the endpoint, else of log-probs."""
     total = 0
     for choice in trajectory.choices():
         token_ids = (choice.model_extra or {}).get("token_ids")
@@ -92,11 +92,11 @@ def gather_display(
 ) -> Generator[None, None, None]:
     """Shows `tallies` on stderr while the block runs.
 
-    `shown=None`: if stderr is a terminal. True: also where it is none (one line, at the end).
+    `shown=None`: if stderr is a terminal. True: also if it is not (one line, at the end).
     """
     if shown is None:
         shown = sys.stderr.isatty()
-    taken = getattr(sys.stderr, "rich_proxied_file", None) is not None  # by a live display, ours included
+    taken = getattr(sys.stderr, "rich_proxied_file", None) is not None  # taken by a live display, ours included
     if taken or not shown:
         yield
         return
@@ -124,7 +124,7 @@ def gather_display(
         get_renderable=line,
         console=Console(stderr=True),
         refresh_per_second=REFRESHES_PER_SECOND,
-        redirect_stdout=sys.stdout.isatty(),  # what is printed meanwhile goes above the line, and to a file unchanged
+        redirect_stdout=sys.stdout.isatty(),  # output during the display goes above the line, and to a file unchanged
     ):
         yield
 
@@ -152,22 +152,21 @@ async def gather_trajectory_groups(
     """Runs the rollouts of all groups at once; gives the groups in input order, members in input order.
 
     A group may be pending, complete, or a coroutine that returns one. `after_each(group)` gives the group to keep, a
-    list of groups, or None to drop it. What fails is recorded in the `exceptions` of its group: a member that raises;
-    a coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member has a
-    reward, and one that a rollout had set is kept in `metrics["independent_reward"]`).
+    list of groups, or None to drop it. A failure is recorded in its group's `exceptions`: a member that raises; a
+    coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member has a reward,
+    and one that a rollout had set is kept in `metrics["independent_reward"]`).
 
-    `max_exceptions`: failures to bear; between 0 and 1, a share of all rollouts.
-    `concurrency`: rollouts running at a time, over all groups (None = all). Tasks that already run, and rollouts that
-    a coroutine makes without awaiting a `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs
-    within itself. A gather within a group counts toward both.
-    `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised `TimeoutError` (None = no
-    limit). Code that swallows its cancellation is left to itself a few seconds later. Seconds in which another rollout
-    held up the event loop do not count, and a warning names that one.
-    `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
+    `max_exceptions`: tolerated failures; between 0 and 1, a share of all rollouts. `concurrency`: rollouts running at a
+    time, over all groups (None = all). Tasks that already run, and rollouts that a coroutine makes without awaiting a
+    `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
+    counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
+    `TimeoutError` (None = no limit). Code that swallows its cancellation is abandoned a few seconds later. Time during
+    which another rollout blocks the event loop does not count, and a warning names that rollout. `progress`: None = a
+    line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
 
-    `finished`: a list of the caller's that receives the result; when the gather is cancelled (`asyncio.wait_for`,
-    Ctrl-C) or has more failures than `max_exceptions`, what had finished until then. A group that `after_each` had not
-    given back is unscored; one without a finished rollout is left out.
+    `finished`: a list of the caller's that receives the result; if the gather is cancelled (`asyncio.wait_for`, Ctrl-C)
+    or has more failures than `max_exceptions`, it receives the part that had finished. A group that `after_each` had
+    not returned is unscored; one without a finished rollout is omitted.
 
         finished: list[gavel.TrajectoryGroup] = []
         with contextlib.suppress(TimeoutError):
@@ -219,7 +218,7 @@ async def gather_trajectory_groups(
 
 
 async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally) -> TrajectoryGroup:
-    """Runs one group and `after_each` on it, with its progress in `tally`, for a caller that has its own display.
+    """Runs one group and `after_each` on it, with its progress in `tally`, for a caller with its own display.
 
     Every failure stays in the group's `exceptions`. Raises `ValueError` unless `after_each` gives one group.
     """
@@ -267,7 +266,7 @@ async def gather_trajectories(
 
 
 class _Gathering:
-    """One call's shared state: a tally of each group, the slots for rollouts, and the first failure."""
+    """The shared state of one call: a tally per group, the slots for rollouts, and the first failure."""
 
     def __init__(
         self,
@@ -292,12 +291,12 @@ class _Gathering:
         self.max_exceptions = max_exceptions
         self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
         self.run_member = member_runner.get()
-        """Runs a member as it would be run without this gathering."""
+        """Runs a member as it would run outside this gathering."""
         self.rollout_seconds = rollout_seconds
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
         self.completed: dict[int, TrajectoryGroup] = {}
-        """The groups whose rollouts are done, by the number of their source."""
+        """The groups whose rollouts are done, by source index."""
         self.first: Exception | RolloutError | None = None
         self.stopped = False
 
@@ -312,7 +311,7 @@ class _Gathering:
         return [group for task in self.tasks for group in task.result()]
 
     def kept(self) -> list[TrajectoryGroup]:
-        """What has finished, in input order, at any time: of a group that goes on, the rollouts that have."""
+        """The finished part in input order, at any time: of a running group, its finished rollouts."""
         kept: list[TrajectoryGroup] = []
         for number, (source, tally, task) in enumerate(zip(self.sources, self.tallies, self.tasks, strict=True)):
             if task.done() and not task.cancelled() and task.exception() is None:
@@ -330,7 +329,7 @@ class _Gathering:
     async def _run_group(
         self, number: int, source: Awaitable[TrajectoryGroup], tally: GroupTally
     ) -> list[TrajectoryGroup]:
-        # The task has a context of its own: this runner holds for this group's members, wherever they are awaited.
+        # The task has its own context: this runner applies to this group's members, wherever they are awaited.
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
@@ -388,13 +387,13 @@ class _Gathering:
             return _kept(await watched(scoring, name_of(self.after_each)))
         except Exception as error:
             self._failed(tally, error)
-            # A reward that the rollout set itself must not stand in for the score that is missing.
+            # A reward set by the rollout must not stand in for the missing score.
             failed = unscored(group, f"scoring failed: {type(error).__name__}: {error}")
             failed.exceptions.append(RolloutError.of(error))
             return [failed]
 
     def _settle(self, tally: GroupTally, group: TrajectoryGroup, old_exceptions: int) -> None:
-        """Makes the tally final: a coroutine may have made members that no runner saw."""
+        """Makes the tally final: a coroutine may have added members that no runner saw."""
         exceptions = group.exceptions[old_exceptions:]
         tally.members = tally.done = max(tally.members, len(group.trajectories) + len(exceptions))
         tally.completion_tokens = max(tally.completion_tokens, sum(map(completion_tokens, group.trajectories)))
@@ -428,7 +427,7 @@ class _Gathering:
 
 
 def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
-    """Whether the failures are certain to be more than allowed: a share needs the final number of rollouts."""
+    """Whether more failures than allowed are certain: a share needs the final number of rollouts."""
     failed = sum(tally.failed for tally in tallies)
     if not 0 < max_exceptions < 1:
         return failed > max_exceptions

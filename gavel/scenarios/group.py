@@ -44,13 +44,13 @@ async def run_member(member: Awaitable[object]) -> Trajectory:
 
 
 member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
-"""Runs one member in the current context; `gather` sets it to bound and count the members that run."""
+"""Runs one member in the current context; `gather` sets it to bound and count running members."""
 
 
 async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | BaseException], BaseException | None]:
-    """Runs all members concurrently; gives what each returned or raised, in input order, and what stopped the whole.
+    """Runs all members concurrently; returns each result or exception in input order, and the error that stopped all.
 
-    Stopped, as by a cancellation, the members that had finished are kept, and the others have raised CancelledError.
+    When stopped, for example by a cancellation, finished members are kept, and the others have raised CancelledError.
     """
     run = member_runner.get()
     stopped: BaseException | None = None
@@ -80,8 +80,8 @@ async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | Base
 
 
 def discard(awaitable: object) -> None:
-    """Closes a coroutine that never ran, or cancels a task. Another is left unchanged: one that swallowed its
-    cancellation goes on in a task that was given up, and to close it there would cost its whole group."""
+    """Closes a coroutine that never ran, or cancels a task. A coroutine that swallowed its cancellation is left alone:
+    it goes on in an abandoned task, and closing it there would cost its whole group."""
     match awaitable:
         case CoroutineType() if (
             inspect.getcoroutinestate(cast("CoroutineType[Any, Any, Any]", awaitable)) != inspect.CORO_CREATED
@@ -100,16 +100,16 @@ class PendingGroupError(GavelError, RuntimeError):
 
 
 class GroupError(GavelError, ValueError):
-    """Something else was given in place of trajectories, or of groups of them."""
+    """An argument is no trajectory or group, or no sequence of them."""
 
 
 class TrajectoryGroup(Record):
     """Trajectories of the same task, in input order.
 
-    Built from trajectories, from exceptions, or from awaitables of trajectories. With awaitables
-    the group is *pending*: `await group` (or a gather function) runs them all at once, puts what
-    they return in input order, and puts what they raise into `exceptions`. When that is cancelled,
-    the group keeps what has finished; a member that has not is a CancelledError in `exceptions`.
+    Built from trajectories, from exceptions, or from awaitables of trajectories. With awaitables the group is
+    *pending*: `await group` (or a gather function) runs them concurrently, stores results in input order, and stores
+    errors in `exceptions`. If that is cancelled, the group keeps its finished members; the others are CancelledErrors
+    in `exceptions`.
     """
 
     trajectories: list[Trajectory] = Field(default_factory=list[Trajectory])
@@ -128,7 +128,7 @@ class TrajectoryGroup(Record):
         exceptions: Iterable[RolloutError | BaseException | Message] = (),
         **fields: Any,
     ) -> None:
-        members = _members(trajectories)
+        members = _validate_members(trajectories)
         errors = [RolloutError.of(e) if isinstance(e, BaseException) else e for e in exceptions]
         if any(inspect.isawaitable(member) for member in members):
             super().__init__(**fields | {"exceptions": errors})
@@ -184,8 +184,8 @@ class TrajectoryGroup(Record):
         self.logs.append(line)
 
 
-def _members(given: Any) -> list[Any]:
-    """What a group is made of. Raises `GroupError`."""
+def _validate_members(given: Any) -> list[Any]:
+    """Validates the members of a new group. Raises `GroupError`."""
     if isinstance(given, Trajectory) or (inspect.isawaitable(given) and not isinstance(given, TrajectoryGroup)):
         discard(given)
         raise GroupError(
@@ -225,7 +225,7 @@ def _made_from(member: Any) -> str:
 
 
 def as_groups(given: Any, *, single: bool = True) -> list[TrajectoryGroup]:
-    """The groups that were given: one, or several; a trajectory is a group of its own if `single`.
+    """The given groups as a list; a trajectory is a group of its own if `single`.
 
     Raises `GroupError` for anything else.
     """
@@ -274,7 +274,7 @@ _Copied = TypeVar("_Copied", Trajectory, TrajectoryGroup)
 
 
 def _copied(record: _Copied, *containers: str) -> _Copied:
-    """The record with copies of its metadata and of these lists and dicts."""
+    """A copy of the record, with copies of its metadata and of these lists and dicts."""
     update = {name: copy(getattr(record, name)) for name in containers}
     return record.model_copy(update={**update, "metadata": deepcopy(record.metadata)})
 
@@ -289,7 +289,7 @@ RECORD_VERSION = 1
 
 
 class RecordVersionError(GavelError):
-    """A record was written by a later version of Gavel, or in no version at all."""
+    """A record was written by a later version of Gavel, or has no version."""
 
 
 def to_line(group: TrajectoryGroup) -> str:

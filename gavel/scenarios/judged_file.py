@@ -1,4 +1,4 @@
-"""The output of a scoring run: judged groups on file, each as soon as it is judged, so that a second run goes on.
+"""The output file of a scoring run: each group is written as soon as it is judged, so that a second run resumes.
 
     file = JudgedFile(Path("judged.jsonl"), judge.settings)
     done = file.begin(groups)                  # {0: judged group, …}: what an earlier run has left
@@ -7,7 +7,7 @@
 
 JSON lines are appended to the file itself. Other formats (a store, CSV, Parquet) are written whole by `finish`; until
 then the groups are in a file of JSON lines beside it, `<name>.partial.jsonl`. A line that a killed process left
-unfinished is cut off. A group is found again by its content, which judging does not change.
+unfinished is truncated. A group is identified by its content, which judging does not change.
 
 A table has one row per member, without loss: `read_table`, `write_table`.
 
@@ -87,12 +87,12 @@ def read_table(path: Path) -> Iterator[TrajectoryGroup]:
 
 
 def is_judged_table(row: dict[str, Any]) -> bool:
-    """Whether a row is of such a table."""
+    """Whether a row belongs to such a table."""
     return {"trajectory", "group_record"} <= row.keys()
 
 
 def groups_of_rows(rows: Sequence[dict[str, Any]]) -> Iterator[TrajectoryGroup]:
-    """The groups that the rows of a table of judged groups hold, in order."""
+    """The groups in the rows of a table of judged groups, in order."""
     record: dict[str, Any] = {}
     members: list[Any] = []
     for row in rows:
@@ -116,11 +116,11 @@ def _rows(number: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
     if not group.trajectories:
         yield dict.fromkeys(COLUMNS) | first
     for member, trajectory in enumerate(group, 1):
-        row = dict.fromkeys(COLUMNS) | {"group": number, "member": member} | _member(trajectory)
+        row = dict.fromkeys(COLUMNS) | {"group": number, "member": member} | _member_row(trajectory)
         yield row | (first if member == 1 else {})
 
 
-def _member(trajectory: Trajectory) -> dict[str, Any]:
+def _member_row(trajectory: Trajectory) -> dict[str, Any]:
     judgement = trajectory.judgement
     independent = trajectory.metrics.get("independent_reward")
     row: dict[str, Any] = {
@@ -140,7 +140,7 @@ def _member(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _text(text: str | None) -> str | None:
-    """Lone surrogates, which neither format can hold, are replaced; the record keeps them escaped."""
+    """Replaces lone surrogates, which neither format can hold; the record keeps them escaped."""
     return text and text.encode("utf-8", "replace").decode()
 
 
@@ -156,21 +156,21 @@ def _parquet() -> tuple[Any, Any]:
 STORE_SUFFIX = ".zst"
 _OTHER = "Choose another file with --out, or replace it with --fresh."
 _BEGINNING = b'{"format_version":'
-"""Of every line."""
+"""Prefix of every line."""
 _LINES = ("", ".jsonl", ".ndjson")
 """Suffixes of JSON lines."""
 
 
 class JudgedFileError(GavelError):
-    """The output of a scoring run cannot be written, or holds something else."""
+    """The output of a scoring run cannot be written, or holds other content."""
 
 
 class JudgedFile:
     """Judged groups in one file, by the index of the input group."""
 
     def __init__(self, path: Path, settings: Mapping[str, JsonValue], *, is_input: bool = False) -> None:
-        """`settings`: of the judge; a file that was judged with others is refused. `is_input`: the groups are read
-        from this very file, which is then replaced only when all are judged.
+        """`settings`: of the judge; a file judged with other settings is rejected. `is_input`: the groups are read from
+        this file, which is replaced only when all are judged.
 
         Raises `JudgedFileError` for a suffix that names a format that cannot be written.
         """
@@ -190,20 +190,20 @@ class JudgedFile:
                 "Name another file with --out.",
             )
         self.earlier: frozenset[int] = frozenset()
-        """Indices of the groups that an earlier run has judged."""
+        """Indices of the groups that an earlier run judged."""
         self._groups: dict[int, TrajectoryGroup] = {}
         self._file: BinaryIO | None = None
 
     def __len__(self) -> int:
-        """Number of groups that are kept so far."""
+        """Number of groups stored so far."""
         return len(self._groups)
 
     def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
-        """Opens the file, and returns those of `groups` that it holds already judged, by index.
+        """Opens the file, and returns those of `groups` that are already judged, by index.
 
-        Groups that lack a vote because a call failed are not among them: they are judged again. With `fresh`
-        what was there is deleted. Raises `JudgedFileError` for a file that cannot be written, that another process
-        writes, or that holds anything but judgements of `groups` with these settings.
+        Groups that lack a vote because a call failed are excluded: they are judged again. `fresh` deletes earlier
+        content. Raises `JudgedFileError` for a file that cannot be written, that another process writes, or that holds
+        anything but judgements of `groups` with these settings.
         """
         try:
             with self._os_errors():
@@ -215,7 +215,7 @@ class JudgedFile:
                     os.ftruncate(self._fd, 0)
                     if self._journal != self.path and not self._is_input:
                         self.path.unlink(missing_ok=True)
-                self._groups = self._matched(groups, list(self._on_file(self._journal_bytes())))
+                self._groups = self._match_groups(groups, list(self._read_earlier(self._journal_bytes())))
                 self.earlier = frozenset(self._groups)
                 self._rewrite_journal()
         except JudgedFileError:
@@ -224,10 +224,10 @@ class JudgedFile:
         return dict(self._groups)
 
     def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
-        """What `begin` would return; nothing is written. Raises `JudgedFileError` as `begin` does."""
+        """Returns the same as `begin` without writing. Raises `JudgedFileError` as `begin` does."""
         with self._os_errors():
             data = self._journal.read_bytes() if self._journal.is_file() else b""
-            return self._matched(groups, list(self._on_file(data)))
+            return self._match_groups(groups, list(self._read_earlier(data)))
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
         """Adds the judgement of the input group `index`; it is on disk when this returns."""
@@ -237,7 +237,7 @@ class JudgedFile:
         self._groups[index] = group
 
     def finish(self) -> None:
-        """Writes all groups in input order, in the format that the file's name asks for."""
+        """Writes all groups in input order, in the format of the file's suffix."""
         groups = [self._groups[index] for index in sorted(self._groups)]
         with self._os_errors():
             with replacing(self.path, durable=True) as unfinished:
@@ -247,7 +247,7 @@ class JudgedFile:
         self.close()
 
     def close(self) -> None:
-        """Closes the file, and deletes it when nothing was judged."""
+        """Closes the file, and deletes it if nothing was judged."""
         if self._file is None:
             return
         if not os.fstat(self._fd).st_size:
@@ -284,7 +284,7 @@ class JudgedFile:
     def _journal_bytes(self) -> bytes:
         return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
 
-    def _on_file(self, journal: bytes) -> Iterator[TrajectoryGroup]:
+    def _read_earlier(self, journal: bytes) -> Iterator[TrajectoryGroup]:
         """The groups of the finished file, then those of the journal."""
         if self._journal != self.path and self.path.exists() and not self._is_input:
             try:
@@ -292,7 +292,7 @@ class JudgedFile:
             except (GavelError, ValueError, KeyError) as error:
                 raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
         lines = journal.split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is empty or unfinished
+        for number, line in enumerate(lines[:-1], 1):  # the part after the last line break is empty or unfinished
             try:
                 yield from_row(json.loads(line))
             except (ValueError, RecordVersionError, NotANumberError) as error:
@@ -301,10 +301,10 @@ class JudgedFile:
         if len(lines) == 1 and not _BEGINNING.startswith(first):
             raise JudgedFileError(f"{self._journal} exists and holds no judged groups.", _OTHER)
 
-    def _matched(
+    def _match_groups(
         self, groups: Sequence[TrajectoryGroup], on_file: Sequence[TrajectoryGroup]
     ) -> dict[int, TrajectoryGroup]:
-        """What is on file of `groups`, by index; of several judgements of one group the last."""
+        """The groups on file among `groups`, by index; the last of several judgements of a group."""
         indices: dict[str, list[int]] = {}
         for index, group in enumerate(groups):
             indices.setdefault(_content(group), []).append(index)
@@ -323,7 +323,7 @@ class JudgedFile:
         return matched
 
     def _rewrite_journal(self) -> None:
-        """Leaves what is kept in the journal, without unfinished lines and groups to judge again."""
+        """Rewrites the journal without unfinished lines and groups to judge again."""
         kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
         if kept == self._journal_bytes():
             return
@@ -371,7 +371,7 @@ class JudgedStream:
         return {}
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
-        """Writes the group as soon as all before it are written."""
+        """Writes the group once all before it are written."""
         self._waiting[index] = group
         while self._next in self._waiting:
             self._write(self._waiting.pop(self._next))
@@ -381,7 +381,7 @@ class JudgedStream:
         self.close()
 
     def close(self) -> None:
-        """Writes what waits for groups that were not judged."""
+        """Writes the groups that wait for ones that were not judged."""
         for index in sorted(self._waiting):
             self._write(self._waiting.pop(index))
 
@@ -399,7 +399,7 @@ class JudgedStream:
 def judged_output(
     path: Path, settings: Mapping[str, JsonValue], *, is_input: bool = False
 ) -> JudgedFile | JudgedStream:
-    """The output named `path`: `-` is standard output, a device or pipe is written as it is, a file is gone on with.
+    """Opens the output at `path`: `-` is standard output, a device or pipe is written to, a file is resumed.
 
     Raises `JudgedFileError` when a device cannot be opened, and what `JudgedFile` raises.
     """
@@ -422,7 +422,7 @@ def _read_whole(path: Path) -> Iterator[TrajectoryGroup]:
 
 
 def _content(group: TrajectoryGroup) -> str:
-    """A digest of what judging leaves as it is."""
+    """A digest of the group's content apart from judging."""
     record: dict[str, Any] = json.loads(group.to_json())
     kept = [{name: one[name] for name in _INPUT_FIELDS} for one in record["trajectories"]]
     text = json.dumps([kept, record["metadata"], record["exceptions"]], sort_keys=True)
@@ -435,8 +435,8 @@ _INPUT_FIELDS = ("messages_and_choices", "tools", "additional_histories", "metad
 def scored_already(
     file: object, groups: Sequence[TrajectoryGroup], settings: Mapping[str, JsonValue]
 ) -> dict[int, TrajectoryGroup]:
-    """Those of the groups of a judged file that a judge of these settings has judged and that need no other try, by
-    index. Raises `JudgedFileError` where another judge did."""
+    """The groups of a judged file that this judge (by its settings) has scored finally, by index. Raises
+    `JudgedFileError` if another judge did."""
     found = {index: group for index, group in enumerate(groups) if _is_final(group)}
     found = {index: group for index, group in found.items() if any(each.reward is not None for each in group)}
     for group in found.values():
@@ -445,9 +445,9 @@ def scored_already(
 
 
 def check_settings(file: object, group: TrajectoryGroup, settings: Mapping[str, JsonValue], remedy: str) -> None:
-    """Raises `JudgedFileError` for a group that was judged with others than these settings."""
+    """Raises `JudgedFileError` for a group that was judged with different settings."""
     if group.judgement is None or not group.trajectories:
-        return  # a group of nobody is not shown to any judge
+        return  # an empty group is not shown to any judge
     was = group.judgement.settings or {}
     settings = json.loads(json.dumps(settings))
     if different := [name for name in settings if was.get(name) != settings[name]]:
@@ -458,5 +458,5 @@ def check_settings(file: object, group: TrajectoryGroup, settings: Mapping[str, 
 
 
 def _is_final(group: TrajectoryGroup) -> bool:
-    """Whether judging again would give the same: no vote is lost to a failed call or a spent budget."""
+    """Whether judging again would give the same: no vote was lost to a failed call or a spent budget."""
     return group.judgement is not None and not group.judgement.lost_orders

@@ -17,7 +17,7 @@ class Vote(BaseModel):
     model_config = ConfigDict(defer_build=True)
 
     score: float
-    """In [0, 1]."""
+    """Score in [0, 1]."""
     position: int
     """Position of the member in that call's prompt, from 0."""
     order: int
@@ -45,9 +45,9 @@ class Judgement(BaseModel):
     score: float | None = None
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
-    """Standard error of `score` about what the judge would give over all orders, pooled over the group (and over
-    earlier groups, with a noise prior); None where no member has two votes. Of scores that are read from probabilities
-    it has the votes' `spread` too, and is never None."""
+    """Standard error of `score` around the expected score over all orders, pooled over the group (and over earlier
+    groups, with a noise prior); None if no member has two votes. Scores read from probabilities include the votes'
+    `spread`, and always have one."""
     degrees_of_freedom: float | None = None
     """Degrees of freedom of `standard_error`: `gavel.judge.stats.score_interval` makes an interval of both."""
     explanation: str = ""
@@ -79,22 +79,22 @@ class GroupJudgement(BaseModel):
     """How members were compared: "groupwise", "pairwise" (two per call), "anchored" (on the scale of anchors),
     "decisions" or "readout" (scores read from probabilities)."""
     reason: str | None = None
-    """Why not every member is scored."""
+    """Reason why not every member is scored."""
     calls: int = 0
-    """Calls to judge models; tokens and cost are theirs."""
+    """Number of calls to judge models; tokens and cost are theirs."""
     cached_calls: int = 0
-    """Calls answered by a cassette."""
+    """Number of calls answered from a cassette."""
     lost_orders: int = 0
-    """Calls without a usable reply."""
+    """Number of calls without a usable reply."""
     order_agreement: float | None = None
-    """How far the orders rank the members alike: mean Kendall tau between two orders, -1 to 1, of members that both
-    tell apart. At 0 or below the scores are noise, or the position in the prompt. None = unknown (one order, ties)."""
+    """Rank agreement between orders: mean Kendall tau between two orders, -1 to 1, over members without ties. At 0 or
+    below the scores reflect noise or the position in the prompt. None = unknown (one order, ties)."""
     p_right: float | None = None
     """Probability that of two members the one with the higher score is the better one, as far as labels go: the mean
     over all pairs, each weighted by its difference of scores. None = the judge has learnt from no labels."""
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
-    """Of the prompt tokens, those that servers had in their prompt caches; they cost less."""
+    """Prompt tokens that were in the servers' prompt caches; they cost less."""
     completion_tokens: int = 0
     cost_usd: float | None = None
     """US dollars; None = unknown (never 0 for want of a price)."""
@@ -104,8 +104,8 @@ class GroupJudgement(BaseModel):
     """Content hashes of the prompt templates that were used."""
     seed: int | None = None
     settings: dict[str, JsonValue] | None = None
-    """What of the judge's settings may change a score (`Judge.settings`), and of the task: `truth`, and `task_rubric`,
-    the id of the rubric that was used. None in files of earlier versions."""
+    """The judge's settings that may change a score (`Judge.settings`), and the task's: `truth`, and `task_rubric`, the
+    id of the rubric that was used. None in files of earlier versions."""
     repairs: dict[str, int] = Field(default_factory=dict)
-    """Repairs made to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
+    """Repairs needed to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Word problems of others in GSM8K's form, as the scenario `word_math`.
+"""External word problems in GSM8K's form, as the scenario `word_math`.
 
     gavel train word_math:train.jsonl --model …       # a fifth is held out, by the problems' text
     gavel train word_math:gsm8k/main --model …        # train.* is trained on, and test.* held out
@@ -21,7 +21,7 @@ _HELD_OUT = 0.2
 
 
 def scenario_at(address: str) -> Scenario:
-    """The scenario over the problems of a file, or of a directory with train and test files. Raises `ScenarioError`."""
+    """The scenario of the problems in a file, or in a directory with train and test files. Raises `ScenarioError`."""
     path = Path(address)
     if not path.exists():
         raise ScenarioError(f"there is no file {path.absolute()}", "Check the path: word_math:problems.jsonl")
@@ -41,7 +41,7 @@ def scenario_at(address: str) -> Scenario:
 
 
 def _tasks(files: list[Path]) -> list[Task]:
-    """One task for each problem; the second of two that say the same is left out."""
+    """One task per problem, without duplicates."""
     tasks: dict[str, Task] = {}
     for file in files:
         for row in rows_by_file(file)[file]:

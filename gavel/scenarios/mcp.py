@@ -30,10 +30,10 @@ class McpError(GavelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """Where an MCP server is, and which of its tools agents get."""
+    """An MCP server's location, and the tools that agents get."""
 
     command: Sequence[str] = ()
-    """What starts it; empty for one with a `url`."""
+    """Command that starts the server; empty for one with a `url`."""
     url: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: Path | None = None
@@ -48,7 +48,7 @@ class McpServer:
 
     @asynccontextmanager
     async def session(self) -> "AsyncGenerator[McpSession]":
-        """A session of one episode. Raises `McpError` when none can be begun, or the extra `mcp` is not installed."""
+        """A session of one episode. Raises `McpError` if it cannot start, or the extra `mcp` is not installed."""
         try:
             from gavel.scenarios.mcp_session import McpSession
         except ModuleNotFoundError as error:
@@ -111,7 +111,7 @@ def without_package() -> McpError:
 
 
 _LONGEST = 30_000
-"""Characters of each part."""
+"""Max characters of each part."""
 _OF_A_CLIENT = ("list_resources", "read_resource", "list_prompts", "get_prompt")
 
 
@@ -120,9 +120,9 @@ class McpSurvey:
     """The tools, resources and prompts of a server."""
 
     tools: list[Message]
-    """As a model is shown them."""
+    """The tools, as a model is shown them."""
     instructions: str
-    """What the server says about its use."""
+    """The server's instructions for its use."""
     resources: str
     prompts: str
 
@@ -132,7 +132,7 @@ class McpSurvey:
 
 
 async def survey(server: McpServer) -> McpSurvey:
-    """What the server offers. Raises `McpError` when it cannot be reached, or has nothing for an agent to use."""
+    """Lists what the server offers. Raises `McpError` if it cannot be reached, or has nothing for an agent to use."""
     async with server.session() as session:
         names = {schema["function"]["name"] for schema in session.schemas}
         listed: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""One episode's session with an MCP server, and its answers as the text that an agent gets.
+"""One episode's session with an MCP server, and its answers as text for an agent.
 
-The connection lives in a task of its own, so what the server or the transport does wrong reaches a caller only as
-`McpError`, or as a tool error that the agent reads. Every wait has a deadline, and leaving the session ends a server
-that it started. Images, sound and binary resources are named with their type and size.
+The connection lives in its own task, so that failures of the server or the transport reach a caller only as `McpError`,
+or as a tool error for the agent. Every wait has a deadline, and leaving the session ends a server that it started.
+Images, sound and binary resources are named with their type and size.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from gavel.scenarios.mcp import McpError, McpServer
 from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
 
 _LONGEST = 200_000
-"""Characters of an answer; a longer one would fill any context."""
+"""Max characters of an answer; a longer one would exceed any context."""
 
 
 def bounded(text: str) -> str:
-    """The text, sendable (no lone surrogates) and cut where it is longer than any context."""
+    """The text without lone surrogates, truncated if longer than any context."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= _LONGEST:
         return text
@@ -75,17 +75,17 @@ def _binary(kind: str, name: str, base64: str) -> str:
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 15.0
-"""More than the SDK takes to end a process that does not want to."""
+"""Seconds for closing, longer than the SDK takes to end a process that resists."""
 _PAGES = 100
-"""Of a listing, at most: a server may never come to an end."""
+"""Max pages of a listing, which might be endless."""
 _STDERR_CHARACTERS = 500
-"""Of what a server printed before it died, shown in the error."""
+"""Characters of a dead server's stderr that the error shows."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
-"""Of a tool in a request to a model, as OpenAI's API has it."""
+"""Max length of a tool's name in OpenAI's API."""
 _Call = Callable[[dict[str, Any]], Awaitable[ToolResult]]
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # a library's handler of last resort would print tracebacks
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # otherwise tracebacks go to stderr
 
 
 class McpSession:
@@ -101,10 +101,10 @@ class McpSession:
         self._calls: dict[str, _Call] = {}
         self.schemas: list[Message] = []
         self.instructions: str | None = None
-        """What the server says about its use."""
+        """The server's instructions for its use."""
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._live())
+        self._task = asyncio.create_task(self._hold_connection())
         try:
             async with asyncio.timeout(self._server.start_seconds):
                 await asyncio.shield(self._ready)
@@ -126,7 +126,7 @@ class McpSession:
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Runs the tool of this name with arguments as the agent wrote them, JSON text.
 
-        What the server refuses, and what takes too long, is a tool error. Raises `McpError` for a lost connection.
+        Rejections and timeouts are tool errors. Raises `McpError` for a lost connection.
         """
         if (run := self._calls.get(name)) is None:
             return no_such_tool(name, self._calls)
@@ -149,11 +149,11 @@ class McpSession:
             if error.code == REQUEST_TIMEOUT:
                 return tool_error(f"{name} did not answer within {seconds:g} s")
             return tool_error(f"{name}: {bounded(error.message)}")
-        except (ValidationError, ValueError, RuntimeError) as error:  # an answer that is none of the protocol's
+        except (ValidationError, ValueError, RuntimeError) as error:  # a response that violates the protocol
             return tool_error(f"{name} was answered with something that cannot be read: {str(error).splitlines()[0]}")
 
     async def _while_connected(self, call: Awaitable[_T]) -> _T:
-        """What the call gives; `McpError` as soon as the connection is lost."""
+        """Returns the call's result; raises `McpError` as soon as the connection is lost."""
         assert self._task is not None
         running = asyncio.ensure_future(call)
         try:
@@ -164,10 +164,10 @@ class McpSession:
         finally:
             running.cancel()
 
-    async def _live(self) -> None:
+    async def _hold_connection(self) -> None:
         """Holds the connection until the session is left."""
         try:
-            async with self._connected() as client:
+            async with self._connect() as client:
                 self.instructions = client.instructions
                 await self._list_tools(client)
                 self._ready.set_result(None)
@@ -176,7 +176,7 @@ class McpSession:
             raise
         except BaseException as error:
             if self._ready.done():
-                return  # a caller hears of it from its own request
+                return  # callers get the error from their own requests
             cause = _first(error)
             failed = cause
             if not isinstance(cause, McpError):
@@ -189,11 +189,11 @@ class McpSession:
             self._ready.set_exception(failed)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[Client]:
+    async def _connect(self) -> AsyncGenerator[Client]:
         server = self._server
         if server.url is not None:
             if is_on_this_machine(server.url):
-                pass_proxies()  # of the client of the package mcp
+                pass_proxies()  # from the client of the package mcp
             async with (
                 create_mcp_http_client(headers=dict(server.headers)) as http,
                 Client(streamable_http_client(server.url, http_client=http)) as client,
@@ -281,7 +281,7 @@ class McpSession:
         return run
 
     def _offer(self, name: str, description: str, parameters: dict[str, Any], call: _Call) -> None:
-        """Shows a tool under a name that every API takes, and that no other tool has."""
+        """Adds a tool under a unique name that every API accepts."""
         plain = _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "tool"
         number = 1
         while (own := plain if number == 1 else f"{plain[: _LONGEST_NAME - 4]}_{number}") in self._calls:
@@ -298,7 +298,7 @@ class McpSession:
         await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
         self._task.cancel()
         if self._ready.done() and not self._ready.cancelled():
-            self._ready.exception()  # seen, whether or not somebody waited for it
+            self._ready.exception()  # retrieved, whether or not somebody waits for it
 
     def _lost(self) -> McpError:
         return McpError(
@@ -307,7 +307,7 @@ class McpSession:
         )
 
     def _printed(self) -> str:
-        """The end of what a server that was started here printed."""
+        """The end of the output of a server that was started here."""
         if self._stderr is None or self._stderr.closed:
             return self._last_words
         self._stderr.seek(0)
@@ -339,7 +339,7 @@ def _schema(*names: str) -> dict[str, Any]:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first: task groups wrap it."""
+    """The first error: task groups wrap it."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

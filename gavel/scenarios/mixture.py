@@ -1,4 +1,4 @@
-"""Several scenarios in one run: how many groups of a step each of them gets.
+"""Several scenarios in one run, with each one's number of groups per step.
 
     Mixture([retail, airline])                                        equal shares
     Mixture([retail, airline], weights={"retail": 3, "airline": 1})   three groups in four are of the first
@@ -23,27 +23,25 @@ from gavel.scenarios.task import Task
 
 SEPARATOR = "+"
 _REFERENCE = re.compile(r"\w+|\w+:(?!//).+|[^:?]+\.py(:\w*)?")
-"""A name, an address or a file: what may stand on either side of a separator."""
+"""A name, an address or a file: an operand of a separator."""
 Weight = float | Mapping[int, float]
-"""A number, or numbers by the step from which they count; before the first one it is 0."""
+"""A number, or numbers by the step from which they apply; 0 before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """The task of one group."""
-
     scenario: Scenario
     task: Task
     repeat: int = 0
-    """How often the step has the same task before: a scenario may have fewer tasks than groups."""
+    """Number of earlier groups of the step with the same task: a scenario may have fewer tasks than groups."""
 
 
 class Mixture:
     """Scenarios that one policy is trained on together."""
 
     def __init__(self, scenarios: Sequence[Scenario | str], weights: Mapping[str, Weight] | None = None) -> None:
-        """`weights` by the scenarios' names; one without a weight has 1. Raises `ScenarioError` for no scenario, two of
-        one name, a weight of none of them, or one that is no number from 0; and for a step at which all are 0."""
+        """`weights` by the scenarios' names; default 1. Raises `ScenarioError` for no scenario, a duplicate name, a
+        weight without a scenario, a weight that is no number from 0, and a step at which all are 0."""
         self.scenarios = tuple(each if isinstance(each, Scenario) else find_scenario(each) for each in scenarios)
         names = [each.name for each in self.scenarios]
         if not names:
@@ -68,7 +66,7 @@ class Mixture:
 
     @classmethod
     def of(cls, scenario: "Scenario | Mixture") -> "Mixture":
-        """The mixture itself, or one of a single scenario."""
+        """The mixture itself, or a mixture of a single scenario."""
         return scenario if isinstance(scenario, Mixture) else cls([scenario])
 
     def __iter__(self) -> Iterator[Scenario]:
@@ -83,16 +81,15 @@ class Mixture:
         return None
 
     def tasks(self, split: Split = "train") -> list[Task]:
-        """Of all scenarios."""
         return [task for scenario in self.scenarios for task in scenario.tasks(split)]
 
     def weights_at(self, step: int) -> dict[str, float]:
-        """Each scenario's weight at a step; their sum need not be 1."""
+        """Each scenario's weight at a step; they need not sum to 1."""
         begun = {name: [first for first in by_step if first <= step] for name, by_step in self.weights.items()}
         return {name: self.weights[name][max(steps)] if steps else 0.0 for name, steps in begun.items()}
 
     def plan(self, count: int, *, seed: int, step: int) -> list[PlannedTask]:
-        """The tasks of the `count` groups of a step; those of a single scenario are no more than it has."""
+        """The tasks of the `count` groups of a step; a single scenario gives at most as many as it has."""
         if len(self.scenarios) == 1:
             (scenario,) = self.scenarios
             return [PlannedTask(scenario, task) for task in scenario.sample("train", count, seed=seed, step=step)]
@@ -118,8 +115,8 @@ class Mixture:
 def scenario_references(reference: str) -> list[str]:
     """The scenarios that `a+b` names.
 
-    A + is none between two where what stands on a side of it names no scenario (agentgym:maze+http://…, a folder
-    called a+b), and in the path of a file that is there.
+    A + is no separator if one of its sides names no scenario (agentgym:maze+http://…, a folder called a+b), or within
+    the path of an existing file.
     """
     found: list[str] = []
     for part in reference.split(SEPARATOR):
@@ -133,7 +130,7 @@ def scenario_references(reference: str) -> list[str]:
 def _is_between(before: str, after: str) -> bool:
     if not _REFERENCE.fullmatch(before) or not _REFERENCE.fullmatch(after):
         return False
-    if "?" in before:  # the path of an option, such as reward=…/a+b/reward.py:score
+    if "?" in before:  # an option's path, such as reward=…/a+b/reward.py:score
         path = after.partition(":")[0]
         return "/" not in path or Path(path).is_file()
     address = f"{before}{SEPARATOR}{after}".partition("?")[0]
@@ -142,7 +139,7 @@ def _is_between(before: str, after: str) -> bool:
 
 
 def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:
-    """Weights as settings hold them: `airline` is the weight of a scenario, `20:airline` that from step 20 on."""
+    """Parses weights as in settings: `airline` is the weight of a scenario, `20:airline` that from step 20 on."""
     found: dict[str, dict[int, float]] = {}
     for key, weight in weights.items():
         step, colon, name = key.partition(":")

@@ -1,4 +1,4 @@
-"""Addresses of worlds in an installed package: `NAME?option=value&…`, and what to type where the package lacks."""
+"""Addresses of worlds in an installed package: `NAME?option=value&…`, and the install command for a missing package."""
 
 import importlib
 import json
@@ -17,17 +17,17 @@ from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.task import DrawnTasks, Task
 
 SEED_BLOCK = 1_000_000
-"""Seeds of one list of tasks: the first half is trained on, the second held out."""
+"""Seeds of one list of tasks: the first half is for training, the second held out."""
 
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""As text they would be true, all three."""
+"""Python's spelling of JSON constants: as texts all three would be true."""
 _O = TypeVar("_O", bound=BaseModel)
 
 
 def parsed(scheme: str, address: str, options: type[_O], *, all_known: bool = False) -> tuple[str, _O, dict[str, Any]]:
-    """The name, the options, and what is no option: arguments of the world itself, as JSON or else as text.
+    """Parses the name, the options, and the world's own arguments, as JSON or else as text.
 
-    `all_known`: nothing else is taken. Raises `ScenarioError` for options of another form.
+    `all_known`: other arguments are rejected. Raises `ScenarioError` for options of another form.
     """
     name, _, query = address.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -55,13 +55,13 @@ class SeedOptions(BaseModel):
     """Options of worlds whose tasks are seeds."""
 
     tasks: int = Field(default=200, ge=1, le=SEED_BLOCK // 2)
-    """Seeds to train on."""
+    """Number of training seeds."""
     held_out: int = Field(default=50, ge=0, le=SEED_BLOCK // 2)
     seed: int = Field(default=0, ge=0, lt=2**31 // SEED_BLOCK)
-    """Another number gives other seeds, none of them in both lists of any other."""
+    """Base seed; different numbers give disjoint lists of seeds."""
 
     def drawn(self, draw: Callable[[int], Task]) -> tuple[DrawnTasks, DrawnTasks]:
-        """Tasks to train on and tasks held out, each drawn of its seed."""
+        """The training tasks and the held-out tasks, each drawn from its seed."""
         first = self.seed * SEED_BLOCK
         later = first + SEED_BLOCK // 2
         return (
@@ -71,7 +71,7 @@ class SeedOptions(BaseModel):
 
 
 def installed(module: str, distribution: str, what: str) -> ModuleType:
-    """The module. Raises `ScenarioError` that says what to install where it lacks, or cannot be imported."""
+    """Imports the module. Raises `ScenarioError` with the install command if it is missing, or the import error."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -89,7 +89,7 @@ def _value(text: str) -> Any:
 
 _ONE_AT_A_TIME = threading.Lock()
 _WAIT_SECONDS = 60.0
-"""For a world that computes; one that hangs would hold all others."""
+"""Timeout of a world that computes: one that hangs would block all others."""
 
 
 class OwnChance:

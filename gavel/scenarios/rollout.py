@@ -1,9 +1,9 @@
-"""The agent loop: a model works on a task of a scenario, which gives a trajectory.
+"""The agent loop: a model works on a scenario's task, which yields a trajectory.
 
-It never raises for what the agent, a tool or the world does: a bad tool call is answered with a tool error, running out
-of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or a world
-that fails, gives status `failed` with the reason. The world is always closed, and sessions with MCP servers end with
-the episode.
+It never raises for mistakes of the agent, a tool or the world: an invalid tool call is answered with a tool error,
+running out of turns, steps, tokens, context or seconds gives status `truncated`, and a model that cannot be reached, or
+a world that fails, gives status `failed` with the reason. The world is always closed, and sessions with MCP servers end
+with the episode.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from gavel.scenarios.tools import (
 from gavel.scenarios.trajectory import Trajectory
 
 CHARACTERS_PER_TOKEN = 4
-"""Of a conversation whose tokens its server does not count, about."""
+"""Approximate characters per token, for a conversation whose tokens the server does not count."""
 Status = Literal["finished", "truncated", "failed"]
 
 
@@ -57,21 +57,21 @@ async def rollout(
     """Lets `model` work on `task` until it answers without a tool call and the world is silent, a tool or the world
     ends the episode, or a limit is reached.
 
-    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy, and the world's
-    chance is. Each request's body gets `fields` too. A scenario with a rollout of its own is left to that; where it
-    gives a trajectory for each of several agents, this is the first, and the further ones are appended to `others`.
+    `max_tokens` bounds each turn. With a `seed`, the sampled turns and the world's random numbers are reproducible for
+    the same policy. `fields` are added to each request's body. A scenario's own rollout replaces the loop; if it
+    returns one trajectory per agent, the first is returned, and the others are appended to `others`.
     """
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.call_seconds = scenario.call_seconds
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
-        work = _own_rollout(model, scenario, episode)
+        work = _play_own_rollout(model, scenario, episode)
     else:
         work = _Play(model, scenario, episode).play()
     try:
         whose = f"the scenario {scenario.name}"
         what = f"an episode of {whose}" if scenario.rollout is None else f"{name_of(scenario.rollout)} of {whose}"
-        first, *further = await _contained(work, episode.trajectory, what)
+        first, *further = await _run_contained(work, episode.trajectory, what)
     finally:
         episode.plain_calls.close()
     if others is not None:
@@ -79,11 +79,10 @@ async def rollout(
     return first
 
 
-async def _contained(
+async def _run_contained(
     work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory, what: str
 ) -> list[Trajectory]:
-    """What an episode gives, in a task of its own: a world that cancels it, or that cannot be cancelled, costs
-    no other episode."""
+    """Runs an episode in its own task: a world that cancels it, or cannot be cancelled, affects no other episode."""
     try:
         return await unless_stuck(work, what)
     except StuckError as error:
@@ -93,22 +92,22 @@ async def _contained(
         if task is None or task.cancelling():
             raise
         reason = "the episode was cancelled from within"
-    # As it is now: what cannot be stopped may still write to the original.
+    # A snapshot: an episode that cannot be stopped may still write to the original.
     now = {"messages_and_choices": [*trajectory.messages_and_choices], "metrics": {**trajectory.metrics}}
     return [trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})]
 
 
 class EpisodeTools:
-    """What the agent can call. `schemas` are the tools as it is shown them."""
+    """The tools of an agent. `schemas`: as it is shown them."""
 
     def __init__(self, most: int | None = None) -> None:
-        """`most` characters of a result are shown (None: all)."""
+        """`most`: max characters shown of a result (None: all)."""
         self.schemas: list[Message] = []
         self._most = most
         self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
 
     async def call(self, name: str, arguments: str) -> ToolResult:
-        """Runs a tool with arguments as the agent wrote them. Raises `McpError` when its server is lost."""
+        """Runs a tool with arguments as the agent wrote them. Raises `McpError` if its server is lost."""
         call = self._calls.get(name)
         result = no_such_tool(name, self._calls) if call is None else await call(arguments)
         whole = len(result.content)
@@ -118,7 +117,8 @@ class EpisodeTools:
         return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
 
     async def answer(self, choice: Choice, trajectory: Trajectory) -> bool:
-        """Runs the turn's tool calls, and adds what they give to the trajectory; whether one ended the episode."""
+        """Runs the turn's tool calls and adds their results to the trajectory; returns whether one ended the
+        episode."""
         over = False
         for call in choice.message.tool_calls or ():
             if call.type != "function":
@@ -150,8 +150,8 @@ async def episode_tools(
     seconds: float,
     most_characters: int | None = None,
 ) -> AsyncGenerator[EpisodeTools]:
-    """The tools of an episode whose world is made. A call that waits longer than `seconds` is a tool error, and
-    of a result `most_characters` are shown.
+    """The tools of an episode whose world exists. A call longer than `seconds` is a tool error, and `most_characters`
+    of a result are shown.
 
     Raises `McpError` for a server without a session, `ToolDefinitionError` for two tools of one name.
     """
@@ -175,7 +175,7 @@ async def episode_tools(
 
 
 async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
-    """What a tool of the world answers; a tool error where that takes longer than `seconds`, or it raises."""
+    """The answer of a world's tool; a tool error if that takes longer than `seconds`, or raises."""
     limit = Deadline(seconds, f"the tool {name}")
     try:
         async with limit:
@@ -189,7 +189,7 @@ async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -
 
 
 class _Play:
-    """One episode of the loop below."""
+    """One episode of the agent loop."""
 
     def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode) -> None:
         self._client = model.openai_client()
@@ -219,7 +219,7 @@ class _Play:
         except OutcomeError as error:
             self._trajectory.metrics[NO_OUTCOME] = True
             self._end("failed", error.message)
-        except GavelError as error:  # of the world, or of a server of tools
+        except GavelError as error:  # raised by the world, or by a server of tools
             self._end("failed", error.message)
         finally:
             if self._world is not None and (problem := await self._world.close()) is not None:
@@ -227,7 +227,7 @@ class _Play:
         return [self._trajectory]
 
     async def _act(self) -> None:
-        """From the first message to the last."""
+        """Plays from the first message to the last."""
         observation = None if self._world is None else await self._world.reset()
         words = self._episode.task.user
         if self._scenario.user is not None:
@@ -257,7 +257,7 @@ class _Play:
         self._end("truncated", f"{scenario.max_turns} turns were used up")
 
     async def _turn(self, turn: int, tools: EpisodeTools) -> Choice | None:
-        """The agent's next turn; None when the episode ended without one."""
+        """The agent's next turn; None if the episode ended without one."""
         seed, messages = self._episode.seed, self._trajectory.messages()
         try:
             reply, choice = await self._episode.sample(
@@ -269,21 +269,21 @@ class _Play:
                 fields=self._episode.fields,
             )
         except NoTurnError as error:
-            if turn and error.is_too_long:  # what the policy did until here can be scored
+            if turn and error.is_too_long:  # the episode up to here can be scored
                 self._end("truncated", f"the conversation outgrew the model's context: {error.__cause__}")
             else:
                 self._end("failed", error.message)
             return None
         self._trajectory.messages_and_choices.append(choice)
         self._tokens = reply.usage.total_tokens if reply.usage else 0
-        if not self._tokens and self._scenario.max_tokens is not None:  # a server may not count
+        if not self._tokens and self._scenario.max_tokens is not None:  # some servers report no token counts
             self._tokens = len(json.dumps(self._trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         self._trajectory.metrics["turns"] = turn + 1
         self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
 
     async def _is_over_after(self, choice: Choice, tools: EpisodeTools) -> bool:
-        """Runs the turn's tool calls, or lets the world answer its words; whether the episode ended by that."""
+        """Runs the turn's tool calls, or lets the world answer its words; returns whether that ended the episode."""
         if choice.finish_reason == "length":
             self._end("truncated", "a turn reached its token limit")
             return True
@@ -319,8 +319,8 @@ class _Play:
         self._trajectory.status_reason = reason
 
 
-async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
-    """What the scenario's own rollout gives, at least one; one with status `failed` for what it raises."""
+async def _play_own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
+    """The trajectories of the scenario's own rollout, at least one; an exception becomes one with status `failed`."""
     assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
     limit = Deadline(scenario.max_seconds, "the rollout")
@@ -330,7 +330,7 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
             work: object = scenario.rollout(**arguments)
             if not inspect.isawaitable(work):
                 raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-            trajectories = _members(await contain_cancellation(work))
+            trajectories = _check_returned(await contain_cancellation(work))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
@@ -343,11 +343,11 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
         if trajectory.policy_version is None:
             versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
             trajectory.policy_version = versions[-1] if versions else None
-    trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # what others' turns have cost
+    trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # cost of other models' turns
     return trajectories
 
 
-def _members(returned: object) -> list[Trajectory]:
+def _check_returned(returned: object) -> list[Trajectory]:
     """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
     if isinstance(returned, Trajectory):
         return [returned]

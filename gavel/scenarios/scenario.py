@@ -1,4 +1,4 @@
-"""What an agent is asked: a scenario, its two splits of tasks, and where scenarios are found.
+"""Scenarios: the agent's job, its two splits of tasks, and lookup of scenarios.
 
     Scenario("shop", system="…", tools=[look_up], tasks=[…])        # plain functions
     Scenario("shop", system="…", environment=Shop, tasks=[…])       # a world with a state, made anew for each episode
@@ -36,25 +36,25 @@ from gavel.scenarios.trajectory import Trajectory
 
 Split = Literal["train", "held_out"]
 OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
-"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It gives one
-trajectory, or one for each agent that has a reward of its own."""
+"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It returns one trajectory,
+or one per agent that has its own reward."""
 ADDRESSED: Mapping[str, str] = {
     "branching": "gavel.scenarios.agent_styles.branching",
     "react": "gavel.scenarios.agent_styles.react",
     "word_math": "gavel.scenarios.math_problems",
 }
-"""The module of each scheme of an address, `scheme:address`: its `scenario_at(address)` gives the scenario. Those of
-integrations, and of other distributions, are found at their entry points."""
+"""Modules by address scheme, `scheme:address`: `scenario_at(address)` in the module returns the scenario. Integrations,
+and other distributions, register theirs as entry points."""
 BRIDGED = {"tau2_retail": "tau2:retail", "tau2_airline": "tau2:airline"}
-"""Names that stand for an address."""
+"""Aliases of addresses."""
 
 
 class ScenarioError(GavelError):
-    """A scenario is unknown, or not usable as written."""
+    """A scenario is unknown, or invalid."""
 
 
 class Scenario:
-    """A job for an agent: who it is, what it can do, and the tasks it gets."""
+    """A job for an agent: its role, its tools and its tasks."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Scenario:
         hand_reward: Callable[[Trajectory], float] | None = None,
         measures: Mapping[str, Callable[[Trajectory], float]] | None = None,
     ) -> None:
-        """`held_out` is a list of tasks, or the share of `tasks` to hold out (chosen by task id).
+        """`held_out`: a list of tasks, or the share of `tasks` to hold out (chosen by task id).
 
         `tools`: functions, and MCP servers (`gavel.mcp`). `environment`: a class, or anything that makes an object when
         called without arguments, see `gavel.scenarios.environment`. `user`: a simulated one answers turns without tool
@@ -90,16 +90,16 @@ class Scenario:
         `max_tokens` tokens of conversation (prompt and replies; a fourth of its characters where the model's server
         does not count them), or `max_seconds`, and when its conversation outgrows the model's context. The agent and
         the judge are shown the first `max_tool_characters` of a tool's result and how many were left out (None: all of
-        it). A call of a tool that waits longer than `call_seconds` is a tool error, and one of the world fails the
-        episode. An own rollout keeps to `max_seconds` alone.
+        it). A tool call longer than `call_seconds` is a tool error, and a world's call of that length fails the
+        episode. Only `max_seconds` applies to an own rollout.
 
         `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
         training loop uses `success` and `hand_reward` as rewards only where its `reward` says so.
 
         Raises `ScenarioError` for a name that no directory can have, no tasks, a task that stands in both splits, a
-        limit that leaves nothing, an environment that is made already, or an own rollout beside what only the built-in
-        loop uses; `ToolDefinitionError` for a tool that cannot be described.
+        limit that allows nothing, an environment's instance, or an own rollout with options of the built-in loop;
+        `ToolDefinitionError` for a tool that cannot be described.
         """
         if name in ("", ".", "..") or any(part in name for part in "/\0"):
             raise ScenarioError(
@@ -147,14 +147,14 @@ class Scenario:
                 "Leave user= out and ask it within observe: await user.meet(episode).answer(action).",
             )
         self.own_tools = [*self.toolbox] if kind is None else [*self.toolbox, *tools_of(kind)]
-        """Those that are known before an episode: not of MCP servers, nor of worlds that list theirs."""
+        """Tools that are known before an episode, unlike those of MCP servers and of worlds that list theirs."""
         if kind is not None:
             success = success or _recorded(kind, "success", SUCCESS)
             hand_reward = hand_reward or _recorded(kind, "reward", REWARD)
         self.success = success
         self.hand_reward = hand_reward
         self.measures = dict(measures or {})
-        self._tasks: dict[Split, Sequence[Task]] = _splits(name, tasks, held_out)
+        self._tasks: dict[Split, Sequence[Task]] = _split_tasks(name, tasks, held_out)
 
     def _environment_class(self) -> type | None:
         make = self.environment
@@ -163,7 +163,7 @@ class Scenario:
 
     @property
     def tool_names(self) -> frozenset[str]:
-        """The names of all its tools; empty where they are not known before an episode."""
+        """The names of all its tools; empty if they are unknown before an episode."""
         made = self._environment_class()
         is_open = made is None and self.environment is not None
         if self.servers or self.rollout is not None or is_open or (made and ToolWorld in made.__mro__):
@@ -172,7 +172,7 @@ class Scenario:
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """Where an episode, or a tool's result, is cut."""
+        """The limits of an episode and of a tool's result."""
         return {
             "max_turns": self.max_turns,
             "max_steps": self.max_steps,
@@ -182,7 +182,7 @@ class Scenario:
         }
 
     def with_max_turns(self, max_turns: int) -> "Scenario":
-        """The same scenario with another limit of turns. Raises `ScenarioError` for a number below 1."""
+        """The same scenario with another turn limit. Raises `ScenarioError` for a number below 1."""
         _check_limits(self.name, counts={"max_turns": max_turns}, seconds={})
         other = copy.copy(self)
         other.max_turns = max_turns
@@ -192,7 +192,7 @@ class Scenario:
         return self._tasks[split]
 
     def sample(self, split: Split, count: int, *, seed: int, step: int = 0) -> list[Task]:
-        """`count` different tasks (all of them if there are fewer), the same for the same seed and step."""
+        """Draws `count` different tasks (all if there are fewer), the same for the same seed and step."""
         tasks = self._tasks[split]
         if not tasks:
             raise ScenarioError(
@@ -212,7 +212,7 @@ def _check_limits(name: str, *, counts: Mapping[str, object], seconds: Mapping[s
 
 
 def _recorded(kind: type, method: str, metric: str) -> Callable[[Trajectory], Any] | None:
-    """What a world said of its episode before it was closed; None for a world that says nothing."""
+    """A check that reads the outcome which a world left in the metrics; None if the world records none."""
     return (lambda trajectory: trajectory.metrics[metric]) if getattr(kind, method, None) is not None else None
 
 
@@ -244,7 +244,7 @@ def shipped_scenarios() -> list[str]:
 
 
 def module_from_file(path: Path) -> ModuleType:
-    """A user's module, which may import what lies beside it. Raises `ScenarioError`."""
+    """Imports a user's module, which may import its neighbours. Raises `ScenarioError`."""
     if not path.is_file():
         raise ScenarioError(f"there is no file {path.absolute()}", "Check the path.")
     file = path.resolve()
@@ -277,9 +277,9 @@ _MACHINERY = ("importlib.", "_frozen_importlib", f"{__name__}.")
 
 
 class OwnImports:
-    """Finds the modules of one folder, for imports by code in that folder, at whatever time they run.
+    """An import finder for the modules of one folder, for imports by code in that folder, at any time.
 
-    A library that imports `prompts` or `datasets` gets its own, though such a file stands beside the scenario's.
+    A library that imports `prompts` or `datasets` gets its own, even if the scenario's folder has such a file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -291,13 +291,13 @@ class OwnImports:
         if path is not None:
             return None
         importer = Path(_importer(inspect.currentframe()))
-        # An environment of installed packages in the folder does not belong to it.
+        # A virtual environment in the folder does not belong to it.
         is_ours = importer.is_relative_to(self.folder) and not _INSTALLED & set(importer.parts)
         return PathFinder.find_spec(fullname, [str(self.folder)]) if is_ours else None
 
 
 def _importer(frame: FrameType | None) -> str:
-    """The file of the code that imports."""
+    """The file of the importing code."""
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_MACHINERY):
         frame = frame.f_back
     return frame.f_code.co_filename if frame else ""
@@ -317,19 +317,19 @@ def _from_file(path: Path, variable: str) -> Scenario:
 
 
 def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
-    """Of tasks that are drawn in the same way by their numbers, without drawing the others."""
+    """Task ids in both splits, of tasks drawn alike by number, without drawing the others."""
     if isinstance(tasks, DrawnTasks) and isinstance(held_out, DrawnTasks) and tasks.draw is held_out.draw:
         return {tasks.draw(number).id for number in set(tasks.numbers).intersection(held_out.numbers)}
     return {task.id for task in tasks} & {task.id for task in held_out}
 
 
-def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
-    tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator gives its tasks once
+def _split_tasks(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
+    tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator can be iterated only once
     held_out = list(held_out) if isinstance(held_out, Iterator) else held_out
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
     listed = [each for split in (tasks, held_out) if isinstance(split, list) for each in cast("list[object]", split)]
-    for each in listed:  # tasks that are drawn when they are asked for are not looked at
+    for each in listed:  # tasks that are drawn on demand are not inspected
         if not isinstance(each, Task):
             raise ScenarioError(
                 f"a task of {name} is of type {type(each).__name__}: {str(each)[:60]!r}",

@@ -1,7 +1,7 @@
-"""Agents without a model, which show how a scenario plays: one uses every tool once, the other only answers.
+"""Agents without a model that exercise a scenario: one uses every tool once, the other only answers.
 
-Arguments are examples that the tools' schemas allow. One whose name a task's data has gets the value from there;
-another text is the number that the user names, where there is one.
+Arguments are examples that the tools' schemas allow. An argument with the name of a field in the task's data gets that
+value; another text is the number in the user's message, if there is one.
 
 """
 
@@ -21,7 +21,7 @@ from gavel.scenarios.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call as a scripted agent writes it, in Qwen's chat format: what embedded policies are cloned from."""
+    """A tool call as a scripted agent writes it, in Qwen's chat format, from which embedded policies are cloned."""
 
     name: str
     arguments: Mapping[str, str | int | float]
@@ -33,10 +33,10 @@ class Call:
 
 
 Turns = Generator[Call | str, str, None]
-"""Calls and words; the answer to each is sent to it."""
+"""Yields calls and words; receives the answer to each."""
 Player = Callable[[Task, str, random.Random], Turns]
-"""Of the task, the first message to the agent and a source of chance. An expert needs the message alone, unless the
-world can be seen by its tools only in part."""
+"""A player's function of the task, the first message to the agent and a random generator. An expert needs the message
+alone, unless its tools show the world only in part."""
 
 
 def players_of(scenario: str) -> Mapping[str, Player]:
@@ -47,13 +47,13 @@ def players_of(scenario: str) -> Mapping[str, Player]:
 
 
 def played_by(player: Player, task: Task, seed: int = 0) -> FunctionModel:
-    """A chat model that plays episodes of `task`, one at a time. A player who has no more to say says nothing."""
+    """A chat model that plays episodes of `task`, one at a time. A finished player sends an empty turn."""
     running: dict[str, Turns] = {}
 
     async def reply(request: ChatRequest) -> Message:
         messages = request.messages
         opening = next(at for at, message in enumerate(messages) if message["role"] == "user")
-        conversation = json.dumps(messages[: opening + 1])  # agents of one episode have conversations of their own
+        conversation = json.dumps(messages[: opening + 1])  # agents of one episode have separate conversations
         if all(message["role"] != "assistant" for message in messages):
             running[conversation] = player(task, text_of(messages[opening]), random.Random(f"player {seed}"))
             said = None
@@ -73,12 +73,12 @@ def played_by(player: Player, task: Task, seed: int = 0) -> FunctionModel:
 
 
 _DEPTH = 6
-"""Of an example for a schema that contains itself."""
+"""Max depth of an example for a recursive schema."""
 _WITH_DIGIT = re.compile(r"[\w-]*\d[\w-]*")
 
 
 def tool_user(known: Mapping[str, Any] | None = None) -> FunctionModel:
-    """Calls one tool a turn, each once, and then answers.
+    """Calls one tool per turn, each once, and then answers.
 
     `known`: argument name to value, such as a task's data.
     """
@@ -111,7 +111,7 @@ def talker() -> FunctionModel:
 
 
 def example(schema: Any, text: str = "example") -> Any:
-    """A value that a JSON schema allows, as far as types, enumerations and bounds say."""
+    """An example value for a JSON schema, as far as types, enumerations and bounds tell."""
     return _example(schema, schema, text, _DEPTH)
 
 

@@ -1,4 +1,4 @@
-"""Seeds by name: the same position in a run always gets the same seed."""
+"""Named seeds: the same position in a run always gets the same seed."""
 
 import hashlib
 import json

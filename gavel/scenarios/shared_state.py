@@ -1,13 +1,13 @@
-"""Finds state that episodes share: what the tools of a scenario reach outside of an environment, and change.
+"""Detects state shared between episodes: variables outside an environment that a scenario's tools reach and change.
 
     before = shared_state(scenario)
     before.unseen                                # {"DATABASE of returns.py": "TypeError: cannot pickle …"}
     …                                            # episodes are played
     changed_state(before, scenario)              # ["ORDERS of returns.py"]
 
-It looks at the global variables that the code of a tool or of an environment's method names, directly or through
-functions and modules of the user's that it names, at its closure, its defaults, what a bound method belongs to, and at
-the attributes of an environment's class. What cannot be pickled cannot be compared, and is named with the reason.
+It inspects the global variables that the code of a tool or an environment's method names, directly or through the
+user's functions and modules; its closure, its defaults, a bound method's object, and the attributes of an environment's
+class. Values that cannot be pickled cannot be compared, and are reported with the reason.
 """
 
 import inspect
@@ -29,56 +29,56 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """The variables that a scenario's episodes share, by their names for people."""
+    """The variables that a scenario's episodes share, by readable names."""
 
     fingerprints: dict[str, bytes] = field(default_factory=dict[str, bytes])
     unseen: dict[str, str] = field(default_factory=dict[str, str])
-    """Why a variable cannot be compared."""
+    """Reason why a variable cannot be compared."""
 
     def look(self, name: str) -> bytes | bool:
-        """Its fingerprint; else whether there is such a variable."""
+        """The variable's fingerprint; else whether it exists."""
         return self.fingerprints.get(name, name in self.unseen)
 
 
 def shared_state(scenario: Scenario) -> SharedState:
-    """Fingerprints of the variables as they are now."""
+    """Fingerprints of the variables now."""
     found = SharedState()
-    for name, value in _variables(scenario):
+    for name, value in _find_variables(scenario):
         try:
             found.fingerprints[name] = pickle.dumps(value)
-        except Exception as error:  # an object's own code may raise anything
+        except Exception as error:  # user-defined pickling may raise anything
             found.unseen[name] = described(error)
     return found
 
 
 def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
-    """Names of the variables that have changed since, and of those that came, went, or can no longer be compared."""
+    """Names of the variables that changed, appeared, vanished, or became incomparable since."""
     after = shared_state(scenario)
     names = {*before.fingerprints, *before.unseen, *after.fingerprints, *after.unseen}
     return sorted(name for name in names if before.look(name) != after.look(name))
 
 
-def _variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
+def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     for tool in scenario.toolbox:
-        yield from _reached(tool.function, set())
+        yield from _find_reached(tool.function, set())
     make: Any = scenario.environment
     if isinstance(make, partial):
         make = cast("partial[Any]", make).func
     if not isinstance(make, type):
-        yield from _reached(make, set())
+        yield from _find_reached(make, set())
         return
     for kind in make.__mro__:
         attributes: dict[str, Any] = {} if kind is object else dict(vars(kind))
         for name, value in attributes.items():
-            function: Any = getattr(value, "__func__", value)  # of a static or a class method
+            function: Any = getattr(value, "__func__", value)  # the function of a static or a class method
             if isinstance(function, FunctionType):
-                yield from _reached(function, set())
+                yield from _find_reached(function, set())
             elif not name.startswith("__") and not isinstance(value, _CODE):
                 yield f"{name} of the class {kind.__name__}", value
 
 
-def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Variables that a function reads which outlive its call, with their names."""
+def _find_reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The variables that a function reads and that outlive its call, with their names."""
     if isinstance(function, MethodType):
         yield f"{type(function.__self__).__name__} that {function.__name__} belongs to", function.__self__
         function = function.__func__
@@ -93,24 +93,24 @@ def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             variables[name] = cell.cell_contents
-        except ValueError:  # not yet given a value
+        except ValueError:  # not assigned yet
             continue
-    yield from _followed(variables, names, function.__code__.co_filename, seen)
+    yield from _follow(variables, names, function.__code__.co_filename, seen)
     if function.__defaults__ or function.__kwdefaults__:
         yield f"defaults of {function.__name__}", (function.__defaults__, function.__kwdefaults__)
 
 
-def _followed(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The variables that hold values, and what own functions and modules among them lead to."""
+def _follow(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The variables that hold values, and those reached from own functions and modules among them."""
     for name, value in variables.items():
         if isinstance(value, FunctionType):
             if _is_own(value.__code__.co_filename):
-                yield from _reached(value, seen)
+                yield from _find_reached(value, seen)
         elif isinstance(value, ModuleType):
             place: str | None = vars(value).get("__file__")  # a built-in module has none
             if id(value) not in seen and place is not None and _is_own(place):
                 inner = {each: vars(value)[each] for each in names if each in vars(value)}
-                yield from _followed(inner, names, place, seen | {id(value)})
+                yield from _follow(inner, names, place, seen | {id(value)})
         elif not isinstance(value, _CODE):
             yield f"{name} of {Path(file).name}", value
 
@@ -121,7 +121,7 @@ def _is_own(file: str) -> bool:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Names that the code and the functions within it look up."""
+    """Names that the code and its nested functions look up."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,10 +1,10 @@
-"""A language model that plays the person whom an agent talks to.
+"""A language model that plays the person who talks to the agent.
 
     user = gavel.SimulatedUser("openai/gpt-5-mini", persona="in a hurry", goal=lambda task: task.data["goal"])
     scenario = gavel.Scenario("desk", system="…", tools=[…], user=user, tasks=[…])
 
 The person answers every turn of the agent that calls no tool, until it is done. Its words are user messages: they are
-never trained. With a cassette the same episode, by task and seed, gets the same words for nothing.
+never trained. With a cassette, the same episode (by task and seed) gets the same words at no cost.
 """
 
 import json
@@ -32,15 +32,15 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _TRIES = 3
-"""Requests for one thing that the person says, when a reply cannot be read."""
+"""Max requests for one message of the person, if replies are unreadable."""
 COST, CALLS = "user_cost_usd", "user_calls"
-"""Among a trajectory's metrics. A cost that is not known leaves no number."""
+"""Trajectory metrics. The cost is absent if unknown."""
 
 Words = str | Callable[[Task], str]
 
 
 class SimulatedUser:
-    """Who plays the person, and who the person is."""
+    """The model that plays the person, and the person's description."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class SimulatedUser:
         budget: Budget | None = None,
         prices: Prices | None = None,
     ) -> None:
-        """`model`: a LiteLLM id, or an async callable `(messages, schema) -> str`. `persona` and `goal` are texts, or
-        functions of the task; what the agent may know belongs into `Task.user`, which both see.
+        """`model`: a LiteLLM id, or an async callable `(messages, schema) -> str`. `persona` and `goal`: texts, or
+        functions of the task; what the agent may know belongs in `Task.user`, which both see.
 
         `params`: more parameters of LiteLLM; the seed is that of the episode where it has one. `budget` may be shared
-        with a judge. A model that cannot be asked makes its episodes `failed`, with the reason.
+        with a judge. If the model cannot be called, its episodes are `failed`, with the reason.
         """
         self._persona = persona
         self._goal = goal
@@ -76,12 +76,12 @@ class SimulatedUser:
 
     @property
     def settings(self) -> list[str]:
-        """What tells this person from others: the model, and what it is told (of a function, its name)."""
+        """The settings that identify this person: the model and its instructions (for a function, its name)."""
         told = (self._persona, self._goal)
         return [self.name, *(text if isinstance(text, str) else text.__qualname__ for text in told)]
 
     def meet(self, episode: Episode) -> "Person":
-        """The person of one episode."""
+        """Creates the person of one episode."""
         task, client = episode.task, self._client
         if episode.seed is not None and isinstance(client.model, str):
             client = replace(client, params={"seed": episode.seed % 2**31, **client.params})
@@ -100,17 +100,17 @@ class Person:
             self._messages.append({"role": "assistant", "content": _as_reply(episode.task.user)})
 
     async def open(self) -> str:
-        """The first thing that the person says, where the task has no words for it. Raises `WorldError`."""
+        """The person's first message, if the task has none. Raises `WorldError`."""
         self._messages.append({"role": "user", "content": "(The assistant waits for you to begin.)"})
         return (await self._say())[0]
 
     async def answer(self, action: str) -> str | Done:
-        """The same as `observe` for an environment to return: the last word ends the episode."""
+        """The same as `observe`, for an environment to return: the person's last message ends the episode."""
         words, is_done = await self.observe(action)
         return Done(words) if is_done else words or ""
 
     async def observe(self, action: str) -> tuple[str | None, bool]:
-        """The person's answer to what the agent said, and whether it was the last. Raises `WorldError`."""
+        """The person's answer to the agent, and whether it was the last. Raises `WorldError`."""
         self._messages.append({"role": "user", "content": action or "(The assistant says nothing.)"})
         words, is_done = await self._say()
         return words or None, is_done
@@ -155,7 +155,7 @@ def _as_reply(message: str, done: bool = False) -> str:
 
 
 def _read(text: str) -> tuple[str, bool] | None:
-    """What is said, and whether the person is done; None for a reply that is not the one object that was asked for."""
+    """Parses a reply into the person's message and whether it is the last; None if it is not the requested object."""
     start, end = text.find("{"), text.rfind("}")
     try:
         found: object = json.loads(text[start : end + 1])

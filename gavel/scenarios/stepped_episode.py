@@ -1,12 +1,12 @@
-"""An episode whose agent is somebody else, who gives its turns one at a time: what a server of a scenario needs.
+"""An episode whose agent is external and gives its turns one at a time, as a scenario server needs.
 
     async with SteppedEpisode(scenario, task, seed=3) as episode:
         moment = await episode.start()                          # what the agent is shown first, and its tools
         moment = await episode.act({"content": "Refunded."})    # an assistant's message, perhaps with tool calls
         episode.trajectory                                      # once moment.over
 
-It is the rollout that trains, over a model whose turns come from outside: tools, worlds, simulated users, limits and
-own rollouts behave as they do in process. A rollout that asks for several turns at once is given one after another.
+It runs the rollout used in training, with a model whose turns come from outside: tools, worlds, simulated users, limits
+and own rollouts behave as they do in process. Concurrent requests of a rollout are served one after another.
 """
 
 import asyncio
@@ -27,26 +27,26 @@ from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
 
 _CLOSE_SECONDS = 30.0
-"""That a rollout which is cancelled may take to close its world."""
+"""Seconds that a cancelled rollout may take to close its world."""
 
 
 class SteppedEpisodeError(GavelError):
-    """A turn cannot be taken: the episode is over or not begun, or the message is none of an assistant."""
+    """A turn is invalid: the episode is over or not started, or the message is no assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the agent is shown before its next turn, or after its last one."""
+    """The agent's view before its next turn, or after its last one."""
 
     new: list[Message]
-    """Messages since the agent's last turn; all of them where the conversation is another one."""
+    """Messages since the agent's last turn; all of them if the conversation was replaced."""
     tools: list[Message] = field(default_factory=list[Message])
     """OpenAI schemas of the tools that can be called now."""
     over: bool = False
 
 
 class SteppedEpisode:
-    """One attempt at a task. Use it as an async context manager: leaving it ends the rollout and closes its world."""
+    """One attempt at a task, as an async context manager: leaving it ends the rollout and closes its world."""
 
     def __init__(self, scenario: Scenario, task: Task, *, seed: int | None = None) -> None:
         self._scenario = scenario
@@ -73,7 +73,7 @@ class SteppedEpisode:
         return self._rollout.result()
 
     async def start(self) -> Moment:
-        """Begins the episode; what the agent is shown first. Raises `SteppedEpisodeError` when it has begun."""
+        """Starts the episode; returns the agent's first view. Raises `SteppedEpisodeError` if it has started."""
         if self._rollout is not None:
             raise SteppedEpisodeError("the episode has begun already", "Make another one.")
         model = FunctionModel("outside", self._turn)
@@ -81,16 +81,15 @@ class SteppedEpisode:
         return await self._next()
 
     async def act(self, message: Message, *, finish_reason: str | None = None) -> Moment:
-        """Takes a turn: an assistant's message in OpenAI's form. `finish_reason="length"` says that it was cut off.
+        """Takes a turn: an assistant's message in OpenAI's form. `finish_reason="length"`: it was truncated.
 
-        Raises `SteppedEpisodeError` before the start, after the end, while another turn is taken, and for a message
-        that is none.
+        Raises `SteppedEpisodeError` before the start, after the end, during another turn, and for an invalid message.
         """
         if self._rollout is None or self.over:
             raise SteppedEpisodeError("the episode is over" if self.over else "the episode has not begun")
         if self._acting:
             raise SteppedEpisodeError("two turns are taken at once", "Await one before the next.")
-        turn = _completion(message, finish_reason)
+        turn = _make_completion(message, finish_reason)
         self._acting = True
         try:
             self._seen.append({"role": "assistant"})
@@ -113,7 +112,7 @@ class SteppedEpisode:
         await self.close()
 
     async def _turn(self, request: ChatRequest) -> ChatCompletion | Message:
-        """The model's side: shows what is asked, and waits for the turn from outside."""
+        """The model's side: publishes the request, and waits for the external turn."""
         async with self._one_at_a_time:
             self._asked.put_nowait(request)
             return await self._given.get()
@@ -132,7 +131,7 @@ class SteppedEpisode:
         return Moment(self._since(self._rollout.result().messages()), over=True)
 
     def _since(self, messages: list[Message]) -> list[Message]:
-        """What was added to the conversation since the agent's last turn."""
+        """The messages added since the agent's last turn."""
         before, self._seen = self._seen, list(messages)
         roles = [message.get("role") for message in before]
         if roles != [message.get("role") for message in messages[: len(roles)]]:
@@ -142,8 +141,8 @@ class SteppedEpisode:
 
 
 def outcome(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
-    """`success`, `hand_reward` and the scenario's measures of a finished attempt, as far as it has them and they can
-    tell: for comparison. An episode that failed has none."""
+    """The available `success`, `hand_reward` and measures of a finished attempt, for comparison. Empty for a failed
+    episode."""
     functions: dict[str, Callable[[Trajectory], Any] | None] = {
         "success": scenario.success,
         "hand_reward": scenario.hand_reward,
@@ -165,8 +164,8 @@ def outcome(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
     return found
 
 
-def _completion(message: Message, finish_reason: str | None) -> ChatCompletion:
-    """A turn of the agent as a completion. Raises `SteppedEpisodeError` for what is no assistant's message."""
+def _make_completion(message: Message, finish_reason: str | None) -> ChatCompletion:
+    """The agent's turn as a completion. Raises `SteppedEpisodeError` for anything but an assistant's message."""
     calls = message.get("tool_calls") or None
     ended = finish_reason or ("tool_calls" if calls else "stop")
     content = message.get("content")

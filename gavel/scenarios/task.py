@@ -1,4 +1,4 @@
-"""One thing that an agent is asked to do."""
+"""A task for an agent."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from gavel.scenarios.truth import Criterion, Truth, as_criteria
 
 
 class Task(Constructed):
-    """A task: what the user says, what only the world and the checks know, and what only the judge is told.
+    """A task: the user's message, the hidden state for the world and the checks, and the judge's own information.
 
     The agent is shown `user` alone.
     """
@@ -21,13 +21,13 @@ class Task(Constructed):
     user: str
     """The user's first message."""
     data: Metadata = Field(default_factory=dict)
-    """The hidden state: for tools and checks, never shown to the agent or to the judge."""
+    """Hidden state for tools and checks, never shown to the agent or the judge."""
     rubric: str | None = None
-    """What good work on this task is, for the judge: replaces the scenario's rubric. A text, or JSON of a rubric."""
+    """The judge's rubric for this task, replacing the scenario's: a text, or JSON of a rubric."""
     reference: str | None = None
-    """An answer or a fact sheet that the judge is shown beside the attempts."""
+    """An answer or a fact sheet, shown to the judge beside the attempts."""
     criteria: Annotated[list[Criterion], BeforeValidator(as_criteria)] = Field(default_factory=list[Criterion])
-    """What the judge scores separately on this task: replaces the criteria of the rubric."""
+    """Criteria that the judge scores separately on this task, replacing the rubric's."""
     id: str = ""
     """Stable name; by default a hash of `user` and `data`."""
 
@@ -40,7 +40,7 @@ class Task(Constructed):
 
     @property
     def truth(self) -> Truth:
-        """What the judge is told."""
+        """The judge's own information on the task."""
         return Truth(self.rubric or None, self.reference or None, tuple(self.criteria))
 
     @classmethod
@@ -50,10 +50,10 @@ class Task(Constructed):
 
 
 class DrawnTasks(Sequence[Task]):
-    """Tasks that follow from numbers, drawn when they are asked for: a split of thousands costs nothing to declare."""
+    """Tasks drawn from numbers on demand: a split of thousands costs nothing to declare."""
 
     def __init__(self, numbers: Sequence[int], draw: Callable[[int], Task]) -> None:
-        """`draw` gives the task of a number, always the same one; tasks of different numbers have different ids."""
+        """`draw` returns the task of a number, always the same one; tasks of different numbers have different ids."""
         self.numbers = numbers
         self.draw = draw
 

@@ -1,11 +1,11 @@
-"""Tool calls that are written as text, and how an agent is told to write them.
+"""Tool calls written as text: the instructions for the agent, and their parser.
 
     "Thought: …\nAction: look_up_order {\"order_id\": \"7\"}"     ->  [TextCall("look_up_order", '{"order_id": "7"}')]
     {"name": "look_up_order", "arguments": {"order_id": "7"}}     ->  the same; also `look_up_order(order_id="7")`
     "Thought: …\nAnswer: It is refunded."                         ->  Words("It is refunded.")
 
-A text is only ever parsed: nothing in it is evaluated. What looks like a call but cannot be read is `Unreadable`, with
-a problem that the agent can be told.
+A text is only ever parsed: nothing in it is evaluated. A malformed call is `Unreadable`, with a problem that the agent
+can be told.
 """
 
 import ast
@@ -19,7 +19,7 @@ from gavel.llm.types import Message
 
 _ACTION = re.compile(r"^[^\S\n]*\**Action\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
 _INLINE = re.compile(r"\bAction:[^\S\n]*")
-"""Behind a thought on the same line."""
+"""An action after a thought on the same line."""
 _ANSWER = re.compile(r"^[^\S\n]*\**(?:Final )?Answer\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^[^\S\n]*\**Thought\**[^\S\n]*:", re.IGNORECASE | re.MULTILINE)
 _INPUT = re.compile(r"\s+(?:with\s+)?Action Input\s*:\s*|\s+(?=\{)", re.IGNORECASE)
@@ -32,7 +32,7 @@ _FINISH = ("finish", "final_answer", "answer")
 _NONE: dict[str, Any] = {}
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _LONGEST = 20_000
-"""Characters of a text that is parsed as code or JSON."""
+"""Max characters of a text that is parsed as code or JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TextCall:
 
     name: str
     arguments: str
-    """JSON text."""
+    """The arguments as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A turn that was meant to be a call."""
+    """A turn with a malformed call."""
 
     problem: str
 
@@ -62,7 +62,7 @@ Turn = list[TextCall] | Words | Unreadable
 
 
 def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
-    """The calls in a turn, or its words. `schemas`: OpenAI schemas of the tools that can be called."""
+    """Parses a turn into its calls or its words. `schemas`: OpenAI schemas of the callable tools."""
     tools: dict[str, Any] = {each["function"]["name"]: each["function"].get("parameters") or _NONE for each in schemas}
     said = text.strip().removesuffix("</s>").strip()
     marks = list(_ACTION.finditer(said))
@@ -76,7 +76,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
         return _marked(_cut(said[marks[0].end() :]), tools)
     if answer := _answer(said):
         return Words(answer)
-    if calls := list(_json_calls(said, tools)):
+    if calls := list(_find_json_calls(said, tools)):
         return calls
     if _THOUGHT.search(said):
         return Unreadable(f"The thought is followed by neither an action nor an answer. {_how(tools)}")
@@ -84,7 +84,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
         return Unreadable(f"The call is not valid JSON. {_how(tools)}")
     first = _PLAIN.match(said)
     if first is not None and _known(first[1], tools):
-        return _written(said, tools)
+        return _parse_action(said, tools)
     stripped = {_letters(name): name for name in tools if _letters(name) != name}
     if (found := next((stripped[word] for word in _WORD.findall(said) if word in stripped), None)) is not None:
         return Unreadable(f"A call of {found} arrived without its punctuation. Write `Action: {found} VALUE`.")
@@ -92,7 +92,7 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
 
 
 def calls_message(calls: Sequence[TextCall], turn: int) -> Message:
-    """The assistant's message that makes these calls; `turn` makes their ids unique in a conversation."""
+    """The assistant's message with these calls; `turn` makes their ids unique in a conversation."""
     made = [
         {"id": f"call_{turn}_{n}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for n, call in enumerate(calls)
@@ -113,30 +113,30 @@ def signature(function: Mapping[str, Any]) -> str:
 
 
 def _marked(action: str, tools: Mapping[str, Any]) -> Turn:
-    if calls := list(_json_calls(action, tools)):
+    if calls := list(_find_json_calls(action, tools)):
         return calls
     fenced = _FENCE.fullmatch(action)
-    return _written(fenced[1].strip() if fenced else action, tools)
+    return _parse_action(fenced[1].strip() if fenced else action, tools)
 
 
-def _written(action: str, tools: Mapping[str, Any]) -> Turn:
-    """`name {…}`, `name with Action Input: {…}`, `name(…)`, `name value`, `finish …`."""
+def _parse_action(action: str, tools: Mapping[str, Any]) -> Turn:
+    """Parses `name {…}`, `name with Action Input: {…}`, `name(…)`, `name value`, `finish …`."""
     head, *rest = _INPUT.split(action, maxsplit=1)
     if rest and head.strip() in (*tools, *_FINISH):
         return _with_input(head.strip(), rest[0].strip(), tools)
-    if (called := _code_call(action, tools)) is not None:
+    if (called := _parse_code_call(action, tools)) is not None:
         return called
     match = _PLAIN.fullmatch(action)
     name, value = (match[1], (match[2] or "").strip()) if match else ("", "")
     if known := _known(name, tools):
-        return _plain_call(known, value, tools[known])
+        return _parse_plain_call(known, value, tools[known])
     if name in _FINISH:
         return Words(value)
     return Unreadable(f"There is no tool {action.partition(' ')[0][:60]!r}. {_how(tools)}")
 
 
 def _known(name: str, tools: Mapping[str, Any]) -> str | None:
-    """The tool of this name, also where a client took the punctuation out of it."""
+    """The tool of this name, also if a client removed its punctuation."""
     return name if name in tools else next((each for each in tools if _letters(each) == name), None)
 
 
@@ -145,13 +145,13 @@ def _with_input(name: str, given: str, tools: Mapping[str, Any]) -> Turn:
         value: Any = json.loads(given[:_LONGEST])
     except (ValueError, RecursionError):
         if name in tools and not given.startswith(("{", "[")):
-            return _plain_call(name, given, tools[name])
+            return _parse_plain_call(name, given, tools[name])
         return Unreadable(f"The input of {name} is not valid JSON.") if name in tools else Words(given)
     if name not in tools:
         return Words(_answer_in(value))
     if isinstance(value, dict):
         return [TextCall(name, json.dumps(value, ensure_ascii=False))]
-    return _plain_call(name, value if isinstance(value, str) else given, tools[name])
+    return _parse_plain_call(name, value if isinstance(value, str) else given, tools[name])
 
 
 def _answer_in(value: Any) -> str:
@@ -159,8 +159,8 @@ def _answer_in(value: Any) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
-def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
-    """`name("7", count=2)`, read as literals; None for what has not this form."""
+def _parse_code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
+    """Parses `name("7", count=2)` with literals; None for any other form."""
     if "(" not in action or len(action) > _LONGEST:
         return None
     try:
@@ -186,7 +186,7 @@ def _code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
     return [TextCall(name, arguments)]
 
 
-def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
+def _parse_plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     """A name with its values in order, as words; a single argument takes them all.
 
     Some clients take the punctuation out of an action, so JSON arrives as `lookuporder orderid 1001`: where the words
@@ -197,7 +197,7 @@ def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     order = required or list(properties)
     if not value:
         return [TextCall(name, "{}")]
-    given = _named_values(value, properties)
+    given = _split_named_values(value, properties)
     if given is None:
         values = [value] if len(order) == 1 else value.split()
         if len(values) != len(order):
@@ -210,8 +210,8 @@ def _plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     return [TextCall(name, json.dumps(typed, ensure_ascii=False))]
 
 
-def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
-    """The words behind each argument's name; None where the first is no name, and where a name comes twice."""
+def _split_named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
+    """The words after each argument's name; None if the first is no name, and if a name is repeated."""
     names = {_letters(each): each for each in properties}
     given: dict[str, list[str]] = {}
     for word in value.split():
@@ -220,7 +220,7 @@ def _named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] |
             return None
         if name is not None:
             if given and (before := given[next(reversed(given))]):
-                before[-1] = before[-1].removesuffix(",")  # of the JSON object
+                before[-1] = before[-1].removesuffix(",")  # punctuation of the JSON object
             given[name] = []
         else:
             given[next(reversed(given))].append(word)
@@ -232,7 +232,7 @@ def _letters(name: str) -> str:
 
 
 def _of_type(text: str, schema: Any) -> Any:
-    """A word as the value that a schema asks for; as it is where it cannot be one."""
+    """A word converted to the schema's type; unchanged if that is impossible."""
     text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
     if _type_of(schema) == "string":
         return text
@@ -247,7 +247,7 @@ def _type_of(schema: Any) -> str:
     return kind if isinstance(kind, str) else "any"
 
 
-def _json_calls(text: str, tools: Mapping[str, Any]) -> Iterator[TextCall]:
+def _find_json_calls(text: str, tools: Mapping[str, Any]) -> Iterator[TextCall]:
     """The calls among the JSON values in a text, in order."""
     decoder, at, text = json.JSONDecoder(), 0, text[:_LONGEST]
     while (begin := next((i for i in range(at, len(text)) if text[i] in "{["), None)) is not None:
@@ -256,7 +256,7 @@ def _json_calls(text: str, tools: Mapping[str, Any]) -> Iterator[TextCall]:
         except ValueError:
             at = begin + 1
             continue
-        except RecursionError:  # what follows is as deep
+        except RecursionError:  # the rest is nested as deeply
             return
         for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
             if (call := _json_call(each, tools)) is not None:
@@ -283,7 +283,7 @@ def _answer(said: str) -> str | None:
 
 
 def _cut(said: str) -> str:
-    """Without what the agent wrote in the place of the tools."""
+    """The text without observations that the agent made up."""
     further = _NEXT.search(said)
     return (said[: further.start()] if further else said).strip()
 

@@ -1,11 +1,11 @@
-"""The text of what a tool returns, as the agent and the judge read it: all of it, or an error.
+"""Converts a tool's result to text for the agent and the judge: in full, or as an error.
 
     {"n": numpy.int64(3), "on": date(2026, 5, 1)}   ->  {"n": 3, "on": "2026-05-01"}
     pandas.DataFrame({"order": [1, 2]})             ->  [{"order": 1}, {"order": 2}]
     b"…", a connection, any other object            ->  ResultError
 
-A value is read by its structure: the methods by which tables and arrays tell what they hold, fields, and the protocols
-of collections. No library is imported for it.
+A value is read by its structure: the conversion methods of tables and arrays, fields, and the protocols of collections.
+No library is imported for it.
 """
 
 import dataclasses
@@ -24,23 +24,23 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 MAX_YIELDED = 10_000
-"""Values of a tool that is a generator, and of an iterator in a result."""
+"""Max values of a generator tool, and of an iterator in a result."""
 RETURNABLE = "text, numbers, lists, dicts, dataclasses, pydantic models, tables or arrays"
 _BYTES = (bytes, bytearray, memoryview)
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _LISTING = ("to_dicts", "to_pylist", "as_py", "tolist", "to_list")
-"""Methods that give the whole of a table, an array or a scalar in Python's own types."""
+"""Methods that convert a table, an array or a scalar to Python's own types in full."""
 
 
 class ResultError(Exception):
-    """A value has no faithful text."""
+    """A value cannot be rendered faithfully."""
 
 
 def text_of_result(value: Any) -> str:
-    """A text as it is, anything else as JSON.
+    """Renders a text unchanged, anything else as JSON.
 
-    A table becomes records, with its index where that is more than the numbers of the rows; its missing cells are null.
-    Other numbers that are not finite become "NaN", "Infinity" and "-Infinity". Raises `ResultError`.
+    A table becomes records, with its index unless that is merely the row numbers; its missing cells are null. Other
+    numbers that are not finite become "NaN", "Infinity" and "-Infinity". Raises `ResultError`.
     """
     if not isinstance(value, str):
         try:
@@ -49,9 +49,9 @@ def text_of_result(value: Any) -> str:
             raise ResultError("it holds itself, or is nested too deeply") from error
         except ResultError:
             raise
-        except Exception as error:  # of the value's own methods
+        except Exception as error:  # raised by the value's own methods
             raise ResultError(f"a {type(value).__name__} cannot be read: {type(error).__name__}: {error}") from error
-    # Lone surrogates, which JSON lets an agent write but no request can carry, become escapes.
+    # Lone surrogates, which JSON can express but no request can carry, are escaped.
     return value.encode("utf-8", "backslashreplace").decode()
 
 
@@ -72,15 +72,15 @@ def jsonable(value: Any) -> Any:
         return jsonable(value.model_dump(mode="json", by_alias=True, fallback=jsonable))
     if isinstance(value, Mapping):
         return _object(cast("Mapping[Any, Any]", value).items())
-    if _has(kind, "_asdict"):  # named tuples, and rows of databases
+    if _has(kind, "_asdict"):  # named tuples and database rows
         return _object(value._asdict().items())
     if (names := _fields(kind)) is not None:
         return _object((name, getattr(value, name)) for name in names)
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in cast("list[Any]", value)]
     if _is_table(kind):
-        return _records(value)
-    if (found := _of_array(value)) is not value:
+        return _convert_table(value)
+    if (found := _convert_array(value)) is not value:
         return found
     if _is_row(kind):
         return _object((key, value[key]) for key in value.keys())  # noqa: SIM118
@@ -107,14 +107,14 @@ def all_of(values: Iterable[Any]) -> list[Any]:
 
 
 def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
-    """The name of the type within an annotation whose values are certain to be refused; None where there is none."""
-    hint = getattr(hint, "__value__", getattr(hint, "__supertype__", hint))  # of an alias, of a NewType
+    """The name of the type in an annotation whose values are always rejected; None if there is none."""
+    hint = getattr(hint, "__value__", getattr(hint, "__supertype__", hint))  # an alias, or a NewType
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in _seen or origin is Literal:
         return None
     kind: Any = origin or hint
     inner: Iterable[Any] = ()
-    if origin in (Union, UnionType, Annotated) or not hasattr(kind, "__mro__"):  # or a name that is not known
+    if origin in (Union, UnionType, Annotated) or not hasattr(kind, "__mro__"):  # or an unknown name
         inner = arguments
     elif issubclass(kind, (*_BYTES, type)):
         return kind.__name__
@@ -133,12 +133,12 @@ def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
 
 
 def _is_open(kind: Any) -> bool:
-    """Whether what a value of the type holds is left to its class."""
+    """Whether the type leaves the content of its values to their class."""
     return kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
 
 
 def _is_known(kind: Any) -> bool:
-    """Whether `jsonable` reads values of the type, or pydantic does."""
+    """Whether `jsonable` or pydantic supports values of the type."""
     if _fields(kind) is not None or _is_row(kind) or _has(kind, "_asdict"):
         return True
     for each in kind.__mro__[:-1]:
@@ -151,8 +151,8 @@ def _is_known(kind: Any) -> bool:
 
 
 def _is_row(kind: Any) -> bool:
-    """Whether it is a row of a database: cells by their names, which nothing changes. An e-mail, an element of XML or a
-    file of HDF5, which have keys too, hold more than their keys give."""
+    """Whether it is a database row: immutable cells by name. Emails, XML elements and HDF5 files have keys too, but
+    hold more than these give."""
     return _has(kind, "keys") and _has(kind, "__getitem__") and not hasattr(kind, "__setitem__")
 
 
@@ -161,7 +161,7 @@ def _has(kind: Any, method: str) -> bool:
 
 
 def _fields(kind: Any) -> list[str] | None:
-    """The names of the fields of a dataclass, or of a class of attrs or msgspec."""
+    """The field names of a dataclass, or of a class of attrs or msgspec."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     attributes: Any = getattr(kind, "__attrs_attrs__", None)
@@ -188,7 +188,7 @@ def _key(key: Any) -> str:
 
 
 def _sorted(items: list[Any]) -> list[Any]:
-    """In an order that is the same in every process."""
+    """Sorted in an order that is the same in every process."""
     try:
         return sorted(items)
     except TypeError:
@@ -200,7 +200,7 @@ def _is_table(kind: Any) -> bool:
     return _has(kind, "to_dict") and _has(kind, "isna") and hasattr(kind, "index")
 
 
-def _records(table: Any) -> list[Any]:
+def _convert_table(table: Any) -> list[Any]:
     """The rows of a table, or the values of a series without labels."""
     is_series = hasattr(table, "to_frame")
     frame = table.to_frame() if is_series else table
@@ -230,19 +230,19 @@ def _label_name(name: Any, at: int, levels: int, columns: list[Any]) -> Any:
     return f"{name} (index)" if name in columns else name
 
 
-def _of_array(value: Any) -> Any:
-    """An array, a tensor, a number or a column of a library in Python's own types; the value itself if it is none."""
+def _convert_array(value: Any) -> Any:
+    """An array, tensor, number or column of a library in Python's own types; any other value unchanged."""
     kind = cast("Any", type(value))
     dtype = getattr(value, "dtype", None)
     number: object = getattr(dtype, "kind", None)
-    if number in ("M", "m"):  # its own numbers count days, or nanoseconds
+    if number in ("M", "m"):  # raw values would count days or nanoseconds
         value = value.astype(str)
     elif not any(_has(kind, method) for method in _LISTING) and _has(kind, "__array__"):
         return jsonable(value.__array__())
     for method in _LISTING:
         if _has(kind, method):
             given = getattr(value, method)()
-            if type(given) is kind:  # a number that Python has no type for
+            if type(given) is kind:  # a numeric type that Python lacks
                 raise _unreadable(value)
             names: Any = getattr(dtype, "names", None)
             return given if number in ("b", "i", "u") else jsonable(given if names is None else _named(given, names))
@@ -250,7 +250,7 @@ def _of_array(value: Any) -> Any:
 
 
 def _named(rows: Any, names: tuple[str, ...]) -> Any:
-    """The rows of an array with named fields."""
+    """The rows of a structured array."""
     if isinstance(rows, tuple):
         return dict(zip(names, cast("tuple[Any, ...]", rows), strict=True))
     return [_named(row, names) for row in rows]

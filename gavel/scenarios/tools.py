@@ -1,8 +1,7 @@
-"""Typed Python functions as the tools of an agent.
+"""Typed Python functions as an agent's tools.
 
-One pydantic model, made from the signature, gives both the schema that the agent is shown and the check of
-its arguments. Nothing that the agent writes raises here: a bad call, or a tool that fails, is answered with a
-tool error.
+One pydantic model, built from the signature, provides both the schema for the agent and the validation of its
+arguments. The agent's mistakes never raise: an invalid call, or a failing tool, is answered with a tool error.
 """
 
 import asyncio
@@ -30,15 +29,16 @@ from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_o
 ToolFunction = Callable[..., Any]
 
 MAX_ERROR_CHARACTERS = 4_000
-"""Of a tool error. A model that is told 200,000 characters of its own mistake has no context left to mend it."""
+"""Max characters of a tool error. An agent whose own mistake is echoed in 200,000 characters has no context left to fix
+it."""
 _NO_FUNCTION = (
     "Pass functions made with def, by themselves: tools=[look_up], whose schema comes from their annotations. A class "
     "with state is an environment: Scenario(environment=Desk)."
 )
 _warned: set[str] = set()
-"""What a warning has said already."""
+"""Warnings already given."""
 _threads: "WeakKeyDictionary[asyncio.Task[Any], PlainCalls]" = WeakKeyDictionary()
-"""The thread for plain functions that an asyncio task calls without an episode."""
+"""The thread for plain functions that an asyncio task calls outside an episode."""
 logger = logging.getLogger(__name__)
 
 
@@ -47,18 +47,18 @@ class ToolDefinitionError(GavelError):
 
 
 class ToolCallError(GavelError, ValueError):
-    """What is to be answered is no call of a tool."""
+    """An argument is no tool call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a tool returns to end the episode after its result."""
+    """A tool's result that ends the episode."""
 
     value: Any
 
 
 def done(value: Any) -> Done:
-    """Wraps a tool's result so that the episode ends with it."""
+    """Wraps a tool's result so that it ends the episode."""
     return Done(value)
 
 
@@ -99,7 +99,7 @@ class Tool:
                 "Return a list in place of yield.",
             )
         try:
-            self._arguments, self._filled_in = _argument_model(function, self.name, bound=bound)
+            self._arguments, self._filled_in = _build_argument_model(function, self.name, bound=bound)
             self.schema = self._schema()
             """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
         except (NameError, PydanticUserError) as error:
@@ -134,8 +134,8 @@ class Tool:
     ) -> ToolResult:
         """Checks `arguments` (JSON text, as the agent wrote it), runs the function, renders its result.
 
-        `environment`: what a method is called on. `on_loop`: a plain function runs on the event loop nevertheless. A
-        call that takes longer than `seconds` is a tool error.
+        `environment`: the object of a method. `on_loop`: runs a plain function on the event loop anyway. A call longer
+        than `seconds` is a tool error.
         """
         try:
             given = json.loads(arguments or "{}")
@@ -182,7 +182,7 @@ class Tool:
 
 
 class Toolbox:
-    """The tools of one scenario, by name. Some may be made of their functions already."""
+    """The tools of one scenario, by name."""
 
     def __init__(self, functions: Iterable[ToolFunction | Tool]) -> None:
         if not isinstance(functions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -204,7 +204,7 @@ class Toolbox:
         return no_such_tool(name, self._tools) if tool is None else await tool.call(arguments, task)
 
     async def answer(self, call: Any, task: Task | None = None) -> Message:
-        """The tool message that answers an OpenAI tool call: the client's object, or a dict of the same form.
+        """The tool message for an OpenAI tool call: the client's object, or a dict of the same form.
 
         Raises `ToolCallError` for anything else.
         """
@@ -234,10 +234,10 @@ async def result_of(
     *,
     must: bool = False,
 ) -> Any:
-    """What a plain or an async function gives.
+    """Returns the result of a plain or an async function.
 
-    A plain one runs in the thread of `calls`, by `must` also after who waits for it has given up; without that on the
-    event loop. Whatever holds that up is named in a warning, once.
+    A plain function runs in the thread of `calls`, with `must` even if its caller has been cancelled; without `calls`
+    on the event loop. A warning names code that blocks it, once.
     """
     if calls is not None and not is_async(function):
         result = await calls.run(lambda: _whole(function(**arguments)), must=must)
@@ -248,18 +248,18 @@ async def result_of(
 
 
 def _whole(result: Any) -> Any:
-    """A generator as a list of what it yields; anything else as it is."""
+    """A generator as the list of its values; anything else unchanged."""
     return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
 
 
 def _own_thread() -> PlainCalls | None:
-    """The thread of the current asyncio task, which ends with it."""
+    """The current asyncio task's thread, which ends with it."""
     task = asyncio.current_task()
     return None if task is None else _threads.setdefault(task, PlainCalls())
 
 
 def described(error: BaseException) -> str:
-    """The error's type and text; of one that cannot say what it is, the type alone."""
+    """The error's type and text; the type alone if its text cannot be read."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
@@ -273,8 +273,8 @@ def no_such_tool(name: str, names: Iterable[str]) -> ToolResult:
 def arguments_for(
     function: Callable[..., Any], positional: Iterable[object], given: Mapping[type, object]
 ) -> dict[str, Any]:
-    """Arguments by name for a function of the user's: what its annotations ask for among `given`, and `positional`, but
-    for what was given so, in order for the other parameters that have no default."""
+    """Keyword arguments for a user's function: those of `given` that its annotations ask for, and `positional` in order
+    for the other parameters without a default."""
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     kinds = {name: _kind_among(hints.get(name), given) for name in parameters}
     arguments = {name: given[kind] for name, kind in kinds.items() if kind is not None}
@@ -290,7 +290,7 @@ def arguments_for(
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def _argument_model(
+def _build_argument_model(
     function: ToolFunction, name: str, *, bound: bool
 ) -> tuple[type[BaseModel], dict[str, type[Task | Episode]]]:
     hints = get_type_hints(function, include_extras=True)
@@ -324,13 +324,13 @@ _K = TypeVar("_K", bound=type)
 
 
 def _kind_among(hint: Any, kinds: Iterable[_K]) -> _K | None:
-    """Which of `kinds` the annotation is, or has as one of its alternatives."""
+    """The one of `kinds` that the annotation is, or has as an alternative."""
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return next((kind for kind in kinds if kind in alternatives), None)
 
 
 def tool_error(message: str, *, done: bool = False) -> ToolResult:
-    """An error for the agent to read; what it wrote itself and an error repeats is cut."""
+    """An error for the agent; arguments that it echoes are truncated."""
     if len(message) > MAX_ERROR_CHARACTERS:
         message = f"{message[:MAX_ERROR_CHARACTERS]} … ({len(message):,} characters)"
     return ToolResult(text_of_result({"error": message}), error=True, done=done)

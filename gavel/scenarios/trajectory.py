@@ -1,4 +1,4 @@
-"""A trajectory: one attempt of an agent at one task, as data only.
+"""A trajectory: one attempt of an agent at one task, as plain data.
 
 A trajectory is a list of OpenAI message dicts (context, never trained) and OpenAI `Choice`s
 (sampled, trained). A `Choice` from a Gavel endpoint has, besides the standard `logprobs`, the
@@ -46,7 +46,7 @@ _EXACT = (
 
 
 def as_item(value: Any) -> Any:
-    """A `Choice`, a message dict, or the value itself if it is neither of another client's."""
+    """A `Choice`, a message dict, or any other value unchanged."""
     if isinstance(value, Choice):
         return value
     fields = _fields(value)
@@ -58,7 +58,7 @@ def as_item(value: Any) -> Any:
         case {"choices": [_]} if "role" not in fields:
             return as_item(fields["choices"][0])
         case {"object": "response", "output": [*items]}:
-            return _of_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
+            return _convert_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
         case {"role": str()} | {"type": str()}:
             return fields
         case _:
@@ -67,7 +67,7 @@ def as_item(value: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Of a mapping or of a pydantic model (LiteLLM's and OpenAI's are); None for all else."""
+    """The fields of a mapping or pydantic model (as LiteLLM's and OpenAI's); None for anything else."""
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     if isinstance(value, BaseModel):
@@ -76,8 +76,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _choice(fields: Mapping[str, Any]) -> Choice:
-    """As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the model's
-    own validation would refuse, and a stored choice must be readable again."""
+    """Parses a choice as tolerantly as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob)
+    that strict validation rejects, and a stored choice must be readable again."""
     kept: dict[str, Any] = dict(fields)
     specific: dict[str, Any] = kept.pop("provider_specific_fields", None) or {}
     for name in _EXACT:
@@ -88,8 +88,8 @@ def _choice(fields: Mapping[str, Any]) -> Choice:
     return Choice.construct(None, **kept)
 
 
-def _of_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Choice:
-    """The turn that a response of OpenAI's Responses API says; its items carry no token ids of their own."""
+def _convert_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Choice:
+    """The turn in a response of OpenAI's Responses API; its items carry no token ids of their own."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[Message] = []
@@ -102,7 +102,7 @@ def _of_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) 
             case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
                 calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
             case _:
-                pass  # a server's own tool: no part of the assistant's message
+                pass  # a server-side tool: not part of the assistant's message
     message: Message = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
@@ -120,7 +120,7 @@ MessagesAndChoices = list[MessageOrChoice]
 
 def to_messages(items: Iterable[Choice | Message]) -> list[Message]:
     """The conversation as plain OpenAI message dicts."""
-    known = map(as_item, items)  # what was appended was never validated
+    known = map(as_item, items)  # appended items were never validated
     return [
         item.message.model_dump(exclude_none=True, mode="json") if isinstance(item, Choice) else item for item in known
     ]
@@ -130,19 +130,19 @@ def _jsonable(value: Any) -> Any:
     match value:
         case numbers.Integral():
             return int(value)
-        case numbers.Real():  # numpy's scalars among them
+        case numbers.Real():  # including numpy's scalars
             return float(value)
         case _:
             return to_jsonable_python(value, fallback=repr)
 
 
 class Record(Constructed):
-    """A value that a JSON round trip leaves unchanged, including NaN, infinities and lone surrogates."""
+    """A value that survives a JSON round trip unchanged, including NaN, infinities and lone surrogates."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
 
     def model_dump_json(self, **options: Any) -> str:
-        """As pydantic writes it; a text with a lone surrogate, which pydantic refuses to write, as JSON escapes it."""
+        """Serializes as pydantic does, but escapes lone surrogates, which pydantic rejects."""
         try:
             return super().model_dump_json(**options)
         except PydanticSerializationError:
@@ -154,7 +154,7 @@ class Record(Constructed):
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
-        """As pydantic reads it; also the lone surrogates that it refuses to read."""
+        """Parses as pydantic does, but accepts lone surrogates."""
         try:
             return super().model_validate_json(json_data, **options)
         except ValidationError as error:
@@ -188,7 +188,7 @@ Schemas = Annotated[
 
 
 class _Conversation(Record):
-    """A record whose conversation cannot be given by the wrong name, which would lose it."""
+    """A record with a conversation, which cannot be passed under a wrong name and lost."""
 
     @model_validator(mode="before")
     @classmethod
@@ -199,18 +199,18 @@ class _Conversation(Record):
 
 
 class NotANumberError(GavelError):
-    """A reward or a metric is no number."""
+    """A reward or a metric is not a number."""
 
 
 @runtime_checkable
 class _Scalar(Protocol):
-    """Of NumPy or torch."""
+    """A scalar of NumPy or torch."""
 
     def tolist(self) -> Any: ...
 
 
 def _as_reward(value: Any) -> float | None:
-    """A text that is a number becomes it. Raises `NotANumberError` for any other value."""
+    """A reward; a numeric text is converted. Raises `NotANumberError` for any other value."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -219,8 +219,8 @@ def _as_reward(value: Any) -> float | None:
         ) from error
 
 
-def _as_metrics(given: Any) -> Any:
-    """Numbers and truth values; pydantic alone would take "yes" for `True`. Raises `NotANumberError` for any other."""
+def _check_metrics(given: Any) -> Any:
+    """Numbers and truth values; pydantic alone would accept "yes" as `True`. Raises `NotANumberError` for any other."""
     if not isinstance(given, Mapping):
         return given
     metrics: dict[Any, Any] = {}
@@ -237,7 +237,7 @@ def _as_metrics(given: Any) -> Any:
     return metrics
 
 
-Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_as_metrics)]
+Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_check_metrics)]
 
 
 def _as_json(given: Any, validate: Callable[[Any], Any]) -> Any:
@@ -248,7 +248,7 @@ def _as_json(given: Any, validate: Callable[[Any], Any]) -> Any:
 
 
 def _with_plain_values(value: Any) -> Any:
-    """The value with tuples as lists, and NumPy's and torch's values as those of Python."""
+    """The value with tuples as lists, and with NumPy's and torch's values converted to Python's."""
     match value:
         case dict():
             return {name: _with_plain_values(each) for name, each in cast("dict[Any, Any]", value).items()}
@@ -264,12 +264,12 @@ Metadata = Annotated[dict[str, JsonValue], WrapValidator(_as_json)]
 
 
 class History(_Conversation):
-    """A further conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
+    """An additional conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: Schemas = None
     agent: str | None = None
-    """Who acts in it, where an episode has several agents."""
+    """The agent's name, in an episode with several agents."""
 
     def messages(self) -> list[Message]:
         return to_messages(self.messages_and_choices)
@@ -283,7 +283,7 @@ class Trajectory(_Conversation):
     """OpenAI tool schemas that the agent was shown."""
     additional_histories: list[History] = Field(default_factory=list[History])
     reward: Annotated[float | None, BeforeValidator(_as_reward)] = None
-    """None = not scored. Such a trajectory is never trained."""
+    """None = not scored; such a trajectory is never trained."""
     step_rewards: list[float] | None = None
     """One for each sampled turn, in the order of `choices()`, besides `reward`, which belongs to the end. Only a loss
     with a value head (`Ppo`) learns from them."""
@@ -296,11 +296,11 @@ class Trajectory(_Conversation):
     policy_version: int | None = None
     """Training step of the policy that acted."""
     agent: str | None = None
-    """Whose trajectory it is, where an episode has several agents."""
+    """The agent's name, in an episode with several agents."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises `NotANumberError` for a reward or a metric that is no number, as the constructor does."""
-        checks = {"reward": _as_reward, "metrics": _as_metrics}
+        """Raises `NotANumberError` for a reward or a metric that is not a number, as the constructor does."""
+        checks = {"reward": _as_reward, "metrics": _check_metrics}
         value = checks[name](value) if name in checks else value
         super().__setattr__(name, value)
 
@@ -319,12 +319,12 @@ class Trajectory(_Conversation):
             yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
 
     def closing_text(self) -> str:
-        """What the agent says at the end; empty where its conversation ends with something else."""
+        """The agent's closing message; empty if its conversation ends with something else."""
         last = self.messages()[-1:]
         return "".join(text_of(message) for message in last if message.get("role") == "assistant")
 
     def reading_copy(self) -> Self:
-        """For checks that read it: one that pops a message takes none away here. Metrics and logs are shared."""
+        """A copy for read-only checks, so that popping a message has no effect here. Metrics and logs are shared."""
         histories = list(self.additional_histories)
         return self.model_copy(
             update={"messages_and_choices": list(self.messages_and_choices), "additional_histories": histories}
@@ -334,7 +334,7 @@ class Trajectory(_Conversation):
         self.logs.append(line)
 
     def finish(self) -> Self:
-        """Marks the trajectory as finished; for code that calls it at the end of a rollout."""
+        """Marks the trajectory as finished; to be called at the end of a rollout."""
         self.status = "finished"
         return self
 

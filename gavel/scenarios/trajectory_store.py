@@ -1,4 +1,4 @@
-"""Trajectory groups on disk: one append-only file, one record per group, without loss.
+"""A lossless, append-only file of trajectory groups, with one record per group.
 
 A record is one zstd frame with a checksum that holds one line of JSON (`group.py`); `zstd -d` gives JSONL.
 Records are appended under a file lock, each with a single write, so a process killed at any point loses at most the
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 MAGIC = zstandard.FRAME_HEADER
 CHUNK = 64 * 1024
 MAX_RECORD = 2**30
-"""Bytes of a record. A few bytes of zstandard can stand for gigabytes."""
+"""Max bytes of a record. A few bytes of zstandard can expand to gigabytes."""
 _FED_AT_ONCE = 1024
-"""Compressed bytes, which stand for 32 MB at most."""
+"""Compressed bytes decoded at once, which expand to at most 32 MB."""
 LOCK_POLL_SECONDS = 0.01
 
 
@@ -50,20 +50,20 @@ class TrajectoryStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, lock_seconds: float = 30.0) -> None:
-        """`lock_seconds`: how long an append waits while others append."""
+        """`lock_seconds`: max wait of an append for others."""
         self.path = Path(path)
         self.lock_seconds = lock_seconds
         self.torn_bytes = 0
-        """Size of the unfinished end that the latest read skipped, or the latest append cut off."""
+        """Size of the unfinished end that the latest read skipped, or the latest append truncated."""
         self._inode, self._whole = 0, 0
-        """The file that was last appended to, and how far it is known to hold whole records."""
+        """The file of the last append, and the length up to which it holds whole records."""
 
     def append(self, group: TrajectoryGroup) -> None:
-        """Adds one group. Creates the file and its directories if need be."""
+        """Appends one group. Creates the file and its directories if needed."""
         self.extend([group])
 
     def extend(self, groups: Iterable[TrajectoryGroup]) -> None:
-        """Adds groups; they are on disk when this returns.
+        """Appends groups; they are on disk when this returns.
 
         All are encoded before the first is written, so a group that cannot be encoded leaves the file unchanged. Raises
         `PendingGroupError` for a group that still has rollouts to run.
@@ -82,9 +82,9 @@ class TrajectoryStore:
                 self._inode, self._whole = os.fstat(fd).st_ino, end
 
     def read(self) -> Iterator[TrajectoryGroup]:
-        """The groups, one at a time: no more than one record is in memory.
+        """Iterates over the groups, with at most one record in memory.
 
-        Raises `StoreError` when there is no such file, and at a record that is damaged or no trajectory group.
+        Raises `StoreError` if there is no such file, and at a damaged record or one that is no trajectory group.
         """
         for number, row in enumerate(self.rows()):
             with self._record_errors(number):
@@ -92,20 +92,20 @@ class TrajectoryStore:
             yield group
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The records as decoded JSON: what a few of their values need, in a fraction of the time of `read`."""
+        """The records as decoded JSON, for reading a few values in a fraction of the time of `read`."""
         return (stored.row for stored in self.rows_from(0))
 
     def rows_from(self, offset: int) -> Iterator["StoredRow"]:
-        """Decoded records from the one that begins at this byte on, each with its place in the file.
+        """Decoded records from the one at this byte offset on, each with its position in the file.
 
-        So a reader that remembers an `end` goes on there, and one that remembers a `begin` reads that record alone.
+        A reader resumes at a remembered `end`, and reads a single record at a remembered `begin`.
         """
         with (
             self._os_errors("read", "Check the path, and that you may read it."),
             open(self.path, "rb", buffering=0) as file,
         ):
             fd, end = file.fileno(), offset
-            for number, frame in enumerate(self._frames(fd, offset)):
+            for number, frame in enumerate(self._read_frames(fd, offset)):
                 with self._record_errors(number):
                     row = _decoded(frame.payload)
                 begin, end = end, frame.end
@@ -127,22 +127,22 @@ class TrajectoryStore:
             self._os_errors("read", "Check the path, and that you may read it."),
             open(self.path, "rb", buffering=0) as file,
         ):
-            return sum(1 for _ in self._frames(file.fileno(), 0))
+            return sum(1 for _ in self._read_frames(file.fileno(), 0))
 
     def __bool__(self) -> bool:
-        """True, without reading the file: without this method `if store` would call `__len__`."""
+        """True, without reading the file: otherwise `if store` would call `__len__`."""
         return True
 
-    def _frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
-        """Whole frames from `offset` up to the end of the file, or up to its unfinished end."""
+    def _read_frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
+        """Whole frames from `offset` to the end of the file, or to its unfinished end."""
         if not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
             raise StoreError(
                 f"{self.path} is no trajectory store", "Give the path of a .jsonl.zst file that Gavel wrote."
             )
         while True:
-            frame = _frame_at(fd, offset)
-            if frame is None and _frame_after(fd, offset):
-                frame = _frame_at(fd, offset)  # a writer may have finished it meanwhile: records are written in order
+            frame = _read_frame(fd, offset)
+            if frame is None and _has_frame_after(fd, offset):
+                frame = _read_frame(fd, offset)  # a writer may have finished it meanwhile: records are written in order
                 if frame is None:
                     raise StoreError(
                         f"{self.path} is damaged at byte {offset}, before its end",
@@ -169,7 +169,7 @@ class TrajectoryStore:
         """Truncates the file to whole records; returns the offset of the next one."""
         stat = os.fstat(fd)
         end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
-        for frame in self._frames(fd, end):
+        for frame in self._read_frames(fd, end):
             end = frame.end
         self.torn_bytes = stat.st_size - end
         if self.torn_bytes:
@@ -199,7 +199,7 @@ class TrajectoryStore:
 
 
 class StoredRow(NamedTuple):
-    """A decoded record, and the bytes of the file that hold it."""
+    """A decoded record, and the byte range of the file that holds it."""
 
     begin: int
     end: int
@@ -230,7 +230,7 @@ def _decoded(payload: bytes) -> dict[str, Any]:
 
 
 def write_whole(fd: int, frame: bytes, end: int) -> None:
-    """One write at the end of a file (the kernel splits what exceeds 2 GiB); a failed one leaves nothing behind."""
+    """Appends in one write (the kernel splits what exceeds 2 GiB); a failed write leaves nothing behind."""
     try:
         written = 0
         while written < len(frame):
@@ -240,9 +240,9 @@ def write_whole(fd: int, frame: bytes, end: int) -> None:
         raise
 
 
-def _frame_at(fd: int, offset: int) -> _Frame | None:
-    """The whole, undamaged frame that begins at `offset`, if there is one. Raises `StoreError` for one that expands
-    beyond all records."""
+def _read_frame(fd: int, offset: int) -> _Frame | None:
+    """The whole, undamaged frame at `offset`, if there is one. Raises `StoreError` for one that expands beyond all
+    records."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     size, begin = 0, offset
@@ -267,13 +267,13 @@ def _frame_at(fd: int, offset: int) -> _Frame | None:
     return _Frame(b"".join(parts), offset - len(decoder.unused_data))
 
 
-def _frame_after(fd: int, offset: int) -> bool:
-    """Whether a whole frame begins anywhere after `offset`: then what lies at `offset` is damaged, not unfinished."""
+def _has_frame_after(fd: int, offset: int) -> bool:
+    """Whether a whole frame begins anywhere after `offset`: then the data at `offset` is damaged, not unfinished."""
     start = offset + 1
     while chunk := os.pread(fd, CHUNK, start):
         at = chunk.find(MAGIC)
         while at >= 0:
-            if _frame_at(fd, start + at) is not None:
+            if _read_frame(fd, start + at) is not None:
                 return True
             at = chunk.find(MAGIC, at + 1)
         if len(chunk) < CHUNK:

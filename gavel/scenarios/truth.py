@@ -1,11 +1,11 @@
-"""What a judge is told of a task and an agent is not: a rubric, a reference and criteria of this task alone.
+"""The judge's own information on a task, hidden from the agent: a rubric, a reference and criteria of this task alone.
 
     Task(user="Who wrote Emma?", reference="Jane Austen")          the rollout keeps it in metadata["task"]
     TrajectoryGroup(…, metadata={"truth": {"reference": "Jane Austen"}})     the same for rollouts of your own
     {"messages": […], "answer": "Jane Austen"}                     a row of a file: `with_truth_of_rows`
 
-The truth of a group stands in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has
-one truth: members with different ones are not comparable, and are refused.
+The truth of a group is in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has one
+truth: members with different ones are not comparable, and are rejected.
 
 """
 
@@ -28,7 +28,7 @@ class Criterion:
     name: str
     """One line; scores and explanations refer to it."""
     text: str
-    """What is good, and what is bad."""
+    """Describes good and bad work."""
     weight: float = 1.0
     """Weight in the mean of a vote; 0 = scored and recorded only."""
 
@@ -39,11 +39,11 @@ class Criterion:
             raise JudgeError(f"the criterion {self.name} has no text.", "Say in a sentence what is good and what bad.")
         if not 0 <= self.weight < math.inf:
             raise JudgeError(f"the weight of the criterion {self.name} must be 0 or above, not {self.weight}.")
-        object.__setattr__(self, "weight", float(self.weight))  # 1 and 1.0 are one rubric
+        object.__setattr__(self, "weight", float(self.weight))  # 1 and 1.0 give one rubric
 
 
 KEY = "truth"
-"""Of a group's or trajectory's metadata."""
+"""Key in the metadata of a group or trajectory."""
 _REFERENCE_COLUMNS = ("reference", "answer")
 COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
 """Fields of a row that hold a truth."""
@@ -51,14 +51,14 @@ COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
 
 @runtime_checkable
 class _Array(Protocol):
-    """Of NumPy or torch, as a dataset with a format holds them."""
+    """An array of NumPy or torch, as formatted datasets contain them."""
 
     def tolist(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A task's own rubric, reference and criteria. False when there is none of them."""
+    """A task's own rubric, reference and criteria. Falsy if it has none of them."""
 
     rubric: str | None = None
     """Replaces the judge's rubric."""
@@ -71,7 +71,7 @@ class Truth:
         return self.rubric is not None or self.reference is not None or bool(self.criteria)
 
     def dump(self) -> dict[str, JsonValue]:
-        """What `read_truth` reads, without what is missing."""
+        """The form that `read_truth` reads, without empty fields."""
         criteria: list[JsonValue] = [{"name": c.name, "text": c.text, "weight": c.weight} for c in self.criteria]
         fields: dict[str, JsonValue] = {"rubric": self.rubric, "reference": self.reference, "criteria": criteria}
         return {name: value for name, value in fields.items() if value}
@@ -80,7 +80,7 @@ class Truth:
 def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
     """The truth in a task, or in the fields of a row, where a column `answer` may hold the reference.
 
-    An empty field is none. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
+    Empty fields are ignored. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
     with name, text and perhaps weight, or JSON of one. Raises `JudgeError` for any other.
     """
     rubric, criteria = _given(fields.get("rubric")), _given(fields.get("criteria"))
@@ -94,13 +94,13 @@ def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
 
 
 def truth_of(group: TrajectoryGroup) -> Truth:
-    """The truth of a group. Raises `JudgeError` when its members have different ones, or one cannot be read."""
+    """The truth of a group. Raises `JudgeError` if its members have different ones, or one cannot be read."""
     own = _in_metadata(group.metadata)
     return _common([_in_metadata(trajectory.metadata) for trajectory in group.trajectories], own, "")
 
 
 def with_truth_of_rows(group: TrajectoryGroup) -> TrajectoryGroup:
-    """The group with the truth in the columns of its rows, which are its members' metadata, as its own.
+    """The group with the truth in the columns of its members' rows (their metadata) as its own.
 
     Raises `JudgeError` as `truth_of` does.
     """
@@ -131,7 +131,7 @@ def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
 
 
 def _given(value: Any) -> Any:
-    """None for what files hold where there is nothing; an array or a tensor as the list or the number that it is."""
+    """None for the empty values of files; an array or a tensor as a list or number."""
     if value is not None and not isinstance(value, str | bytes) and isinstance(value, _Array):
         value = value.tolist()
     nothing = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
@@ -143,17 +143,17 @@ def _text(value: Any) -> str:
 
 
 def as_criteria(value: Any) -> list[Criterion]:
-    """Criteria as tasks and files give them: a list of texts or of objects, or its JSON. Raises `JudgeError`."""
+    """Criteria in the form of tasks and files: a list of texts or objects, or its JSON. Raises `JudgeError`."""
     try:
         entries = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         entries = None
     if not isinstance(entries, list | tuple):
         raise _unreadable(value)
-    return [_criterion(number, entry) for number, entry in enumerate(entries, start=1)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return [_read_criterion(number, entry) for number, entry in enumerate(entries, start=1)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def _criterion(number: int, entry: Any) -> Criterion:
+def _read_criterion(number: int, entry: Any) -> Criterion:
     match entry:
         case Criterion():
             return entry

@@ -1,1 +1,1 @@
-"""AgentGym: environments behind its HTTP protocol, scenarios served to its clients, and AgentTraj files."""
+"""AgentGym: its HTTP environments as scenarios, scenarios served to its clients, and AgentTraj files."""

@@ -1,11 +1,11 @@
-"""Requests to one environment server, and its environments, one for each episode: created, reset, used again, closed.
+"""A client of one environment server, and a pool of its environments, one per episode: create, reset, reuse, close.
 
-Each request has a deadline. What cannot have reached the server is sent again, and so is what may safely be; a step is
-sent once. A server that answers 503 is asked again until the deadline.
+Each request has a deadline. Requests that cannot have reached the server, and idempotent ones, are retried; a step is
+sent once. A 503 is retried until the deadline.
 
-An environment is used by one episode at a time. After a whole episode it is kept and reset for the next one, since many
-servers cannot close any and some take seconds to make one; after a failure it is never used again. Those that are left
-are closed when the program ends, where the server can.
+An environment is used by one episode at a time. After a complete episode it is kept and reset for the next one, since
+many servers cannot close environments and some take seconds to create one; after a failure it is never reused.
+Remaining ones are closed at program exit, if the server can.
 """
 
 import asyncio
@@ -33,38 +33,39 @@ from gavel.integrations.agentgym.protocol import (
     SessionId,
     Stepped,
     WireError,
-    created,
     first_observation,
-    stepped,
+    parse_created,
+    parse_stepped,
 )
 
 _CONCURRENCY = 64
-"""Requests to a server at once, of each event loop."""
+"""Max concurrent requests to a server, per event loop."""
 _KEEP_ALIVE = 4.0
-"""Seconds. Less than the five after which uvicorn, which these servers run on, closes an idle connection."""
+"""Seconds that an idle connection is kept, less than the five after which uvicorn, which these servers use, closes
+it."""
 _PAUSES = (0.1, 0.3, 1.0)
-"""Seconds before what was not delivered is sent again."""
+"""Seconds before each retry of an undelivered request."""
 _BUSY = 0.1
-"""Seconds before a busy server is asked again; they double up to one second."""
+"""First pause in seconds before retrying at a busy server; it doubles up to one second."""
 _UNAVAILABLE = 503
 _DETAIL = 300
-"""Characters of an answer that an error shows."""
+"""Max characters of a response in an error."""
 _GONE = ("not valid", "deleted", "has finished", "not found", "no environment", "not initialized", "expired")
-"""What servers say of an environment that is not there any more."""
+"""Servers' messages about an environment that no longer exists."""
 _CLIENT_ERROR = "HTTP 4"
 _EXIT_SECONDS = 5.0
-"""For all environments that are closed when the program ends."""
+"""Seconds to close all environments at program exit."""
 _POLL = 0.05
 logger = logging.getLogger(__name__)
 
 
 class NoRouteError(AgentGymError):
-    """A server does not offer a path."""
+    """A server lacks a path."""
 
 
 @dataclass(slots=True)
 class Session:
-    """An environment while an episode has it."""
+    """An environment in use by an episode."""
 
     http: aiohttp.ClientSession
     environment: Created
@@ -73,13 +74,13 @@ class Session:
 
 
 class EnvServer:
-    """One server and its environments. May be used by several event loops, one after another or at once."""
+    """One server and its environments. May be used by several event loops, in sequence or concurrently."""
 
     def __init__(
         self, url: str, kind: Kind, headers: Mapping[str, str], *, seconds: float = 60.0, wait_seconds: float = 600.0
     ) -> None:
-        """`url`: without a slash at its end. `seconds`: of a request, once sent. `wait_seconds`: for an environment
-        of a server that holds only so many."""
+        """`url`: without a trailing slash. `seconds`: timeout of a sent request. `wait_seconds`: max wait for an
+        environment of a server with limited capacity."""
         self.url = url
         self.kind = kind
         self.seconds = seconds
@@ -92,16 +93,16 @@ class EnvServer:
         self._most = kind.environments
         self._bare_create = False
         self.closes = True
-        """Whether the server is known, or may be hoped, to close environments."""
+        """Whether the server is known, or assumed, to close environments."""
         _open.add(self)
 
     async def begin(self, item: JsonValue) -> Session:
-        """An environment that is reset to the item. To be ended by `end`. Raises `AgentGymError`."""
-        # A server of environments is asked for thousands of steps a second: httpx would take twice the time of each.
+        """Acquires an environment, reset to the item; `end` must release it. Raises `AgentGymError`."""
+        # Environment servers get thousands of requests a second; httpx would take twice as long for each.
         http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE),
             headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=None),  # `_ask` has a deadline for each request
+            timeout=aiohttp.ClientTimeout(total=None),  # `_ask` sets a timeout per request
             trust_env=not is_on_this_machine(self.url),
         )
         try:
@@ -111,17 +112,18 @@ class EnvServer:
             raise
 
     async def step(self, session: Session, action: str) -> Stepped:
-        """Raises `RefusedError` for an error about the action, `AgentGymError` when the environment is lost."""
+        """Takes a step. Raises `RefusedError` for an error about the action, `AgentGymError` if the environment is
+        lost."""
         body = {session.environment.field: session.environment.id, "action": action}
         try:
-            return stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
+            return parse_stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
         except RefusedError as error:
             if any(sign in error.message.casefold() for sign in _GONE) or "HTTP 422" in error.message:
                 raise AgentGymError(f"{self.url}/step: {error.message}") from error
             raise
 
     async def look(self, session: Session, path: str) -> Any:
-        """What a `GET` of the environment answers. Raises `AgentGymError`."""
+        """The response to a `GET` of the environment. Raises `AgentGymError`."""
         environment = session.environment
         try:
             return await self._ask(session.http, "GET", path, params={environment.field: environment.id})
@@ -129,7 +131,7 @@ class EnvServer:
             raise AgentGymError(f"{self.url}{path}: {error.message}") from error
 
     async def end(self, session: Session, *, whole: bool) -> None:
-        """Gives the environment back. `whole`: nothing failed, and no request of the episode is under way."""
+        """Releases the environment. `whole`: no request of the episode failed or is in flight."""
         environment = session.environment
         try:
             if whole:
@@ -141,7 +143,7 @@ class EnvServer:
             await session.http.close()
 
     def close(self) -> None:
-        """Closes the environments that no episode has, where the server can, within a bounded time."""
+        """Closes unused environments, if the server supports it, within a bounded time."""
         until = time.monotonic() + _EXIT_SECONDS
         trust = not is_on_this_machine(self.url)
         with httpx.Client(timeout=_EXIT_SECONDS, headers=self._headers, trust_env=trust) as client:
@@ -160,8 +162,8 @@ class EnvServer:
                     raise
                 logger.debug("an environment that was kept is left: %s", error)
                 if isinstance(error, RefusedError):
-                    self._idle.clear()  # it expired, or they are of a server that has begun anew
-        environment = await self._new(http)
+                    self._idle.clear()  # it expired, or the server was restarted
+        environment = await self._acquire_new(http)
         try:
             return await self._reset(http, environment, item)
         except BaseException as error:
@@ -178,8 +180,8 @@ class EnvServer:
         self._leased.add(environment.id)
         return environment
 
-    async def _new(self, http: aiohttp.ClientSession) -> Created:
-        """A new environment, or one that became free where the server holds no more."""
+    async def _acquire_new(self, http: aiohttp.ClientSession) -> Created:
+        """A new environment, or one that became free if the server has reached its capacity."""
         limit = time.monotonic() + self._wait_seconds
         while True:
             if self._most is not None and (kept := self._kept()) is not None:
@@ -202,10 +204,11 @@ class EnvServer:
             await asyncio.sleep(_POLL)
 
     async def _create(self, http: aiohttp.ClientSession) -> Created:
-        """Asked with the item that some servers want, and without a body where the server takes none."""
+        """Creates an environment, with the item that some servers require, and without a body if the server rejects
+        one."""
         given: dict[str, Any] = {} if self._bare_create else {"json": {"id": 0}}
         try:
-            return created(await self._ask(http, "POST", "/create", **given))
+            return parse_created(await self._ask(http, "POST", "/create", **given))
         except RefusedError as error:
             if not (given and error.message.startswith(_CLIENT_ERROR)):
                 raise AgentGymError(f"{self.url}: {error.message}", "Look at the server's log.") from error
@@ -222,7 +225,7 @@ class EnvServer:
         return session
 
     async def _close(self, http: aiohttp.ClientSession, environment: Created) -> None:
-        """Best effort: it is lost to this program in any case."""
+        """Closes an environment, best effort: this program drops it in any case."""
         if not self.closes:
             return
         try:
@@ -235,16 +238,16 @@ class EnvServer:
     async def _ask(
         self, http: aiohttp.ClientSession, method: str, path: str, *, once: bool = False, **given: Any
     ) -> Any:
-        """The JSON that the server answers. `once`: what may have reached the server is not sent again.
+        """The JSON of the server's response. `once`: a request that may have reached the server is not retried.
 
-        Raises `RefusedError` for an answer that is an error, `NoRouteError` for a path that it has not, `WireError` for
-        one that is no JSON, and `AgentGymError` for a server that is lost, too slow, or that wants another key.
+        Raises `RefusedError` for an error response, `NoRouteError` for an unknown path, `WireError` for invalid JSON,
+        and `AgentGymError` if the server is lost, too slow, or requires another key.
         """
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_CONCURRENCY))
         async with turns:
             try:
                 async with asyncio.timeout(self.seconds):
-                    status, content = await self._delivered(http, method, path, once, given)
+                    status, content = await self._send(http, method, path, once, given)
             except TimeoutError as error:
                 raise AgentGymError(
                     f"{self.url}{path} did not answer within {self.seconds:g} s", "Raise it: timeout=… in the address."
@@ -254,12 +257,12 @@ class EnvServer:
                     f"the server at {self.url} is lost: {type(error).__name__} {error}".rstrip(),
                     "Start it, or mend the address.",
                 ) from error
-        return _value(status, content, f"{self.url}{path}")
+        return _parse_answer(status, content, f"{self.url}{path}")
 
-    async def _delivered(
+    async def _send(
         self, http: aiohttp.ClientSession, method: str, path: str, once: bool, given: Mapping[str, Any]
     ) -> tuple[int, bytes]:
-        """The status and what it brought."""
+        """The status and body of the response."""
         pauses, busy = iter(_PAUSES), _BUSY
         while True:
             try:
@@ -277,7 +280,7 @@ class EnvServer:
             busy = min(1.0, 2 * busy)
 
 
-def _value(status: int, content: bytes, url: str) -> Any:
+def _parse_answer(status: int, content: bytes, url: str) -> Any:
     start = content[:_DETAIL].decode("utf-8", "replace")
     match status:
         case 200 | 201:

@@ -1,13 +1,13 @@
-"""Trajectories of AgentGym (AgentTraj and what AgentEvol explores): ShareGPT turns that say which of them are learned.
+"""AgentGym's trajectories (AgentTraj and AgentEvol's explorations): ShareGPT turns with a flag for training.
 
     {"conversations": [{"from": "human", "loss": null, "value": "…"}, {"from": "gpt", "loss": true, "value": "…"}],
      "item_id": "textcraft_12", "reward": 0.8, "success": 1.0}
 
 A turn with `loss: true` becomes a sampled turn (without tokens), every other one is context: the instruction and the
-"OK." that open a conversation are never learned. The attempts at one item are a group.
+"OK." that open a conversation are never learned. Attempts at one item form a group.
 
-Writing: the format has two speakers and no tools: a system prompt becomes the opening pair with which its own
-conversations begin, a call is written as `Thought: … Action: NAME {…}`, and its result is what the human says next.
+Writing: the format has two speakers and no tools: a system prompt becomes the opening pair of its conversations, a call
+is written as `Thought: … Action: NAME {…}`, and its result is the next human turn.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 def _check(turn: Message, where: str) -> None:
     if not isinstance(turn["value"], str):
         raise RowError(f"{where}.value is no text", _FORM)
-    if not isinstance(turn["loss"], bool | int | None):  # the text "true" would be learned from nowhere
+    if not isinstance(turn["loss"], bool | int | None):  # the text "true" would not be recognized
         raise RowError(f"{where}.loss is {turn['loss']!r:.40}, which is neither true, false nor null", _FORM)
 
 
@@ -78,14 +78,14 @@ SUCCESS = "success"
 
 
 def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
-    """A conversation for each attempt."""
+    """One conversation per attempt."""
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
-            yield _conversation(attempt, losses)
+            yield _build_conversation(attempt, losses)
 
 
-def _conversation(attempt: StoredAttempt, losses: Losses) -> Message:
+def _build_conversation(attempt: StoredAttempt, losses: Losses) -> Message:
     main, *further = attempt.trajectory.histories()
     losses.add("further history of an attempt: left out", len(further))
     found = turns(main, losses)
@@ -111,7 +111,7 @@ def _conversation(attempt: StoredAttempt, losses: Losses) -> Message:
 
 
 def _add_human(said: list[Message], text: str, losses: Losses) -> None:
-    """Joined to the turn before where that is the human's, as after several calls: speakers take turns."""
+    """Adds a human turn, or appends to a preceding one, as after several calls: speakers alternate."""
     if said and said[-1]["from"] == "human" and len(said) > 2:
         losses.add("message that follows another one of the same speaker: joined to it")
         said[-1]["value"] += f"\n\n{losses.text(text)}"
@@ -141,7 +141,7 @@ def _heard(turn: Turn, losses: Losses) -> str:
 
 
 def _item(attempt: StoredAttempt) -> str:
-    """The task's id, where a rollout or an AgentTraj file named one; else the group's."""
+    """The task's id, if a rollout or an AgentTraj file names one; else the group's."""
     metadata: dict[str, Any] = attempt.trajectory.metadata
     named = metadata.get("item_id")
     if isinstance(named, str | int):

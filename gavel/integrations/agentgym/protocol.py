@@ -1,10 +1,10 @@
-"""What AgentGym's environment servers answer, as values: two dialects, and the forms that each was seen to take.
+"""Parses the responses of AgentGym's environment servers: two dialects, and their observed variants.
 
     A   /create -> {"id": 3, …}    /reset -> {"observation": …}       /step -> {"observation", "reward", "done"}
     B   /create -> 3               /reset -> "text" or ["text", null]  /step -> the same, or {"state", "reward", "done"}
 
-An error is `{"error": …}` with status 200 (A) or a status (B); one that is null or empty is none. What has none of
-these forms raises `WireError`: a reward that is missing is never taken for 0.
+An error is `{"error": …}` with status 200 (A) or an error status (B); a null or empty one is none. Any other form
+raises `WireError`: a missing reward is never read as 0.
 """
 
 import json
@@ -22,19 +22,19 @@ from gavel.scenarios.scenario import ScenarioError
 
 SessionId = int | str
 _EXCERPT = 200
-"""Characters of an answer that an error shows."""
+"""Max characters of a response in an error."""
 
 
 class AgentGymError(GavelError):
-    """A server of environments is lost, or cannot be spoken to."""
+    """An environment server is lost, or speaks another protocol."""
 
 
 class WireError(AgentGymError):
-    """A server's answer has no form that is known."""
+    """A server's response has an unknown form."""
 
 
 class RefusedError(GavelError):
-    """A server answered a well-formed request with an error of its own."""
+    """A server answered a well-formed request with its own error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +43,23 @@ class Created:
 
     id: SessionId
     field: Literal["id", "env_idx"]
-    """What requests call it, in the server's dialect."""
+    """The name of its id in requests, by the server's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What followed an action."""
+    """The result of an action."""
 
     observation: str
     reward: float
-    """As the server gives it."""
+    """The server's reward."""
     done: bool
     score: float | None = None
-    """The sum so far, where the server tells it beside the step's reward."""
+    """The sum so far, if the server reports it beside the step's reward."""
 
 
-def created(answer: Any) -> Created:
-    """Raises `RefusedError`, `WireError`."""
+def parse_created(answer: Any) -> Created:
+    """Parses the response to `/create`. Raises `RefusedError`, `WireError`."""
     match answer:
         case {"error": error} if error:
             raise RefusedError(f"/create: {_told(error)}")
@@ -74,9 +74,9 @@ def created(answer: Any) -> Created:
 
 
 def first_observation(answer: Any) -> str | None:
-    """The text of `/reset` or `/observation`; None where it has none, and `/observation` is to be asked.
+    """The text of `/reset` or `/observation`; None if it has none, and `/observation` must be requested.
 
-    A task's description and the available actions, which some environments tell beside it, are put into the text.
+    A task's description and the available actions, which some environments report separately, are added to the text.
     Raises `RefusedError`, `WireError`.
     """
     match answer:
@@ -98,8 +98,8 @@ def first_observation(answer: Any) -> str | None:
             raise WireError(f"it answered {_excerpt(answer)}, which is no observation")
 
 
-def stepped(answer: Any) -> Stepped:
-    """Raises `RefusedError`, `WireError`."""
+def parse_stepped(answer: Any) -> Stepped:
+    """Parses the response to `/step`. Raises `RefusedError`, `WireError`."""
     match answer:
         case {"error": error} if error:
             raise RefusedError(_told(error))
@@ -125,14 +125,14 @@ def _observation(fields: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """A text as it is, nothing for null, anything else as JSON."""
+    """A text unchanged, an empty text for null, anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def texts(value: Any) -> list[str]:
-    """The texts of a list; none for what is no list."""
+    """The texts of a list; empty for anything else."""
     return [_text(each) for each in cast("list[Any]", value)] if isinstance(value, list) else []
 
 
@@ -156,38 +156,38 @@ def _excerpt(value: Any) -> str:
 
 
 Form = Literal["action", "sql", "call", "reply"]
-"""What the server reads: an action alone; SQL out of its fence; `Action: NAME with Action Input: {…}`; the whole
-reply, in tags of its own."""
+"""The form of an action that the server parses: the bare action; SQL without its fence; `Action: NAME with Action
+Input: {…}`; the whole reply, with its own tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One environment."""
+    """The specification of one kind of environment."""
 
     name: str
     index: tuple[str, ...]
-    """Fields of `/reset` that name the item."""
+    """Fields of `/reset` that identify the item."""
     train: range = range(200)
-    """Item ids that are trained on by default. Only maze and sqlgym tell how many they have."""
+    """Default training items. Only maze and sqlgym report their number of items."""
     held_out: range = range(200, 250)
     form: Form = "action"
     reset: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """Further fields of `/reset`."""
+    """Additional fields of `/reset`."""
     scored: bool = False
-    """Whether the reward of an episode is the sum that steps tell as `score`, not the last step's."""
+    """Whether an episode's reward is the sum that steps report as `score`, not the last step's."""
     percent: bool = False
-    """Whether rewards are from -100 to 100."""
+    """Whether rewards range from -100 to 100."""
     until_done: bool = False
-    """Whether any reward above 0 at the end is a success: it is 1 less a share of the steps that were taken."""
+    """Whether any final reward above 0 is a success: it is 1 minus a share of the steps taken."""
     environments: int | None = None
-    """That the server holds at most; it gives one away twice beyond them."""
+    """Max environments of the server; beyond that it hands one out twice."""
     rubric: str | None = None
-    """What good work is, where the server tells it: those of `gavel serve-env` do."""
+    """The rubric, if the server has one, as those of `gavel serve-env` do."""
     words: str | None = None
-    """Path that tells the words that are allowed."""
+    """Path that lists the allowed words."""
 
     def normalised(self, raw: float, done: bool) -> float:
-        """The reward from 0 to 1."""
+        """The reward, scaled to 0..1."""
         if self.until_done:
             return float(done and raw > 0)
         return min(1.0, max(0.0, raw / 100 if self.percent else raw))
@@ -210,19 +210,19 @@ _KINDS = (
 )
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 OTHER = Kind("agentgym", ("data_idx", "game", "seed", "id", "item_id", "session_id"), reset={"world_type": "Text"})
-"""An environment of no known kind. `id` names the item only where it does not name the environment."""
+"""An unknown environment. `id` identifies the item only if it does not identify the environment."""
 
 _GREETINGS = {"textcraft": "textcraft", "babyai": "babyai", "alfworld": "alfworld", "scienceworld": "sciworld"}
 _INDEX_OWNERS = {"session_id": "webshop", "item_id": "sqlgym"}
 
 
 def kind_of_path(path: str) -> Kind | None:
-    """The kind that the address itself names: `http://host/maze`."""
+    """The kind named in the address: `http://host/maze`."""
     return KINDS.get(path.rstrip("/").rpartition("/")[2].casefold())
 
 
 def kind_of_greeting(greeting: object) -> Kind | None:
-    """The kind that `GET /` names: "This is environment TextCraft."."""
+    """The kind named in the response to `GET /`: "This is environment TextCraft."."""
     if not isinstance(greeting, str) or not greeting.casefold().startswith("this is environment "):
         return None
     name = greeting.casefold().removeprefix("this is environment ").strip(" .")
@@ -230,7 +230,7 @@ def kind_of_greeting(greeting: object) -> Kind | None:
 
 
 def kind_of_fields(fields: Sequence[str]) -> Kind | None:
-    """The kind whose `/reset` alone has one of these fields."""
+    """The only kind whose `/reset` has one of these fields."""
     return next((KINDS[owner] for name, owner in _INDEX_OWNERS.items() if name in fields), None)
 
 
@@ -242,15 +242,15 @@ class Options(BaseModel):
     """The query of an address."""
 
     tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
-    """Items that are trained on: how many (`200`), or which (`100-299`). None: those of the kind."""
+    """Training items: a number (`200`), or a range (`100-299`). None: the kind's default."""
     held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
-    """Items that are kept for evaluation; a number: the next ones after those that are trained on."""
+    """Evaluation items; a number: the next ones after the training items."""
     turns: int = Field(default=30, ge=1, lt=10_000)
     timeout: float = Field(default=60.0, gt=0, le=3600)
-    """Seconds that one request may take."""
+    """Timeout of one request, in seconds."""
 
     def splits(self, train: range, held_out: range) -> tuple[range, range]:
-        """The items of both splits; these where the address names none. Raises `ScenarioError`."""
+        """The items of both splits, by default the given ones. Raises `ScenarioError`."""
         trained = train if self.tasks is None else _items("tasks", self.tasks)
         kept = held_out if self.held_out is None else _items("held_out", self.held_out)
         if self.held_out is not None and "-" not in self.held_out:
@@ -264,7 +264,7 @@ class Options(BaseModel):
 
 
 def parse(address: str) -> tuple[str, str | None, Options]:
-    """The server's URL without a slash at its end, the kind where it is named, and the options.
+    """The server's URL without a trailing slash, the kind if it is named, and the options.
 
     Raises `ScenarioError`.
     """
@@ -283,7 +283,7 @@ def parse(address: str) -> tuple[str, str | None, Options]:
 
 
 def _items(name: str, value: str) -> range:
-    """`200` = the first 200, `100-149` = these 50."""
+    """Parses item ids: `200` = the first 200, `100-149` = these 50."""
     first, dash, last = value.partition("-")
     items = range(int(first), int(last) + 1) if dash else range(int(first))
     if not 0 < len(items) <= _MOST_ITEMS:

@@ -3,7 +3,7 @@
     gavel train agentgym:http://127.0.0.1:36001?tasks=200&held_out=50 --model Qwen/Qwen3-4B --judge openai/gpt-5-mini
     scenario = agentgym("webshop+http://127.0.0.1:36003?turns=15")
 
-The server is asked what it is when the scenario is made; its environments are created by the episodes.
+The server's kind is detected when the scenario is created; episodes create its environments.
 """
 
 import json
@@ -32,11 +32,11 @@ from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 
 _SECONDS = 15.0
-"""For each of at most three questions."""
+"""Timeout in seconds of each of at most three probes."""
 
 
 def probe(url: str, headers: Mapping[str, str]) -> Kind:
-    """The kind of a server. Raises `ScenarioError` when it does not answer, or wants another key."""
+    """Detects the kind of a server. Raises `ScenarioError` if it does not answer, or requires another key."""
     with httpx.Client(
         timeout=_SECONDS, headers=dict(headers), trust_env=not is_on_this_machine(url), follow_redirects=True
     ) as client:
@@ -58,7 +58,7 @@ def probe(url: str, headers: Mapping[str, str]) -> Kind:
 
 
 def _json(answer: httpx.Response, url: str) -> Any:
-    """What an answer holds; None for an error or no JSON. Raises `ScenarioError` for a key that is refused."""
+    """The JSON of a response; None for an error or invalid JSON. Raises `ScenarioError` for a rejected key."""
     if answer.status_code in (401, 403):
         raise ScenarioError(f"the server at {url} wants another key.", "Set GAVEL_ENV_KEY to the server's key.")
     if answer.status_code != 200:
@@ -70,7 +70,7 @@ def _json(answer: httpx.Response, url: str) -> Any:
 
 
 def _reset_fields(schema: Any) -> list[str]:
-    """The fields of `/reset`'s body in an OpenAPI document; none for what has another form."""
+    """The fields of `/reset`'s body in an OpenAPI document; none for any other form."""
     match schema:
         case {
             "paths": {
@@ -86,16 +86,16 @@ def _reset_fields(schema: Any) -> list[str]:
 
 
 KEY_VARIABLE = "GAVEL_ENV_KEY"
-"""Environment variable with the key of a server that wants one."""
+"""Environment variable with the key of a server that requires one."""
 _WAIT = 600.0
-"""Seconds for an environment of a server that holds only so many."""
+"""Max seconds to wait for an environment of a server with limited capacity."""
 
 
 def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
-    """The scenario of an environment server. `address`: as after `agentgym:`, see `parse`.
+    """The scenario of an environment server. `address`: the part after `agentgym:`, see `parse`.
 
-    `rubric`: what good work is, for the judge; by default a general one. Raises `ScenarioError` for an address that
-    cannot be read, and for a server that does not answer.
+    `rubric`: for the judge; by default a general one. Raises `ScenarioError` for an invalid address, and for a server
+    that does not answer.
     """
     url, named, options = parse(address)
     key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -117,7 +117,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
 
 
 scenario_at = agentgym
-"""By this name `agentgym:ADDRESS` is found."""
+"""The name by which `agentgym:ADDRESS` is found."""
 
 
 def _task(kind: Kind, item: int) -> Task:

@@ -1,4 +1,4 @@
-"""The HTTP interface of a served scenario: both dialects of AgentGym's clients at once.
+"""The HTTP interface of a served scenario, for both dialects of AgentGym's clients.
 
     POST /create                           -> {"id": 0, "env_idx": 0, …}
     POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}  (`game`, `item_id`, `session_id`, `idx`, `seed`)
@@ -6,9 +6,9 @@
     GET  /observation?id=0   GET /detail?id=0   POST /close {"id": 0}
     GET  /                                 -> {"gavel": NAME, "train": 100, "held_out": 20}: items, by number
 
-Clients that say `env_idx` send back what `/create` answered: its number, or the whole object. Beside `env_idx`, `id` is
-the item. A request that cannot be served is answered with status 200 and `{"error": …}`, as dialect A has it; without
-the key with 401, beyond the most environments with 503.
+Clients that use `env_idx` send back the response to `/create`: its number, or the whole object. Beside `env_idx`, `id`
+is the item. An invalid request is answered with status 200 and `{"error": …}`, as in dialect A; without the key with
+401, above the limit of environments with 503.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.text_calls import Unreadable, Words, calls_message, read_turn
 
 MOST = 20_000
-"""Tasks of a split that are offered."""
+"""Max tasks of a split that are served."""
 
 
 class HeldError(GavelError):
-    """A request about an environment cannot be served; its message is the answer."""
+    """A request about an environment is invalid; the message is the response."""
 
 
 class FullError(HeldError):
-    """There are as many environments as there may be."""
+    """The limit of environments is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Items:
         return self.train + self.held_out
 
     def task(self, item: int) -> Task:
-        """Raises `HeldError` for a number that no item has."""
+        """The task of a number. Raises `HeldError` for an unknown one."""
         if not 0 <= item < len(self):
             raise HeldError(f"there is no item {item}: items are 0 to {len(self) - 1}")
         split: Split = "train" if item < self.train else "held_out"
@@ -69,7 +69,7 @@ class Items:
 
 @dataclass(slots=True, eq=False)
 class Environment:
-    """What a client created, and the episode in it."""
+    """A client's environment, with its episode."""
 
     number: int
     used: float
@@ -77,28 +77,28 @@ class Environment:
     episode: SteppedEpisode | None = None
     tools: Sequence[Message] = ()
     shown: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The last answer."""
+    """The last response."""
     busy: bool = False
 
 
 class Environments:
-    """The environments of a server of one scenario. Belongs to one event loop."""
+    """The environments of a server of one scenario. For one event loop."""
 
     def __init__(self, items: Items, *, most: int = 256, idle_seconds: float = 900.0) -> None:
-        """`most` environments at once; one that nobody asks for during `idle_seconds` is ended."""
+        """At most `most` environments; one without a request for `idle_seconds` is ended."""
         self._items = items
         self._most = most
         self._idle_seconds = idle_seconds
         self._next = 0
         self._held: dict[int, Environment] = {}
         self._seconds = 2 * items.scenario.call_seconds + 30
-        """That a request may take."""
+        """Max seconds of a request."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def create(self) -> Environment:
-        """Raises `FullError`."""
+        """Creates an environment. Raises `FullError`."""
         if len(self._held) >= self._most:
             raise FullError(f"{len(self._held)} environments are open, as many as there may be: close one")
         environment = Environment(self._next, time.monotonic())
@@ -107,7 +107,7 @@ class Environments:
         return environment
 
     def find(self, number: object) -> Environment:
-        """Raises `HeldError` for one that is not there."""
+        """The environment of an id. Raises `HeldError` for an unknown one."""
         environment = self._held.get(number) if isinstance(number, int) and not isinstance(number, bool) else None
         if environment is None:
             raise HeldError(f"the environment {number} is not valid: it was never created, was closed or has expired")
@@ -115,7 +115,7 @@ class Environments:
         return environment
 
     async def reset(self, environment: Environment, item: int) -> dict[str, Any]:
-        """Begins an episode; what the agent is shown. Raises `HeldError`."""
+        """Starts an episode; returns the agent's view. Raises `HeldError`."""
         task = self._items.task(item)
         with _one_request(environment):
             if environment.episode is not None:
@@ -128,14 +128,14 @@ class Environments:
         return environment.shown
 
     async def step(self, environment: Environment, action: str) -> dict[str, Any]:
-        """Takes a turn, as `text_calls` reads it. Raises `HeldError`."""
+        """Takes a turn, parsed by `text_calls`. Raises `HeldError`."""
         if environment.episode is None:
             raise HeldError(f"the environment {environment.number} is not initialized: reset it first")
         if environment.episode.over:
             raise HeldError(f"the task with environment {environment.number} has finished: reset it")
         with _one_request(environment):
             turn = read_turn(action, environment.tools)
-            if isinstance(turn, Unreadable):  # no turn of the agent: it may try again
+            if isinstance(turn, Unreadable):  # an invalid turn: the agent may try again
                 answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
             else:
                 calls = not isinstance(turn, Words)
@@ -152,7 +152,7 @@ class Environments:
             await environment.episode.close()
 
     async def close_idle(self) -> None:
-        """Ends what nobody has asked for."""
+        """Ends idle environments."""
         before = time.monotonic() - self._idle_seconds
         for environment in [each for each in self._held.values() if each.used < before and not each.busy]:
             await self.close(environment)
@@ -175,7 +175,7 @@ class Environments:
             raise HeldError(error.message) from error
 
     def _answer(self, environment: Environment, moment: Moment, observation: str) -> dict[str, Any]:
-        """Raises `HeldError` for an episode that failed: it has no reward, not one of 0."""
+        """The response about the episode. Raises `HeldError` for a failed episode: it has no reward, rather than 0."""
         answer = {"observation": observation, "reward": 0.0, "score": 0.0, "done": moment.over}
         if not moment.over:
             return answer
@@ -190,7 +190,7 @@ class Environments:
 
 @contextmanager
 def _one_request(environment: Environment) -> Generator[None]:
-    """Raises `HeldError` while another request about the environment is answered."""
+    """Raises `HeldError` while another request about the environment is being answered."""
     if environment.busy:
         raise HeldError(f"the environment {environment.number} is asked twice at once: await one answer")
     environment.busy = True
@@ -201,7 +201,7 @@ def _one_request(environment: Environment) -> Generator[None]:
 
 
 def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer with the names that each of AgentGym's clients reads. `id` comes first: see `_NUMBER`."""
+    """A response with the field names of all of AgentGym's clients. `id` comes first: see `_NUMBER`."""
     names: dict[str, Any] = {
         "env_idx": number,
         "state": answer["observation"],
@@ -212,12 +212,12 @@ def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What an agent is to read: all but its own turns."""
+    """The messages for an agent: all but its own turns."""
     return "\n\n".join(text_of(dict(each)) for each in messages if each.get("role") != "assistant")
 
 
 def _with_form(opening: str, moment: Moment) -> str:
-    """The opening, with the tools and the form of an action for agents that are told nothing else."""
+    """The opening with the tools and the form of an action, for agents without other instructions."""
     if not moment.tools:
         return opening
     system, user = (
@@ -229,7 +229,7 @@ def _with_form(opening: str, moment: Moment) -> str:
 
 _INDEX = ("data_idx", "game", "item_id", "session_id", "idx", "seed")
 _NUMBER = re.compile(r"(\d{1,18})|\{'id': (\d{1,18}),.*\}", re.DOTALL)
-"""An environment in a query: its number, or the answer to `/create` as Python writes it."""
+"""An environment in a query: its number, or the response to `/create` as Python prints it."""
 _MOST_BYTES = 2**20
 _SWEEP_SECONDS = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -238,7 +238,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def create_app(
     scenario: Scenario, *, key: str | None = None, most: int = 256, idle_seconds: float = 900.0
 ) -> web.Application:
-    """`key`: what requests must bring as `Authorization: Bearer`; without one only this machine is answered."""
+    """Creates the application. `key`: required as `Authorization: Bearer`; without one only this machine is served."""
     served = _Served(scenario, most, idle_seconds)
     app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_guard(key)])
     app.add_routes(
@@ -258,7 +258,7 @@ def create_app(
 
 
 class _Served:
-    """The handlers."""
+    """The HTTP handlers of an application."""
 
     def __init__(self, scenario: Scenario, most: int, idle_seconds: float) -> None:
         self._scenario = scenario
@@ -266,7 +266,7 @@ class _Served:
         self._environments = Environments(self._items, most=most, idle_seconds=idle_seconds)
 
     async def kept_tidy(self, app: web.Application) -> AsyncGenerator[None]:
-        """Ends idle environments while the server runs, and all of them with it."""
+        """Ends idle environments while the server runs, and all of them at its end."""
         sweeping = asyncio.create_task(self._sweep())
         yield
         sweeping.cancel()
@@ -312,7 +312,7 @@ class _Served:
         return web.json_response(self._shown(request))
 
     async def filtered_vocab(self, request: web.Request) -> web.Response:
-        """The words that Wordle's client shows in its own opening; a scenario has none."""
+        """The words for the opening of Wordle's client; a scenario has none."""
         self._shown(request)
         return web.json_response([])
 
@@ -330,7 +330,7 @@ class _Served:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body: Any = json.loads(await request.text() or "{}")
-    except (ValueError, RecursionError, LookupError) as error:  # the last for a charset that is none
+    except (ValueError, RecursionError, LookupError) as error:  # the last one for an unknown charset
         raise HeldError("the body is no JSON") from error
     if not isinstance(body, dict):
         raise HeldError("the body is no JSON object")
@@ -350,7 +350,7 @@ def _guard(key: str | None) -> Any:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
-            # a page of another site, in a browser here
+            # a cross-site page in a browser on this machine
             return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
         if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
             return web.json_response({"error": "the key is missing or another one"}, status=401)

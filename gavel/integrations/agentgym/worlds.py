@@ -1,8 +1,8 @@
-"""One episode in an environment of AgentGym: the agent writes `Thought: … Action: get 1 oak log`, which is sent.
+"""One episode in an AgentGym environment: the agent writes `Thought: … Action: get 1 oak log`, and the action is sent.
 
-A server that is lost fails the episode with the reason. An error about one action is told to the agent; the third in a
-row fails the episode. `success` and `reward` are the environment's, for comparison only. Replies are data: nothing in
-them is ever evaluated.
+A server that is lost fails the episode with the reason. The agent is shown an error about an action; the third in a row
+fails the episode. `success` and `reward` are the environment's, for comparison only. Replies are data: nothing in them
+is ever evaluated.
 """
 
 import re
@@ -18,7 +18,7 @@ from gavel.scenarios.trajectory import Trajectory
 
 _ACTION = re.compile(r"^[^\S\n]*\**Action\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
 _INLINE = re.compile(r"\bAction:[^\S\n]*")
-"""Behind a thought on the same line."""
+"""An action after a thought on the same line."""
 _SQL = re.compile(r"```(?:sql)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^```[\w-]*\n(.*?)\n?```$", re.DOTALL)
 _NEXT = re.compile(r"^\s*(?:Thought|Observation)\s*:", re.IGNORECASE | re.MULTILINE)
@@ -26,9 +26,9 @@ _END = "</s>"
 
 
 def action_of(reply: str, form: Form) -> str | None:
-    """What is sent to the environment; None for a reply without an action, or with several.
+    """Extracts the action to send; None for a reply without an action, or with several.
 
-    Text after the action that plays the environment's part (`Observation: …`) is cut off.
+    Text after the action that imitates the environment (`Observation: …`) is removed.
     """
     said = reply.strip().removesuffix(_END).strip()
     if form == "reply":
@@ -55,8 +55,7 @@ def _after(said: str, marks: list[re.Match[str]]) -> str | None:
 
 
 RAW, RETURN, ERRORS = "raw_reward", "raw_return", "environment_errors"
-"""Among a trajectory's metrics: the reward as the server gave it last, the sum over the steps, and errors of the
-environment about an action."""
+"""Trajectory metrics: the server's last reward, the sum over the steps, and the environment's errors about actions."""
 _ERRORS_IN_A_ROW = 3
 
 
@@ -91,9 +90,9 @@ class ReactWorld:
             await self._server.end(self._session, whole=not self._asking)
 
     async def _act(self, action: str) -> tuple[str, bool]:
-        """What the environment says, and whether the episode is over. Raises `AgentGymError`."""
+        """The environment's answer, and whether the episode is over. Raises `AgentGymError`."""
         assert self._session is not None
-        self._asking = True  # until it is answered: after a failure the environment is not used again
+        self._asking = True  # until the response arrives: after a failure the environment is not reused
         try:
             step = await self._server.step(self._session, action)
         except RefusedError as error:

@@ -1,10 +1,10 @@
-"""Code written for OpenPipe ART, with its imports changed: `import gavel.integrations.art as art`.
+"""A drop-in for OpenPipe ART, with changed imports: `import gavel.integrations.art as art`.
 
     from gavel.integrations.art.local import LocalBackend
     from gavel.integrations.art.rewards import ruler_score_group
 
-What ART's objects say and take is kept; Gavel judges, trains and stores. docs/art.md lists what is the same, what
-differs and what is missing. A setting that has no effect here is named once, in a warning.
+ART's interfaces are kept; Gavel judges, trains and stores. docs/art.md lists similarities, differences and missing
+parts. A setting without effect is reported once, in a warning.
 """
 
 import importlib
@@ -38,7 +38,7 @@ from gavel.integrations.art.utils import retry
 
 add_missing_modules()
 for _name, _module in (("backend", model), ("batches", gather), ("yield_trajectory", trajectories)):
-    sys.modules[f"{__name__}.{_name}"] = _module  # where ART defines their names
+    sys.modules[f"{__name__}.{_name}"] = _module  # the modules in which ART defines their names
 
 if TYPE_CHECKING:
     from gavel.integrations.art import langgraph, local, mcp
@@ -85,7 +85,7 @@ _LATER = {
     "ServerlessBackend": "serverless",
     **{module: module for module in ("langgraph", "local", "mcp", "pipeline_trainer", "serverless", "skypilot")},
 }
-"""What is imported on first use: it needs libraries that not every script has, or training's."""
+"""Names imported on first use: they need optional libraries, or those of training."""
 
 
 def __getattr__(name: str) -> Any:

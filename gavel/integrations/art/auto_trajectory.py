@@ -1,10 +1,10 @@
-"""Records what a coroutine asks of chat models, through any client over httpx or httpx2, as one trajectory.
+"""Records a coroutine's requests to chat models, through any client over httpx or httpx2, as one trajectory.
 
     trajectory = await art.capture_auto_trajectory(answer(question))
     art.auto_trajectory().reward = 1.0            inside the coroutine
 
-They are patched while something is recorded, and only then. A request that goes on from a recorded conversation extends
-it; any other one begins a further history.
+The libraries are patched only while recording. A request that continues a recorded conversation extends it; any other
+one starts another history.
 """
 
 import importlib
@@ -30,7 +30,7 @@ _recordings = 0
 
 
 def auto_trajectory(*, required: bool = False) -> Any:
-    """The trajectory that is being recorded, or None; with `required`, `RuntimeError` where there is none."""
+    """The trajectory being recorded, or None; with `required`, raises `RuntimeError` if there is none."""
     trajectory = _recording.get()
     if trajectory is None and required:
         raise RuntimeError("nothing is recorded here: run this in art.capture_auto_trajectory(…)")
@@ -38,7 +38,7 @@ def auto_trajectory(*, required: bool = False) -> Any:
 
 
 async def capture_auto_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Trajectory:
-    """Runs `coroutine`; gives what it asked of chat models."""
+    """Runs `coroutine`; returns a trajectory of its requests to chat models."""
     with recording(Trajectory()) as trajectory:
         await coroutine
     return trajectory.finish()
@@ -46,7 +46,7 @@ async def capture_auto_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Trajec
 
 @contextmanager
 def recording(trajectory: Trajectory) -> Generator[Trajectory]:
-    """Records into `trajectory` what runs in the block."""
+    """Records requests made in the block into `trajectory`."""
     token = _recording.set(trajectory)
     _patch(1)
     try:
@@ -57,7 +57,7 @@ def recording(trajectory: Trajectory) -> Generator[Trajectory]:
 
 
 class _Library:
-    """httpx, or httpx2, which has the same names: OpenAI's client uses the second from its version 3 on."""
+    """httpx, or httpx2, which has the same names: OpenAI's client uses httpx2 from its version 3 on."""
 
     def __init__(self, module: Any) -> None:
         self._clients = module.Client, module.AsyncClient
@@ -81,7 +81,7 @@ class _Library:
         return recorded_send, recorded_async_send
 
     def _watched(self, response: Any, request: Any) -> Any:
-        """The response, whose reply is recorded: now, or when its stream is closed."""
+        """The response, with its reply recorded: now, or when its stream is closed."""
         trajectory = _recording.get()
         if trajectory is not None and response.is_success:
             if response.is_stream_consumed or response.is_closed:
@@ -106,7 +106,7 @@ def _patch(more: int) -> None:
 
 
 def _tee(module: Any) -> type:
-    """A stream of a library, of either kind, that records the reply when it is closed."""
+    """A sync or async stream of a library that records the reply when it is closed."""
 
     class Tee(module.SyncByteStream, module.AsyncByteStream):
         def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
@@ -139,12 +139,12 @@ def _tee(module: Any) -> type:
 
 
 def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:
-    """Adds a chat completion to the history that it goes on from; all other exchanges are none of this."""
+    """Adds a chat completion to the history that it continues; ignores all other exchanges."""
     if not reply or not request.url.path.endswith("/chat/completions"):
         return
     try:
         asked: dict[str, Any] = json.loads(request.content)
-        choice = _streamed(reply) if asked.get("stream") else as_item(json.loads(reply))
+        choice = _read_stream(reply) if asked.get("stream") else as_item(json.loads(reply))
     except ValueError:
         return
     if not isinstance(choice, Choice):
@@ -166,7 +166,7 @@ def _goes_on(known: list[dict[str, Any]], messages: list[dict[str, Any]]) -> boo
 
 
 def _essence(message: dict[str, Any]) -> tuple[Any, ...]:
-    """What a message says, whatever a client drops, adds or reorders."""
+    """A message's content, independent of fields that clients drop, add or reorder."""
     calls = [
         (call["function"]["name"], _compact(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
     ]
@@ -180,8 +180,8 @@ def _compact(arguments: Any) -> Any:
         return arguments
 
 
-def _streamed(reply: bytes) -> Choice | None:
-    """The choice that the events of a stream make up. Raises `ValueError`."""
+def _read_stream(reply: bytes) -> Choice | None:
+    """The choice assembled from a stream's events. Raises `ValueError`."""
     state: Any = ChatCompletionStreamState()
     extra: dict[str, Any] = {}
     begun = False

@@ -1,12 +1,12 @@
-"""ART's experimental settings, as the dicts that scripts make.
+"""ART's experimental settings, as the dicts that scripts build.
 
-What has a counterpart is translated (docs/art.md says how); every other key is named once and has no effect.
+Keys with a counterpart are translated (see docs/art.md); every other key is reported once and has no effect.
 """
 
 from typing import Any
 
 InternalModelConfig = dict[str, Any]
-"""What `TrainableModel(_internal_config=…)` takes: init_args, engine_args, peft_args, trainer_args and more."""
+"""The argument `TrainableModel(_internal_config=…)`: init_args, engine_args, peft_args, trainer_args and more."""
 InitArgs = EngineArgs = PeftArgs = TrainerArgs = dict[str, Any]
 TinkerArgs = TinkerNativeArgs = TinkerTrainingClientArgs = dict[str, Any]
 ServerArgs = OpenAIServerConfig = dict[str, Any]

@@ -1,7 +1,7 @@
-"""The exceptions that ART's scripts catch, settings of ART that have no effect, and parts of it that are not here.
+"""The exceptions that ART's scripts catch, ART's settings without effect, and its missing parts.
 
-Scripts import at their top what they use after training. So names of parts that Gavel does not have can be imported,
-and stop with one sentence when they are used.
+Scripts import at their top names that they use after training. So names of missing parts can be imported, and raise a
+one-sentence error when they are used.
 """
 
 import inspect
@@ -47,7 +47,7 @@ class NotInGavelError(GavelError, NotImplementedError):
 
 
 def absent(owner: object, name: str) -> AttributeError:
-    """For an attribute that ART may have: an `AttributeError`, so that `hasattr` says no."""
+    """The error for a missing attribute of ART: an `AttributeError`, so that `hasattr` returns False."""
     return AttributeError(f"{type(owner).__name__.partition('[')[0]}.{name} is not in {ART}; docs/art.md says what is")
 
 
@@ -59,18 +59,18 @@ _warned: set[str] = set()
 
 
 def ignored(setting: str, why: str) -> None:
-    """Warns, the first time in a process, that `setting` has no effect."""
+    """Warns once per process that `setting` has no effect."""
     if setting not in _warned:
         _warned.add(setting)
         warnings.warn(f"{setting} has no effect in Gavel: {why}", IgnoredSetting, stacklevel=_levels_to_the_user())
 
 
 def _levels_to_the_user() -> int:
-    """From the caller of `warnings.warn` to the nearest line that is none of Gavel's."""
+    """Frames from the caller of `warnings.warn` to the nearest frame outside Gavel."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and f"{frame.f_globals.get('__name__', '')}.".startswith("gavel."):
         frame, level = frame.f_back, level + 1
-    return level  # this function's own frame stands for the one of what is outside
+    return level  # this function's own frame accounts for the outer one
 
 
 _MISSING = {
@@ -86,11 +86,11 @@ _MISSING = {
         skypilot skypilot.backend""",
     "docs/art.md says what stands in its place.": "cli dev.openai_server guided_completion utils.logging",
 }
-"""ART's modules that Gavel does not have, by what to do instead."""
+"""ART's modules that Gavel lacks, by the alternative."""
 
 
 class MissingName:
-    """One name of such a module: a call, an attribute of it and an item raise `NotInGavelError`."""
+    """A name in such a module: calling it, its attributes and its items raise `NotInGavelError`."""
 
     def __init__(self, name: str, remedy: str) -> None:
         self._error = NotInGavelError(f"Gavel has no {name}", remedy)
@@ -117,13 +117,13 @@ class _MissingModule(ModuleType):
 
 
 def add_missing_modules() -> None:
-    """Makes the parts that Gavel does not have importable."""
+    """Makes ART's missing parts importable."""
     for remedy, parts in _MISSING.items():
         for part in parts.split():
             sys.modules.setdefault(f"{ART}.{part}", _MissingModule(part, remedy))
 
 
 def add_aliases(module: str, *names: str) -> None:
-    """Lets what ART defines in modules of their own be imported from there: `module.name` is `module` itself."""
+    """Makes ART's names importable from their own modules: `module.name` is `module` itself."""
     for name in names:
         sys.modules[f"{module}.{name}"] = sys.modules[module]

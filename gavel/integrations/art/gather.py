@@ -1,6 +1,6 @@
-"""ART's gather functions: Gavel's, for coroutines that give one trajectory or several; groups in batches.
+"""ART's gather functions: Gavel's, for coroutines that return one trajectory or several; groups in batches.
 
-Scripts build a gather of their own with a context that counts failures, and a wrapper for each rollout:
+Scripts build their own gather from a context that counts failures, and a wrapper for each rollout:
 
     with set_gather_context(GatherContext(max_exceptions=1)):
         results = await asyncio.gather(*[wrap_group_awaitable(game) for game in games])  # None where one failed
@@ -22,11 +22,11 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 Group = TypeVar("Group", bound=Iterable[Any])
-"""A group, or the tuple of trajectories that a game with several players gives."""
+"""A group, or the tuple of trajectories that a game with several players returns."""
 
 
 class ProgressBar(Protocol):
-    """What is used of tqdm's."""
+    """The used part of tqdm's interface."""
 
     total: Any
 
@@ -35,13 +35,13 @@ class ProgressBar(Protocol):
 
 @dataclass
 class GatherContext:
-    """One gather: its progress bar, and how many failures it tolerates."""
+    """The state of one gather: its progress bar, and its tolerated failures."""
 
     pbar: ProgressBar | None = None
     max_exceptions: int | float = 0
-    """A count; between 0 and 1, a share of the bar's total."""
+    """Number of failures; between 0 and 1, a share of the bar's total."""
     max_metrics: int | None = None
-    """Has no effect: the bar shows how many are done."""
+    """Has no effect: the bar shows the number of finished rollouts."""
     increment_pbar: bool = True
     exceptions: int = 0
     """Failures so far."""
@@ -52,13 +52,13 @@ class GatherContext:
             self.pbar.update(n)
 
     def too_many_exceptions(self) -> bool:
-        """Whether there were more failures than the gather tolerates."""
+        """Whether more failures occurred than the gather tolerates."""
         if 0 < self.max_exceptions < 1 and self.pbar is not None and self.pbar.total:
             return self.exceptions > self.max_exceptions * self.pbar.total
         return self.exceptions > self.max_exceptions
 
     def count_exception(self, error: Exception) -> None:
-        """Counts a failure. Raises it where it is one too many."""
+        """Counts a failure. Raises it if it exceeds the limit."""
         self.exceptions += 1
         if self.too_many_exceptions():
             raise error
@@ -69,7 +69,7 @@ _context: ContextVar[GatherContext | None] = ContextVar("gather_context", defaul
 
 @contextmanager
 def set_gather_context(context: GatherContext) -> Generator[None]:
-    """Makes `context` that of the rollouts that are wrapped within."""
+    """Sets the `context` of rollouts wrapped in the block."""
     token = _context.set(context)
     try:
         yield
@@ -78,12 +78,12 @@ def set_gather_context(context: GatherContext) -> Generator[None]:
 
 
 def get_gather_context() -> GatherContext:
-    """The context of the gather around; outside of one, a new one that tolerates no failure."""
+    """The context of the enclosing gather; outside of one, a new context that tolerates no failure."""
     return _context.get() or GatherContext()
 
 
 async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
-    """What `awaitable` gives, or None for a failure that the context tolerates."""
+    """The result of `awaitable`, or None for a tolerated failure."""
     context = get_gather_context()
     try:
         group = await awaitable
@@ -97,7 +97,7 @@ async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
 async def wrap_trajectories_awaitable(
     awaitable: Awaitable[Trajectory | Iterable[Trajectory]],
 ) -> Trajectory | list[Trajectory] | Exception:
-    """The trajectory, the list of those that one rollout gave, or a failure that the context tolerates."""
+    """The trajectory, the list of one rollout's trajectories, or a tolerated failure."""
     context = get_gather_context()
     try:
         result = await awaitable
@@ -116,9 +116,9 @@ async def gather_trajectories(
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
 ) -> list[Any]:
-    """What each coroutine gives, in input order: a trajectory, or a list of those that it returned.
+    """Each coroutine's result in input order: a trajectory, or a list of trajectories.
 
-    Where `max_exceptions` tolerates it, an exception stands in the place of its rollout.
+    A tolerated exception (see `max_exceptions`) replaces the result of its rollout.
     """
     sources = list(trajectories)
     outcomes: list[Any] = [None] * len(sources)
@@ -140,7 +140,7 @@ async def gather_trajectories(
             max_exceptions=max_exceptions,
         )
     finally:
-        for source in sources:  # one that never began would be reported as never awaited
+        for source in sources:  # an unstarted coroutine would be reported as never awaited
             if inspect.iscoroutine(source) and inspect.getcoroutinestate(source) == inspect.CORO_CREATED:
                 source.close()
             elif isinstance(source, asyncio.Future) and not source.done():
@@ -158,7 +158,7 @@ async def trajectory_group_batches(
     pbar_desc: str | None = "batches",
     pbar_total_completion_tokens: bool = False,
 ) -> AsyncIterator[list[TrajectoryGroup]]:
-    """Gives batches in input order, with up to `max_concurrent_batches` of them running.
+    """Yields batches in input order, with up to `max_concurrent_batches` of them running.
 
     `max_batch_exceptions` counts within a batch. Raises `GatherError` for a batch with more.
     """

@@ -1,11 +1,11 @@
-"""Rollouts by LangGraph: `wrap_rollout(model, fn)`, and `init_chat_model()` inside it.
+"""Rollouts with LangGraph: `wrap_rollout(model, fn)`, and `init_chat_model()` inside it.
 
     from gavel.integrations.art.langgraph import init_chat_model, wrap_rollout
 
     rollout = wrap_rollout(model, run_agent)           run_agent makes its agent from init_chat_model()
     trajectory = await rollout(model, scenario)        the returned trajectory, with all turns and their token ids
 
-What the agent asks is recorded at its client, so every turn keeps its token ids; further conversations of the agent
+The agent's requests are recorded at its client, so every turn keeps its token ids; the agent's other conversations
 become additional histories.
 """
 
@@ -29,7 +29,7 @@ _model: ContextVar[Model[Any]] = ContextVar("langgraph_model")
 def wrap_rollout(
     model: Model[Any], fn: Callable[Parameters, Awaitable[Trajectory]]
 ) -> Callable[Parameters, Awaitable[Trajectory]]:
-    """`fn`, whose trajectory gets the conversations that its agent had. Raises `RuntimeError` when it had none."""
+    """Wraps `fn`, whose trajectory gets its agent's conversations. Raises `RuntimeError` if there were none."""
 
     @wraps(fn)
     async def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Trajectory:

@@ -1,4 +1,4 @@
-"""ART's `LocalBackend`: trains and serves here, by Gavel's backend.
+"""ART's `LocalBackend`: trains and serves on this machine, through Gavel's backend.
 
 Runs are Gavel's run directories under `path`. Beside them, `<path>/<project>/models/<name>/checkpoints/<step>` leads to
 each checkpoint where ART's scripts look for it.
@@ -39,9 +39,9 @@ from gavel.trainer.runs.storage.store import StorageError, open_store, pull_chec
 logger = logging.getLogger(__name__)
 
 _CONTEXT = 4096
-"""Tokens of a conversation, unless `max_seq_length` says otherwise."""
+"""Max tokens of a conversation, unless `max_seq_length` is set."""
 _VERSIONS = 2
-"""Adapters that are served: rollouts that overlap a step end on the one that they began with."""
+"""Number of served adapters: a rollout that overlaps a step ends with the adapter that it started with."""
 _INTERNAL = frozenset({"init_args", "engine_args", "peft_args", "trainer_args", "chat_template_kwargs"})
 
 
@@ -59,16 +59,16 @@ class LocalBackend:
         gpu_cost_per_hour_usd: float | None = None,
         engine: EngineChoice = "transformers",
     ) -> None:
-        """`path`: where runs are kept (default `.art`). `engine`, which ART does not have: "vllm" samples with vLLM."""
+        """`path`: directory of the runs (default `.art`). `engine`, which ART lacks: "vllm" samples with vLLM."""
         if gpu_cost_per_hour_usd is not None:
             ignored("LocalBackend(gpu_cost_per_hour_usd=…)", "the costs that are counted are the judge's")
         self._path = path or ".art"
         self._engine: EngineChoice = engine
         self._cores: dict[int, core.LocalBackend] = {}
-        """Gavel's backends, by the context length that they serve."""
+        """Gavel's backends, by their context length."""
         self._logs: dict[tuple[str, str], TrainLog] = {}
 
-    if not TYPE_CHECKING:  # a type checker finds a misspelt name by itself
+    if not TYPE_CHECKING:  # a type checker detects a misspelt name itself
 
         def __getattr__(self, name: str) -> Any:
             raise absent(self, name)
@@ -83,18 +83,18 @@ class LocalBackend:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # A loop may be running in this thread, which cannot wait for another one.
+        # This thread may run a loop, which cannot wait for another one.
         closing = threading.Thread(target=lambda: asyncio.run(self.close()), name="close-backend")
         closing.start()
         closing.join()
 
     async def close(self) -> None:
-        """Stops serving; the runs stay."""
+        """Stops serving; the runs are kept."""
         for backend in self._cores.values():
             await backend.close()
 
     async def register(self, model: Model[Any]) -> None:
-        """Makes a model ready, and fills its inference fields."""
+        """Prepares a model, and fills its inference fields."""
         model.base_path = self._path
         inner, backend = model.gavel_model(), self._core_of(model)
         await inner.register(backend)
@@ -141,7 +141,7 @@ class LocalBackend:
         metrics: Mapping[str, float],
         step: int | None,
     ) -> None:
-        """See `Model.log`."""
+        """The same as `Model.log`."""
         _drop_odd_metrics(groups or [])
         await self._log_of(model.gavel_model()).log(groups, split, metrics, step)
 
@@ -154,7 +154,7 @@ class LocalBackend:
         only_step: int | str | None = None,
         **options: Any,
     ) -> None:
-        """Fetches the model's newest checkpoint (or that of the step `only_step`), if there is one; before `register`.
+        """Fetches the model's newest checkpoint (or that of `only_step`), if there is one; call it before `register`.
 
         The bucket is by default that of BACKUP_BUCKET; without one, nothing is fetched, and a warning says so.
         """
@@ -169,7 +169,7 @@ class LocalBackend:
     async def _experimental_push_to_s3(
         self, model: Model[Any], *, s3_bucket: str | None = None, prefix: str | None = None, **options: Any
     ) -> None:
-        """Copies the model's newest checkpoint; a copy that fails is logged, and training goes on."""
+        """Copies the model's newest checkpoint; a failed copy is logged, and training continues."""
         if (address := _bucket("_experimental_push_to_s3", s3_bucket, prefix, options)) is None:
             return
         inner = model.gavel_model()
@@ -190,7 +190,7 @@ class LocalBackend:
         verbose: bool = False,
         prefix: str | None = None,
     ) -> None:
-        """Lets `model` begin with the newest checkpoint of another one, at that step; before `register`."""
+        """Makes `model` start with the newest checkpoint of another one, at that step; call it before `register`."""
         if from_s3_bucket is not None or prefix is not None:
             ignored("_experimental_fork_checkpoint(from_s3_bucket=…)", f"runs are kept in {self._path} alone")
         source = gavel_name(from_project or model.project), gavel_name(from_model)
@@ -211,19 +211,19 @@ class LocalBackend:
         return self._cores[context]
 
     def _log_of(self, inner: CoreModel) -> "TrainLog":
-        _ = inner.backend  # raises before it is registered
+        _ = inner.backend  # raises if it is not registered
         return self._logs[inner.key]
 
     def _link(self, model: TrainableModel[Any]) -> str | None:
         inner = model.gavel_model()
         checkpoints = Path(self._path, *inner.key, "checkpoints")
-        link_checkpoints(checkpoints, model.output_dir)  # where ART's earlier versions had them
+        link_checkpoints(checkpoints, model.output_dir)  # their places in ART's earlier versions
         linked = link_checkpoints(checkpoints, model.output_dir / "checkpoints")
         return os.fspath(linked) if linked else None
 
 
 def _bucket(call: str, bucket: str | None, prefix: str | None, options: Mapping[str, Any]) -> str | None:
-    """Address of the store; None, with a warning, where no bucket is named. Names other options of the call."""
+    """The store's URL; None, with a warning, if no bucket is given. Warns about the call's other options."""
     for name in options.keys() - {"verbose"}:
         ignored(f"{call}({name}=…)", "one checkpoint is copied, whole")
     bucket = bucket or os.environ.get("BACKUP_BUCKET")
@@ -234,7 +234,7 @@ def _bucket(call: str, bucket: str | None, prefix: str | None, options: Mapping[
 
 
 def _drop_odd_metrics(groups: Iterable[TrajectoryGroup]) -> None:
-    """Leaves out metrics that are no numbers, which scripts set by assignment: they have no mean."""
+    """Drops non-numeric metrics, which scripts may assign: they have no mean."""
     for member in (member for group in groups for member in group):
         odd = [name for name, value in member.metrics.items() if not isinstance(value, numbers.Real)]
         for name in odd:
@@ -242,7 +242,7 @@ def _drop_odd_metrics(groups: Iterable[TrajectoryGroup]) -> None:
 
 
 def _context(model: TrainableModel[Any]) -> int:
-    """Tokens of a conversation; names the settings without a counterpart."""
+    """The context length in tokens; warns about settings without a counterpart."""
     internal = cast("dict[str, dict[str, Any]]", model.internal_config)
     init, engine = internal.get("init_args") or {}, internal.get("engine_args") or {}
     for name in set(internal) - _INTERNAL:
@@ -254,10 +254,10 @@ def _context(model: TrainableModel[Any]) -> int:
 
 
 def fork_checkpoint(root: Path, source: tuple[str, str], target: tuple[str, str], not_after: int | None) -> int:
-    """Copies the newest whole checkpoint of the run `source` (project, name) of a step up to `not_after`; gives its
+    """Copies the newest complete checkpoint of the run `source` (project, name) up to the step `not_after`; returns its
     step.
 
-    Raises `NamedCheckpointError` when there is none, and `RunDirectoryError` when the run `target` has begun already.
+    Raises `NamedCheckpointError` if there is none, and `RunDirectoryError` if the run `target` has started already.
     """
     found = run_path(root, *source)
     checkpoints = Checkpoints(found / "checkpoints")
@@ -267,7 +267,7 @@ def fork_checkpoint(root: Path, source: tuple[str, str], target: tuple[str, str]
         limit = "" if not_after is None else f" of a step up to {not_after}"
         raise NamedCheckpointError(f"{found} has no whole checkpoint{limit}", "Name a run that was trained.")
     description = read_description(found / "model.json")
-    description.pop("from_checkpoint", None)  # the copy begins with this step, whatever that one began with
+    description.pop("from_checkpoint", None)  # the copy starts with this step, whatever the source started with
     directory = RunDirectory(root, *target)
     try:
         if directory.description():
@@ -286,24 +286,24 @@ def _copy(checkpoint: Path, copy: Path) -> None:
 
 
 class TrainLog:
-    """What `model.log` stores beside training, so that nothing is stored twice, and nothing is lost.
+    """Tracks what `model.log` stores besides training, so that nothing is stored twice or lost.
 
     Training stores its trajectories and a row of metrics itself. ART's scripts log the same groups before or after it:
-    before, they are kept where the next step puts its own, which replaces them; after, they are known and left out.
+    before, they are stored in the file of the next step, which replaces them; after, they are recognized and skipped.
     """
 
     def __init__(self, model: CoreModel, backend: core.LocalBackend) -> None:
         self._model = model
         self._backend = backend
         self._logged: list[TrajectoryGroup] = []
-        """Logged for training since the last step."""
+        """Groups logged for training since the last step."""
         self._trained: list[TrajectoryGroup] = []
-        """Of the last step; a reference to each, so that their ids stay theirs."""
+        """Groups of the last step; the references keep their ids unique."""
         self._metrics: Mapping[str, float] = {}
-        """Of the last step."""
+        """Metrics of the last step."""
 
     def trained(self, groups: list[TrajectoryGroup], metrics: Mapping[str, float], step: int) -> None:
-        """After a step: stores again what was logged for it and not trained."""
+        """After a step: stores again the groups logged for it that were not trained."""
         stored = _turns(groups)
         left = [part for group in self._logged if (part := _without(group, stored))]
         if left:
@@ -313,7 +313,7 @@ class TrainLog:
     async def log(
         self, groups: list[TrajectoryGroup] | None, split: str, metrics: Mapping[str, float], step: int | None
     ) -> None:
-        """Stores groups and metrics; those of the training split as the module says."""
+        """Stores groups and metrics; those of the training split as the module describes."""
         if split != "train" or not isinstance(self._model, TrainableSpec):
             if groups is not None:
                 await self._backend.log(self._model, groups, split, metrics=metrics)
@@ -335,15 +335,15 @@ def _turns(groups: Iterable[TrajectoryGroup]) -> set[int]:
 
 
 def _turn(member: Trajectory) -> int:
-    """What a trajectory has in common with its judged copy: the last turn, which no other one shares."""
+    """The last turn, which a trajectory shares with its judged copy and no other."""
     return id(member.messages_and_choices[-1] if member.messages_and_choices else member)
 
 
 def _without(group: TrajectoryGroup, stored: set[int]) -> TrajectoryGroup | None:
-    """The group's members that are not stored; None when there is none."""
+    """The group without stored members; None if none is left."""
     left = [member for member in group if _turn(member) not in stored]
     return group.model_copy(update={"trajectories": left}) if left else None
 
 
 LocalAPI = LocalBackend
-"""Its name in ART's first versions."""
+"""The name in ART's first versions."""

@@ -33,13 +33,13 @@ class MCPTool:
         return asdict(self)
 
     def to_tool_schema(self) -> dict[str, Any]:
-        """As a request's `tools` has it."""
+        """The tool in the form of a request's `tools`."""
         return {"type": "function", "function": self.to_dict()}
 
 
 @dataclass
 class MCPResource:
-    """Something that a server lets its clients read."""
+    """A resource that a server lets its clients read."""
 
     uri: str
     name: str = ""
@@ -58,7 +58,7 @@ class MCPResource:
 
 @dataclass
 class GeneratedScenario:
-    """A task for an agent, from 1 (easy) to 5. Raises `ValueError` for another difficulty."""
+    """A task for an agent, with difficulty 1 (easy) to 5. Raises `ValueError` for another difficulty."""
 
     task: str
     difficulty: int
@@ -79,7 +79,7 @@ class GeneratedScenario:
 
 
 class GeneratedScenarioCollection(UserList[GeneratedScenario]):
-    """Scenarios in order."""
+    """An ordered list of scenarios."""
 
     @property
     def scenarios(self) -> list[GeneratedScenario]:
@@ -91,7 +91,7 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
 
     @classmethod
     def from_json(cls, json_str: str) -> Self:
-        """Of a list, or of an object with `scenarios`."""
+        """Parses a list, or an object with `scenarios`."""
         data: Any = json.loads(json_str)
         return cls.from_dicts(cast("Mapping[str, Any]", data)["scenarios"] if isinstance(data, dict) else data)
 
@@ -106,13 +106,13 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
         return type(self)(random.sample(self.data, len(self)))
 
     def split(self, train_size: int) -> tuple[Self, Self]:
-        """The first `train_size`, and the others. Raises `ValueError` when there are fewer."""
+        """The first `train_size`, and the rest. Raises `ValueError` if there are fewer."""
         if train_size > len(self):
             raise ValueError(f"train_size is {train_size}, but there are {len(self)} scenarios")
         return self[:train_size], self[train_size:]
 
     def filter_by_difficulty(self, min_difficulty: int = 1, max_difficulty: int = 5) -> Self:
-        """Those from `min_difficulty` to `max_difficulty`."""
+        """The scenarios from `min_difficulty` to `max_difficulty`."""
         return type(self)(s for s in self if min_difficulty <= s.difficulty <= max_difficulty)
 
     def get_difficulty_distribution(self) -> Counter[int]:
@@ -127,7 +127,7 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
         }
 
     def preview(self, n: int = 5, max_task_length: int = 120) -> None:
-        """Prints the first `n`."""
+        """Prints the first `n` scenarios."""
         for number, scenario in enumerate(self[:n], start=1):
             print(f"  {number}. {scenario.preview(max_task_length)} (difficulty {scenario.difficulty}/5)")
 
@@ -155,7 +155,7 @@ complete_task_tool = MCPTool(
         "required": ["summary"],
     },
 )
-"""The tool by which an agent says that it is done."""
+"""The tool with which an agent reports completion."""
 
 
 _TOKENS_PER_SCENARIO = 400
@@ -171,7 +171,7 @@ async def generate_scenarios(
     generator_api_key: str | None = None,
     generator_base_url: str = "https://openrouter.ai/api/v1",
 ) -> GeneratedScenarioCollection:
-    """Exactly `num_scenarios` tasks of graded difficulty. The key is by default that of OPENROUTER_API_KEY.
+    """Drafts exactly `num_scenarios` tasks of graded difficulty. The key is by default that of OPENROUTER_API_KEY.
 
     Raises `ValueError` without a key, without tools and resources, and for a reply with another number of tasks.
     """
@@ -190,7 +190,7 @@ async def generate_scenarios(
         "api_key": key,
         "max_completion_tokens": max(8000, _TOKENS_PER_SCENARIO * num_scenarios),
     }
-    client = Client(f"openai/{generator_model}", params)  # whatever serves it speaks OpenAI's protocol
+    client = Client(f"openai/{generator_model}", params)  # the server of any model speaks OpenAI's protocol
     try:
         batch = await write_batch(
             client, material, num_scenarios, criteria=False, instructions=custom_instructions or "", exact=True

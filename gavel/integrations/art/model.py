@@ -1,4 +1,4 @@
-"""ART's `Model` and `TrainableModel`: names, a config of the user's own, and calls to a model of Gavel.
+"""ART's `Model` and `TrainableModel`: names, a user-defined config, and calls to a model of Gavel.
 
 model = art.TrainableModel(name="agent-1", project="mail", base_model="Qwen/Qwen3-4B", config=AgentConfig())
 await model.register(LocalBackend())
@@ -28,11 +28,11 @@ from gavel.trainer.config import LoraSettings, PolicySettings
 Config = TypeVar("Config")
 State = TypeVar("State")
 CostCalculator = Callable[[int | None, int | None, str], dict[str, float]]
-"""The costs of a reply, as metrics, by its tokens of prompt and completion and by what it was for."""
+"""Computes a reply's costs, as metrics, from its prompt and completion tokens and its purpose."""
 
 
 class Backend(Protocol):
-    """What a model registers with: `LocalBackend`."""
+    """The backend of a model: `LocalBackend`."""
 
     async def register(self, model: "Model[Any]") -> None: ...
 
@@ -72,7 +72,7 @@ class Model(BaseModel, Generic[Config]):
     inference_base_url: str | None = None
     inference_model_name: str | None = None
     base_path: str = ".art"
-    """Where runs are kept; `register` sets it to the backend's path."""
+    """Directory of the runs; `register` sets it to the backend's path."""
     report_metrics: list[str] | None = None
 
     _backend: Backend | None = PrivateAttr(default=None)
@@ -86,7 +86,7 @@ class Model(BaseModel, Generic[Config]):
                 ignored(f"{name}=…", "metrics go to metrics.jsonl, and to W&B when WANDB_API_KEY or WANDB_MODE is set")
         super().__init__(**fields)
 
-    if not TYPE_CHECKING:  # a type checker finds a misspelt name by itself
+    if not TYPE_CHECKING:  # a type checker detects a misspelt name itself
 
         def __getattr__(self, name: str) -> Any:
             try:
@@ -95,11 +95,11 @@ class Model(BaseModel, Generic[Config]):
                 raise absent(self, name) from error
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """A model of the same fields that is not registered: scripts copy one to change its name."""
+        """An unregistered model with the same fields: scripts copy one to change its name."""
         return type(self)(**{name: deepcopy(value, memo) for name, value in self})
 
     def backend(self) -> Backend:
-        """Raises `NotRegisteredError` before `register`."""
+        """The backend. Raises `NotRegisteredError` before `register`."""
         if self._backend is None:
             raise NotRegisteredError(
                 f"the model {self.name} has no backend yet", "First: await model.register(LocalBackend())"
@@ -107,14 +107,14 @@ class Model(BaseModel, Generic[Config]):
         return self._backend
 
     async def register(self, backend: Backend, _openai_client_config: Any = None) -> None:
-        """Makes the model ready; a trainable one goes on from its newest checkpoint."""
+        """Prepares the model; a trainable one resumes from its newest checkpoint."""
         if _openai_client_config:
             ignored("register(_openai_client_config=…)", "the endpoint needs no settings; pass engine= to LocalBackend")
         await backend.register(self)
         self._backend = backend
 
     def gavel_model(self) -> core.Model:
-        """Gavel's model under this one."""
+        """The underlying model of Gavel."""
         if self._core is None or self._core.key != (gavel_name(self.project), gavel_name(self.name)):
             self._core = self._as_core()
         return self._core
@@ -124,7 +124,7 @@ class Model(BaseModel, Generic[Config]):
         return self.gavel_model().openai_client()
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
-        """Arguments of `litellm.acompletion` that reach this model."""
+        """Arguments of `litellm.acompletion` for this model."""
         return {
             "model": self.get_inference_name(step),
             "base_url": self.inference_base_url,
@@ -133,7 +133,7 @@ class Model(BaseModel, Generic[Config]):
         }
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """What to pass as `model` in a request; of a trained model, the adapter of `step` (default: the live one)."""
+        """The value of `model` in a request; for a trained model, the adapter of `step` (default: the live one)."""
         name = self.inference_model_name or self.name
         return name if step is None else f"{name}@{step}"
 
@@ -147,21 +147,21 @@ class Model(BaseModel, Generic[Config]):
         metrics: Mapping[str, float] | None = None,
         step: int | None = None,
     ) -> None:
-        """Stores trajectories, and their mean metrics with `metrics`; what training stored is not stored again."""
+        """Stores trajectories, and their mean metrics with `metrics`; what training stored is skipped."""
         groups = None if trajectories is None else _as_groups(trajectories)
         await self.backend().log(self, groups, split, metrics or {}, step)
 
     async def get_step(self) -> int:
-        """Training steps done so far; 0 for a model that is not trained."""
+        """Training steps so far; 0 for an untrained model."""
         return 0
 
     def read_state(self) -> dict[str, Any] | None:
-        """What `merge_state` and `overwrite_state` stored, if anything."""
+        """The state stored by `merge_state` and `overwrite_state`, or None."""
         file = self.output_dir / "state.json"
         return cast("dict[str, Any]", json.loads(file.read_text())) if file.exists() else None
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
-        """Stores `state` beside the run, in place of what was there."""
+        """Stores `state` beside the run, replacing the previous one."""
         directory = self.output_dir
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / "state.json", json.dumps(dict(state), indent=2))
@@ -169,7 +169,7 @@ class Model(BaseModel, Generic[Config]):
     write_state = overwrite_state
 
     def merge_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Merges `state`, nested dicts too, into what was stored; gives the whole."""
+        """Merges `state`, including nested dicts, into the stored state; returns the result."""
         merged = _merged(self.read_state() or {}, state)
         self.overwrite_state(merged)
         return merged
@@ -179,12 +179,12 @@ class Model(BaseModel, Generic[Config]):
         return self.model_dump(*args, **options) | {"config": None}
 
     def update_wandb_config(self, config: Mapping[str, Any]) -> None:
-        """Has no effect, and says so."""
+        """Has no effect, except a warning."""
         ignored("model.update_wandb_config(…)", "a run's settings are in its model.json")
 
     @property
     def output_dir(self) -> Path:
-        """ART's directory of the model: state, and links to its checkpoints."""
+        """ART's directory of the model, with state and links to its checkpoints."""
         return Path(self.base_path, gavel_name(self.project), "models", gavel_name(self.name))
 
     def _get_output_dir(self) -> str:
@@ -220,7 +220,7 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     @property
     def internal_config(self) -> InternalModelConfig:
-        """What `_internal_config` was given, or nothing."""
+        """The given `_internal_config`, or an empty one."""
         return self._internal_config or {}
 
     def get_inference_name(self, step: int | None = None) -> str:
@@ -234,11 +234,12 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     @property
     def cost_calculator(self) -> CostCalculator:
-        """What `set_cost_calculator` was given; without it, one that knows no costs: the model runs on this machine."""
+        """The calculator given to `set_cost_calculator`; by default it knows no costs: the model runs on this
+        machine."""
         return self._cost_calculator or _no_costs
 
     def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
-        """None: no costs."""
+        """Sets the calculator; None: no costs."""
         self._cost_calculator = calculator
 
     async def get_step(self) -> int:
@@ -257,7 +258,7 @@ class TrainableModel(Model[Config], Generic[Config]):
         verbose: bool = False,
         **settings: Any,
     ) -> LocalTrainResult:
-        """One training step; stores its trajectories and metrics. `_config` takes what `backend.train` takes."""
+        """Runs one training step; stores its trajectories and metrics. `_config`: options of `backend.train`."""
         given = (config or TrainConfig()).model_dump(exclude_unset=True) | dict(_config or {}) | settings
         return await self.backend().train(self, trajectory_groups, **given)
 
@@ -274,7 +275,7 @@ class TrainableModel(Model[Config], Generic[Config]):
         return await self.backend().train_sft(self, trajectories, config or TrainSFTConfig())
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
-        """Deletes all checkpoints but the newest, and the one with the highest `best_checkpoint_metric`."""
+        """Deletes all checkpoints except the newest, and the one with the highest `best_checkpoint_metric`."""
         await cast("core.TrainableModel", self.gavel_model()).delete_checkpoints(best_checkpoint_metric)
 
     def _as_core(self) -> core.TrainableModel:
@@ -305,7 +306,7 @@ def _no_costs(prompt_tokens: int | None, completion_tokens: int | None, cost_con
 
 
 def gavel_name(name: str) -> str:
-    """A name that a directory can have: `openai/gpt-5-mini` is a name of a model in ART."""
+    """A valid directory name: `openai/gpt-5-mini` is a valid name of a model in ART."""
     return name.replace("/", "--")
 
 
@@ -318,7 +319,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_group(item: TrajectoryGroup | Trajectory | list[Trajectory]) -> TrajectoryGroup:
-    """A group as it is; a list of trajectories, or a single one, as a group."""
+    """A group unchanged; a list of trajectories, or a single one, as a group."""
     if isinstance(item, TrajectoryGroup):
         return item
     return TrajectoryGroup([item] if isinstance(item, Trajectory) else item)
@@ -327,7 +328,7 @@ def as_group(item: TrajectoryGroup | Trajectory | list[Trajectory]) -> Trajector
 def _as_groups(
     items: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException] | TrajectoryGroup,
 ) -> list[TrajectoryGroup]:
-    """Groups as they are; single trajectories, with the exceptions among them, as one group."""
+    """Groups unchanged; single trajectories, and exceptions among them, as one group."""
     given = [items] if isinstance(items, TrajectoryGroup) else list(items)
     groups = [as_group(item) for item in given if isinstance(item, TrajectoryGroup | list)]
     singles = [item for item in given if not isinstance(item, TrajectoryGroup | list)]
@@ -335,7 +336,7 @@ def _as_groups(
 
 
 def link_checkpoints(checkpoints: Path, links: Path) -> Path | None:
-    """Makes `links` lead to what is in `checkpoints`; gives the link to the newest one."""
+    """Makes `links` point to the contents of `checkpoints`; returns the link to the newest one."""
     links.mkdir(parents=True, exist_ok=True)
     saved = {f"{int(entry.name):04d}": entry for entry in _numbered(checkpoints)}
     for link in _numbered(links):
@@ -349,7 +350,7 @@ def link_checkpoints(checkpoints: Path, links: Path) -> Path | None:
 
 
 def newest_step(directory: Path) -> int:
-    """The highest step that has a checkpoint in `directory`; 0 when there is none."""
+    """The highest step with a checkpoint in `directory`; 0 if there is none."""
     return max((int(entry.name) for entry in _numbered(directory)), default=0)
 
 

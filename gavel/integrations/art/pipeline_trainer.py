@@ -4,8 +4,8 @@
     await trainer.train()
 
 Workers play scenarios and put their groups into a queue; a step takes at least `min_batch_size` groups that were begun
-at most `max_steps_off_policy` steps ago. Between steps the policy is evaluated, while workers go on. A run that is
-started again goes on with the scenario after the last one that was begun.
+at most `max_steps_off_policy` steps ago. Between steps the policy is evaluated, while workers continue. A restarted run
+continues with the scenario after the last one that was started.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ RolloutFn = Callable[[TrainableModel[Any], Scenario, Config], Awaitable[Trajecto
 SingleRolloutFn = Callable[[TrainableModel[Any], Scenario, Config], Awaitable[Trajectory]]
 Evaluated = list[Trajectory | TrajectoryGroup] | list[Trajectory] | list[TrajectoryGroup]
 EvalFn = Callable[[TrainableModel[Any], int, Config], Awaitable[Evaluated | dict[str, Evaluated]]]
-"""Gives the trajectories of the policy of a step, or those of several splits by name."""
+"""Returns the trajectories of a step's policy, or those of several splits by name."""
 
 
 class CheckpointInfo(BaseModel):
@@ -45,17 +45,17 @@ class CheckpointInfo(BaseModel):
     created_at: datetime
     is_eval_step: bool = False
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Of the step's rows of metrics.jsonl, as `split/name`."""
+    """Metrics of the step's rows in metrics.jsonl, as `split/name`."""
 
 
 class CheckpointRetentionContext(BaseModel):
     current_step: int
     checkpoints: list[CheckpointInfo] = Field(default_factory=list[CheckpointInfo])
-    """Those that may be deleted."""
+    """Checkpoints that may be deleted."""
 
 
 CheckpointRetentionStrategy = Callable[[CheckpointRetentionContext], Iterable[int]]
-"""Gives the steps of the context's checkpoints that stay."""
+"""Returns the steps of the context's checkpoints to keep."""
 
 
 def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/reward") -> CheckpointRetentionStrategy:
@@ -72,7 +72,7 @@ def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/rew
 
 
 def make_group_rollout_fn(single_rollout_fn: SingleRolloutFn[Any, Any], n: int = 4) -> RolloutFn[Any, Any]:
-    """A rollout of a whole group: `n` of one trajectory each, at once; those that fail are its exceptions."""
+    """A group rollout of `n` concurrent single rollouts; failures become the group's exceptions."""
 
     async def of_group(model: TrainableModel[Any], scenario: Any, config: Any) -> TrajectoryGroup:
         rollouts = (single_rollout_fn(model, scenario, config) for _ in range(n))
@@ -95,13 +95,14 @@ class PipelineRuntimeConfig:
 
     num_rollout_workers: int = 16
     min_batch_size: int = 4
-    """Groups of a step, at least."""
+    """Min groups of a step."""
     max_batch_size: int | None = None
-    """By default ten times `min_batch_size`."""
+    """Max groups of a step; by default ten times `min_batch_size`."""
     max_steps_off_policy: int | None = 4
-    """Steps that may be trained between a group's begin and its own; None: any number."""
+    """Max training steps between a group's start and its own step; None: unlimited."""
     queue_maxsize: int | None = None
-    """Groups that wait to be trained; by default `max_steps_off_policy * max_batch_size`, or four times the latter."""
+    """Max groups that wait for training; by default `max_steps_off_policy * max_batch_size`, or four times the
+    latter."""
 
     def __post_init__(self) -> None:
         if min(self.num_rollout_workers, self.min_batch_size, self.largest, self.waiting) < 1:
@@ -127,13 +128,13 @@ class PipelineRuntimeConfig:
 class _Played(NamedTuple):
     group: TrajectoryGroup
     step: int
-    """Of the policy when the group was begun."""
+    """Step of the policy when the group started."""
     failed: bool
-    """Whether `rollout_fn` gave no group."""
+    """Whether `rollout_fn` returned no group."""
 
 
 class PipelineTrainer(Generic[Scenario, Config]):
-    """Trains while rollouts go on."""
+    """Trains concurrently with rollouts."""
 
     def __init__(
         self,
@@ -158,11 +159,11 @@ class PipelineTrainer(Generic[Scenario, Config]):
         resume: bool = True,
         **settings: Any,
     ) -> None:
-        """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and what `backend.train` takes.
+        """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and options of `backend.train`.
 
-        `eval_step_0`: `eval_at_start`, as earlier versions of ART call it.
-        `eval_every_n_steps` 0: only at the start. After `discard_queue_multiplier * min_batch_size` groups in a row
-        that nothing can be learnt from, training stops.
+        `eval_step_0`: the name of `eval_at_start` in earlier versions of ART. `eval_every_n_steps` 0: only at the
+        start. Training stops after `discard_queue_multiplier * min_batch_size` consecutive groups from which nothing
+        can be learned.
         """
         sizes = {name: settings.pop(name) for name in PipelineRuntimeConfig.__dataclass_fields__ if name in settings}
         for name in ("num_rollout_workers", "min_batch_size"):
@@ -191,36 +192,37 @@ class PipelineTrainer(Generic[Scenario, Config]):
         self._scenarios = _asynchronous(scenarios)
         self._most_discarded = discard_queue_multiplier * self.pipeline.min_batch_size
         self._discarded: list[TrajectoryGroup] = []
-        """Since the last step: nothing can be learnt from them."""
+        """Groups dropped since the last step, since nothing can be learned from them."""
         self._stale = 0
         self._begun = 0
-        """Scenarios, with those of earlier runs."""
+        """Scenarios started, including earlier runs."""
         self._used_up = False
-        """Whether the scenarios ended."""
+        """Whether the scenarios are exhausted."""
         self._stop = asyncio.Event()
         self._evaluated: set[int] = set()
 
     async def train(self, *, handle_signals: bool = True) -> None:
-        """Until the scenarios or `max_steps` are used up; `handle_signals`: Ctrl-C lets the step in progress end.
+        """Trains until the scenarios or `max_steps` are exhausted; `handle_signals`: Ctrl-C stops after the current
+        step.
 
         Raises `GatherError` when all rollouts of a group failed.
         """
         if self.resume:
             await self._skip()
         played: asyncio.Queue[_Played | None] = asyncio.Queue(self.pipeline.waiting)
-        with _stopping(self.request_stop) if handle_signals else contextlib.nullcontext():
+        with _stop_at_signals(self.request_stop) if handle_signals else contextlib.nullcontext():
             rollouts = asyncio.create_task(self._play_all(played))
             try:
                 await self._train(played)
                 if self._used_up:
-                    await rollouts  # raises what the scenarios raised
+                    await rollouts  # raises the scenarios' own error
             finally:
                 self._stop.set()
                 rollouts.cancel()
                 await asyncio.gather(rollouts, return_exceptions=True)
 
     def request_stop(self) -> None:
-        """Training ends after the step in progress."""
+        """Stops training after the current step."""
         self._stop.set()
 
     async def _play_all(self, played: "asyncio.Queue[_Played | None]") -> None:
@@ -277,7 +279,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
                 await self._delete_checkpoints(step)
 
     async def _batch(self, played: "asyncio.Queue[_Played | None]", step: int) -> list[_Played]:
-        """The groups of the next step; none when it is time to end."""
+        """The groups of the next step; empty if training ends."""
         batch: list[_Played] = []
         while len(batch) < self.pipeline.largest:
             if self._stop.is_set() or (len(batch) >= self.pipeline.min_batch_size and played.empty()):
@@ -291,7 +293,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
         return [] if self._stop.is_set() else batch
 
     async def _next(self, played: "asyncio.Queue[_Played | None]") -> _Played | None:
-        """None at the end of the scenarios, and when a stop was asked for."""
+        """The next scenario; None if they are exhausted, or a stop was requested."""
         waiting = asyncio.ensure_future(played.get())
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -304,7 +306,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
                 task.cancel()
 
     def _can_be_trained(self, item: _Played, step: int) -> bool:
-        """Counts those that cannot. Raises `GatherError` for a group whose rollouts all failed."""
+        """Whether a group can be trained; counts those that cannot. Raises `GatherError` if all its rollouts failed."""
         group = item.group
         if not group.trajectories and group.exceptions and not item.failed:
             first = group.exceptions[0]
@@ -378,7 +380,7 @@ async def _asynchronous(scenarios: Any) -> AsyncIterator[Any]:
 
 
 def _described(group: Any, scenario: Any) -> TrajectoryGroup:
-    """The group, with what a scenario's own metadata says of it."""
+    """The group, with the metadata of its scenario."""
     if not isinstance(group, TrajectoryGroup):
         raise TypeError(f"rollout_fn gives a TrajectoryGroup, not a {type(group).__name__} (see make_group_rollout_fn)")
     metadata = cast("dict[str, Any]", scenario).get("metadata") if isinstance(scenario, dict) else None
@@ -389,8 +391,8 @@ def _described(group: Any, scenario: Any) -> TrajectoryGroup:
 
 
 @contextlib.contextmanager
-def _stopping(stop: Callable[[], None]) -> Generator[None]:
-    """The first Ctrl-C (or SIGTERM) calls `stop`; a second one interrupts as ever."""
+def _stop_at_signals(stop: Callable[[], None]) -> Generator[None]:
+    """Calls `stop` at the first Ctrl-C (or SIGTERM) in the block; a second one interrupts as usual."""
     loop = asyncio.get_running_loop()
 
     def release() -> None:

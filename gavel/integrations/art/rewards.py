@@ -1,11 +1,11 @@
-"""RULER's contract: a group of scored trajectories, or an error; None for an error that is swallowed.
+"""RULER's contract: returns a group of scored trajectories, or raises; returns None for a swallowed error.
 
     metrics["ruler_score"]           the score, which is the reward too
     metrics["independent_reward"]    the reward before
     logs                             "RULER explanation: …"
 
-ART always scores everyone, so identical members and single ones are scored here too. A member whose score is missing
-is no number: it leaves the group, and its reason is among the group's exceptions; so does one without messages.
+ART always scores everyone, so identical and single members are scored here too. A member without a score, or without
+messages, is removed from the group, and its reason is added to the group's exceptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from gavel.scenarios.trajectory import RolloutError
 add_aliases(__name__, "ruler")
 
 DEFAULT_RUBRIC = ""
-"""The judge's own rubric."""
+"""Empty = the judge's own rubric."""
 
 
 class TrajectoryScore(BaseModel):
@@ -43,7 +43,7 @@ async def ruler(
     *,
     debug: bool = False,
 ) -> list[TrajectoryScore]:
-    """A score for each message list, in order. Raises `JudgeError` when one is missing."""
+    """One score per message list, in order. Raises `JudgeError` if one is missing."""
     judged = await core.ruler(
         message_lists, judge_model, extra_litellm_params, rubric or None, tools, debug=debug, alone="scored"
     )
@@ -66,7 +66,7 @@ async def ruler_score_group(
     swallow_exceptions: bool = False,
     debug: bool = False,
 ) -> TrajectoryGroup | None:
-    """A scored copy of the group; None when the judge failed and `swallow_exceptions` is set.
+    """A scored copy of the group; None if the judge failed and `swallow_exceptions` is set.
 
     `judge_model`: any of LiteLLM's; by default `GAVEL_JUDGE_MODEL`, else Gavel's own default.
     """
@@ -90,7 +90,7 @@ async def ruler_score_group(
 
 
 def _without_messages_failed(group: TrajectoryGroup) -> TrajectoryGroup:
-    """Scripts catch an episode's error and return the trajectory as it was: what says nothing cannot be judged."""
+    """Marks empty trajectories as failed: scripts catch an episode's error and return the trajectory as it was."""
     failed = {"status": "failed", "status_reason": "it has no messages"}
     members = [
         each if any(h.messages_and_choices for h in each.histories()) else each.model_copy(update=failed)
@@ -100,7 +100,7 @@ def _without_messages_failed(group: TrajectoryGroup) -> TrajectoryGroup:
 
 
 def _scored(judged: TrajectoryGroup) -> TrajectoryGroup:
-    """The members with a score. Raises `JudgeError` when there are members, and none has one."""
+    """The group with its scored members only. Raises `JudgeError` if there are members, and none has a score."""
     scored = [member for member in judged if member.reward is not None]
     missing = [member.judgement.reason if member.judgement else "" for member in judged if member.reward is None]
     if missing and not scored:

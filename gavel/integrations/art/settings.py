@@ -1,4 +1,4 @@
-"""Settings of `backend.train` as ART calls them, translated to Gavel's `TrainConfig`.
+"""Translates `backend.train`'s settings from ART's names to Gavel's `TrainConfig`.
 
     train_config({"learning_rate": 1e-5, "epsilon": 0.2}, trainer={}, groups=4, trajectories=32)
 
@@ -31,7 +31,7 @@ _NO_EFFECT: dict[str, tuple[object, str]] = {
     "scale_learning_rate_by_reward_std_dev": (False, "the rate is the one that is given"),
     "adam_params": (None, "set trainer_args"),
 }
-"""The settings without a counterpart, with ART's defaults and what Gavel does."""
+"""Settings without a counterpart, with ART's defaults and Gavel's behaviour."""
 _TRAINER = {"max_grad_norm": "max_gradient_norm", "weight_decay": "weight_decay"}
 _KNOWN = frozenset(
     {
@@ -58,7 +58,7 @@ _KNOWN = frozenset(
 def train_config(
     given: Mapping[str, Any], trainer: Mapping[str, Any], *, groups: int, trajectories: int
 ) -> TrainConfig:
-    """Raises `NotInGavelError` for a loss that Gavel does not have."""
+    """Translates the settings. Raises `NotInGavelError` for a loss that Gavel lacks."""
     for name, value in given.items():
         default, why = _NO_EFFECT.get(name, (None, "no such setting is known"))
         if name not in _KNOWN and value != default:
@@ -68,7 +68,7 @@ def train_config(
     return TrainConfig(
         learning_rate=given.get("learning_rate", 5e-6),
         advantage="std" if scaled else "mean",
-        loss=_loss(given),
+        loss=_make_loss(given),
         beta=given.get("beta") or 0.0,
         kl_in_reward=given.get("kl_penalty_coef") or 0.0,
         reference=_reference(given),
@@ -78,8 +78,8 @@ def train_config(
     )
 
 
-def _loss(given: Mapping[str, Any]) -> Loss:
-    """ART's defaults: cispo with its ratio in [0, 5], ppo with one in [.8, 1.2]."""
+def _make_loss(given: Mapping[str, Any]) -> Loss:
+    """The loss with ART's defaults: cispo with its ratio in [0, 5], ppo with one in [.8, 1.2]."""
     kind = given.get("loss_fn") or ("ppo" if given.get("ppo") else "cispo")
     low, high = given.get("epsilon"), given.get("epsilon_high")
     worst = given.get("max_negative_advantage_importance_sampling_weight")
@@ -119,14 +119,14 @@ def _optimizer(trainer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _AUTO = 2
-"""Trajectories in a batch, by default."""
+"""Default number of trajectories in a batch."""
 _BATCHES = 16
 
 
 def sft_parts(
     trajectories: Sequence[Trajectory], config: TrainSFTConfig
 ) -> Iterator[tuple[list[Trajectory], SftConfig]]:
-    """The trajectories of each step and its settings; a part whose rate is 0 is left out.
+    """Each step's trajectories and settings; a part with learning rate 0 is dropped.
 
     Raises `ValueError` when there are batches without a rate.
     """

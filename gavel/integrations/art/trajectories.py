@@ -1,6 +1,6 @@
-"""Trajectories as ART's scripts make them: a reward of 0.0 from the start, durations, and messages with content.
+"""Trajectories as ART's scripts build them: an initial reward of 0.0, durations, and messages with content.
 
-A group is Gavel's own. A trajectory whose judge failed is no number: it leaves the group (see rewards.ruler).
+A group is Gavel's own. A trajectory that the judge failed to score is removed from the group (see rewards.ruler).
 """
 
 import time
@@ -20,7 +20,7 @@ from gavel.scenarios.trajectory import RolloutError, as_item
 
 
 def get_messages(messages_and_choices: Iterable[Any]) -> list[Message]:
-    """The conversation as message dicts, each with a content."""
+    """The conversation as message dicts, each with content."""
     return [message | {"content": message.get("content") or ""} for message in core.to_messages(messages_and_choices)]
 
 
@@ -28,14 +28,14 @@ PydanticException = RolloutError
 
 
 class History(core.History):
-    """A further conversation of the same trajectory."""
+    """An additional conversation of the same trajectory."""
 
     def messages(self) -> list[Message]:
         return get_messages(self.messages_and_choices)
 
 
 class Duration:
-    """Adds the seconds of a block to a metric; for `with` and for `async with`."""
+    """Adds a block's seconds to a metric; for `with` and `async with`."""
 
     def __init__(self, metrics: dict[str, float | int | bool], key: str) -> None:
         self._metrics = metrics
@@ -58,7 +58,7 @@ class Duration:
 
 
 class Trajectory(core.Trajectory):
-    """One attempt; scripts may extend it with fields of their own."""
+    """One attempt; scripts may subclass it with further fields."""
 
     reward: float | None = 0.0
     initial_policy_version: int | None = None
@@ -71,7 +71,7 @@ class Trajectory(core.Trajectory):
         return get_messages(self.messages_and_choices)
 
     def finish(self) -> Self:
-        """Stores the seconds since the trajectory was made in `metrics["duration"]`."""
+        """Stores the seconds since the trajectory was created in `metrics["duration"]`."""
         self.metrics["duration"] = time.monotonic() - self._began
         return super().finish()
 
@@ -80,7 +80,7 @@ class Trajectory(core.Trajectory):
         return Duration(self.metrics, f"{metric_name}_duration")
 
     def for_logging(self) -> dict[str, Any]:
-        """The trajectory as one dict; every message says whether it is trained."""
+        """The trajectory as one dict; every message has a flag whether it is trained."""
         items = [as_item(item) for item in self.messages_and_choices]
         messages = [
             {**message, "trainable": isinstance(item, Choice)}
@@ -97,7 +97,7 @@ _yielded: ContextVar[list[core.Trajectory]] = ContextVar("yielded_trajectories")
 
 
 def yield_trajectory(trajectory: core.Trajectory) -> None:
-    """Hands `trajectory` to the `capture_yielded_trajectory` around; the last one counts."""
+    """Passes `trajectory` to the enclosing `capture_yielded_trajectory`; the last one counts."""
     try:
         _yielded.get().append(trajectory)
     except LookupError:
@@ -105,7 +105,7 @@ def yield_trajectory(trajectory: core.Trajectory) -> None:
 
 
 async def capture_yielded_trajectory(coroutine: Coroutine[Any, Any, Any]) -> core.Trajectory:
-    """Runs `coroutine`; gives the trajectory that it yielded. Raises `RuntimeError` when there is none."""
+    """Runs `coroutine`; returns the trajectory that it yielded. Raises `RuntimeError` if there is none."""
     yielded: list[core.Trajectory] = []
     token = _yielded.set(yielded)
     try:

@@ -1,4 +1,4 @@
-"""Types that scripts name: messages, tools, settings of training and what it returns."""
+"""Types that scripts use: messages, tools, training settings and results."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ Verbosity = Literal[0, 1, 2]
 
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    """Settings of other versions of ART are kept, so that training can name them."""
+    """Settings of other versions of ART are kept, so that training can report them."""
 
 
 class TrainConfig(_Settings):
@@ -28,14 +28,14 @@ class TrainConfig(_Settings):
     beta: float = 0.0
     """Weight of the divergence from the base model in the loss, of earlier versions of ART."""
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
-    """Trajectories in an update of the optimizer."""
+    """Trajectories per optimizer update."""
 
 
 class TrainSFTConfig(_Settings):
     learning_rate: float | list[float] = 5e-5
-    """One rate, or one for each batch."""
+    """One learning rate, or one per batch."""
     batch_size: int | Literal["auto"] = "auto"
-    """Trajectories in an update of the optimizer; auto: 2."""
+    """Trajectories per optimizer update; auto: 2."""
 
 
 class LoRAConfig(_Settings):

@@ -61,7 +61,7 @@ def format_message(message: Mapping[str, Any]) -> str:
 
 
 def strip_logprobs(value: Any) -> Any:
-    """Dicts, lists and pydantic models without `logprobs`; the original is unchanged."""
+    """A copy of dicts, lists and pydantic models without `logprobs`."""
     match value:
         case BaseModel():
             fields = {name: strip_logprobs(field) for name, field in value if name != "logprobs"}
@@ -85,17 +85,17 @@ def get_trajectory_messages(trajectory: core.Trajectory | dict[str, Any]) -> lis
 
 
 def get_step_from_dir(output_dir: str) -> int:
-    """The highest step that has a checkpoint under `output_dir`; 0 when there is none."""
+    """The highest step with a checkpoint under `output_dir`; 0 if there is none."""
     return newest_step(Path(output_dir, "checkpoints"))
 
 
 def get_model_step(model: TrainableModel[Any], art_path: str) -> int:
-    """The newest checkpoint of `model` under `art_path`."""
+    """The step of the newest checkpoint of `model` under `art_path`."""
     return get_step_from_dir(str(Path(art_path, model.project, "models", model.name)))
 
 
 def get_repo_root_path() -> str:
-    """The nearest directory above (and with) this one that is a git repository; without one, this one."""
+    """The nearest enclosing directory that is a git repository, this one included; without one, this one."""
     here = Path.cwd()
     return str(next((path for path in (here, *here.parents) if (path / ".git").exists()), here))
 
@@ -122,7 +122,7 @@ def get_step_checkpoint_dir(model_output_dir: str, step: int) -> str:
 
 
 def get_trajectories_dir(model_output_dir: str) -> str:
-    """Of the run directory, which is beside `models`."""
+    """The trajectories of the run directory, which is beside `models`."""
     directory = Path(model_output_dir)
     return str(directory.parent.parent / directory.name / "trajectories")
 
@@ -134,7 +134,7 @@ def get_trajectories_split_dir(model_output_dir: str, split: str) -> str:
 def limit_concurrency(
     n: int, derive_key: Callable[..., str] | None = None
 ) -> Callable[[Callable[Parameters, Awaitable[Result]]], Callable[Parameters, Awaitable[Result]]]:
-    """At most `n` calls at once; with `derive_key(*args, **kwargs)`, at most `n` of each key."""
+    """Limits concurrent calls to `n`; with `derive_key(*args, **kwargs)`, to `n` per key."""
 
     def decorate(function: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, Awaitable[Result]]:
         semaphores: dict[str, asyncio.Semaphore] = {}
@@ -183,7 +183,7 @@ class DatasetBatch(Generic[Item]):
 
     items: list[Item]
     step: int
-    """From 0, over all epochs."""
+    """Step number from 0, over all epochs."""
     epoch: int
     epoch_step: int
 
@@ -195,7 +195,7 @@ def iterate_dataset(
     initial_step: int = 0,
     use_tqdm: bool = True,
 ) -> Iterator[DatasetBatch[Item]]:
-    """Gives the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
+    """Yields the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
     steps = math.ceil(len(dataset) / groups_per_step)
     with tqdm(
         initial=initial_step,
@@ -214,12 +214,12 @@ def iterate_dataset(
 
 
 class SFTChunk(NamedTuple):
-    """What one call of `model.train_sft` takes."""
+    """The arguments of one call of `model.train_sft`."""
 
     trajectories: list[Trajectory]
     config: TrainSFTConfig
     step: int
-    """Batches before it, over all epochs."""
+    """Number of batches before it, over all epochs."""
     epoch: int
     epoch_step: int
 
@@ -231,7 +231,7 @@ def create_lr_schedule(
     warmup_steps: int = 0,
     min_lr: float = 0.0,
 ) -> list[float]:
-    """A rate for each batch: up to the peak over the warm-up, then down to `min_lr` (constant: not at all)."""
+    """One learning rate per batch: warm-up to the peak, then decay to `min_lr` (constant: no decay)."""
     shapes: dict[str, Callable[[float], float]] = {
         "constant": lambda progress: 1.0,
         "linear": lambda progress: 1 - progress,
@@ -258,7 +258,7 @@ def create_sft_dataset_iterator(
     initial_step: int = 0,
     show_progress: bool = True,
 ) -> Iterator[SFTChunk]:
-    """Chunks of `chunk_size` batches; the schedule goes over all of them, and a restart repeats their order."""
+    """Yields chunks of `chunk_size` batches; the schedule spans all of them, and a restart repeats their order."""
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
     if not trajectories:
@@ -281,7 +281,7 @@ def create_sft_dataset_iterator(
 
 
 def get_file_row_count(file_path: str | Path) -> int:
-    """Conversations in a JSONL file."""
+    """Number of conversations in a JSONL file."""
     with _opened(file_path).open(encoding="utf-8") as file:
         return sum(bool(line.strip()) for line in file)
 
@@ -293,7 +293,7 @@ def iterate_file(
     seed: int = 42,
     initial_skip: int = 0,
 ) -> Iterator[Trajectory]:
-    """Conversations of a JSONL file with `messages` and `tools`, shuffled in a buffer, another order each epoch."""
+    """Conversations of a JSONL file with `messages` and `tools`, shuffled in a buffer, in another order each epoch."""
     return itertools.islice(_conversations(_opened(file_path), epochs, shuffle_buffer_size, seed), initial_skip, None)
 
 
@@ -351,7 +351,8 @@ def retry(
     exceptions: tuple[type[Exception], ...] = (Exception,),
     on_retry: Callable[[Exception, int], None] | None = None,
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Up to `max_attempts` calls, plain or awaited, with pauses of `delay` seconds and `backoff_factor` times more.
+    """Retries a sync or async call up to `max_attempts` times, with pauses of `delay` seconds, multiplied by
+    `backoff_factor`.
 
     `on_retry(error, attempt)` is called before each pause, in place of a warning in the log.
     """

@@ -1,4 +1,5 @@
-"""Atropos' trajectory API, both ways: groups from its environments for our learner or another trainer, and ours for it.
+"""Atropos' trajectory API, both ways: its environments' groups for our learner or another trainer, and our groups for
+it.
 
 The API is that of atroposlib 0.4.0. Importing this loads no torch.
 """

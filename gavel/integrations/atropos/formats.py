@@ -1,12 +1,13 @@
-"""Groups that Atropos' environments write (`data_path_to_save_groups`, the `process` command), one on each line.
+"""Group files of Atropos' environments (`data_path_to_save_groups`, the `process` command), one group per line.
 
     {"tokens": [[…]], "masks": [[…]], "scores": [1.0], "messages": [[{"role": "user", …}]], "inference_logprobs": […]}
 
-A trained stretch of tokens is the `Choice` of its message, with token ids and log-probs, so a group that is read can be
-judged, trained on and sent on. Without messages there is nothing to read: tokens have no text without their tokenizer.
+A trained range of tokens becomes the `Choice` of its message, with token ids and log-probs, so a group that is read can
+be judged, trained on and forwarded. Groups without messages cannot be read: tokens have no text without their
+tokenizer.
 
-Writing: a member without a score, without its sampler's tokens, or whose turns are not one token sequence has no place
-there; it is counted.
+Writing: a member without a score or its sampler's tokens, or whose turns are not one token sequence, is dropped and
+counted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +52,7 @@ ATROPOS = Format(
 
 
 def groups(stored: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
-    """A document for each group that has a member left."""
+    """One document for each group that has a member left."""
     for each in stored:
         converted = atropos_group(each.group)
         for reason in converted.left_out:

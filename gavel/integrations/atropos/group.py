@@ -1,12 +1,12 @@
-"""A group as Atropos' environments and trainers exchange it: token ids, and which of them are trained.
+"""A group as Atropos' environments and trainers exchange it: token ids and training masks.
 
     tokens              [[7, 8, 20, 21, 9, 22], …]               a whole conversation for each member
     masks               [[-100, -100, 20, 21, -100, 22], …]      -100 where the policy did not choose the token
     scores              [1.0, …]
     inference_logprobs  [[1.0, 1.0, -0.3, -0.1, 1.0, -0.7], …]   the sampler's; 1.0 where the policy did not choose
 
-A member is one token sequence, so it is a trajectory whose turns each continue the turn before: every stretch of
-trained tokens becomes a `Choice` with its exact prompt, and back again. Nothing is rendered or tokenized here.
+A member is one token sequence, so it is a trajectory whose turns each continue the turn before: every range of trained
+tokens becomes a `Choice` with its exact prompt, and back again. Nothing is rendered or tokenized here.
 """
 
 import json
@@ -26,14 +26,14 @@ from gavel.trainer.data.token_sequences import TokenError, TokenSequence, turn_o
 from gavel.trainer.data.training_batch import TOKEN_ADVANTAGES
 
 UNTRAINED = -100
-"""In `masks`: the policy did not choose this token."""
+"""Value in `masks` of a token that the policy did not sample."""
 MASKS = "An entry of `masks` is the token's id where the policy chose the token, and -100 elsewhere."
 NO_LOGPROB = 1.0
-"""In `inference_logprobs`, where the policy did not choose the token; no log-prob is above 0."""
+"""Value in `inference_logprobs` of a token that the policy did not sample; no log-prob is above 0."""
 NO_ADVANTAGE = "set_advantage_to_zero"
-"""Override of a member that counts in its group and is not learned from."""
+"""Override of a member that counts in its group and is not trained."""
 _ROUNDING = 1e-3
-"""Nats by which rounding may bring a log-prob above 0."""
+"""Max nats by which rounding may push a log-prob above 0."""
 
 _OPTIONAL = (
     *("advantages", "ref_logprobs", "messages", "inference_logprobs", "overrides", "images"),
@@ -55,31 +55,31 @@ class AtroposGroup(BaseModel):
     tokens: list[list[int]] = Field(min_length=1)
     """Token ids of each member. `[G, T]`"""
     masks: list[list[int]]
-    """The token id, or -100 where the policy did not choose it. `[G, T]`"""
+    """The token id, or -100 for a token that the policy did not sample. `[G, T]`"""
     scores: list[float]
     """`[G]`"""
     advantages: list[list[float]] | None = None
-    """Of each token, in place of what the scores give. `[G, T]`"""
+    """Advantages per token, overriding those of the scores. `[G, T]`"""
     ref_logprobs: list[list[float]] | None = None
-    """Of a reference policy. Gavel's learner has a reference of its own. `[G, T]`"""
+    """Log-probs of a reference policy. Gavel's learner has its own reference. `[G, T]`"""
     messages: list[list[dict[str, Any]]] | None = None
     """The conversations as chat messages."""
     generation_params: dict[str, Any] | None = None
     inference_logprobs: list[list[float]] | None = None
-    """The sampler's, in nats. `[G, T]`"""
+    """The sampler's log-probs, in nats. `[G, T]`"""
     overrides: list[dict[str, Any] | None] | None = None
-    """Settings of single members, such as `set_advantage_to_zero`."""
+    """Settings per member, such as `set_advantage_to_zero`."""
     group_overrides: dict[str, Any] | None = None
     images: Any = None
     env_id: int | None = None
-    """Number of the environment that sends the group."""
+    """Number of the sending environment."""
     distill_token_ids: list[list[list[int]]] | None = None
     distill_logprobs: list[list[list[float]]] | None = None
 
     @field_validator(*_OPTIONAL, mode="before")
     @classmethod
     def _absent(cls, value: object) -> object:
-        """An environment sends an empty list for what no member has."""
+        """Converts the empty list that an environment sends for an absent field to None."""
         return None if value == [] else value
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ class AtroposGroup(BaseModel):
         return self
 
     def _check_numbers(self) -> None:
-        """A value of a trained token that no arithmetic can use would spoil a whole step."""
+        """Rejects values of trained tokens that no arithmetic can use, which would spoil a whole step."""
         if not all(map(math.isfinite, self.scores)):
             raise ValueError("a score is not a finite number")
         for number, mask in enumerate(self.masks):
@@ -124,7 +124,7 @@ class AtroposGroup(BaseModel):
                     )
 
     def other_targets(self) -> str | None:
-        """The first entry of `masks` that is neither -100 nor its token, such as those of 0 and 1; None without any."""
+        """The first entry of `masks` that is neither -100 nor its token, as in 0/1 masks; None without any."""
         for number, (tokens, mask) in enumerate(zip(self.tokens, self.masks, strict=True)):
             for place, (token, kept) in enumerate(zip(tokens, mask, strict=True)):
                 if kept not in (token, UNTRAINED):
@@ -132,12 +132,12 @@ class AtroposGroup(BaseModel):
         return None
 
     def __len__(self) -> int:
-        """Members."""
+        """The number of members."""
         return len(self.tokens)
 
     def temperature(self, member: int) -> float:
-        """At which a member was sampled: by its overrides, else the generation parameters, else the group's overrides;
-        1 where none says it."""
+        """A member's sampling temperature: from its overrides, else the generation parameters, else the group's
+        overrides; default 1."""
         settings = (self._override(member), self.generation_params or {}, self.group_overrides or {})
         given = [value for each in settings if isinstance(value := each.get("temperature"), int | float)]
         return next((float(value) for value in given if math.isfinite(value) and value > 0), 1.0)
@@ -146,12 +146,11 @@ class AtroposGroup(BaseModel):
         return (None if self.overrides is None else self.overrides[member]) or {}
 
     def trajectories(self, decode: Decode | None, metadata: Mapping[str, Any] | None = None) -> TrajectoryGroup:
-        """The same as trajectories, whose `reward` is the score.
+        """The group as trajectories, with the scores as `reward`.
 
-        `decode` gives the text of token ids, for members whose messages do not cover their trained turns; without it
-        such a member is its messages' text alone. A `Choice` has `token_logprobs` where the group has the sampler's,
-        and `token_advantages` where it has advantages. Raises `ValueError` for a member with neither messages nor
-        `decode`.
+        `decode` converts token ids to text, for members whose messages do not cover their trained turns; without it
+        such a member has its messages' text alone. A `Choice` has `token_logprobs` if the group has the sampler's, and
+        `token_advantages` if it has advantages. Raises `ValueError` for a member with neither messages nor `decode`.
         """
         members = [self._trajectory(number, decode) for number in range(len(self))]
         return TrajectoryGroup(members, metadata=dict(metadata or {}))
@@ -168,7 +167,7 @@ class AtroposGroup(BaseModel):
         return trajectory
 
     def _sampled(self, number: int, start: int, end: int) -> Message:
-        """The fields of a `Choice` of the trained tokens from `start` to `end`."""
+        """The fields of a `Choice` for the trained tokens from `start` to `end`."""
         tokens = self.tokens[number]
         fields: Message = {
             "prompt_token_ids": tokens[:start],
@@ -186,10 +185,10 @@ class AtroposGroup(BaseModel):
     def _messages(
         self, number: int, spans: Sequence[tuple[int, int]], decode: Decode | None
     ) -> list[tuple[Message, bool]]:
-        """The conversation, and which of its messages are the sampled stretches, in order.
+        """The conversation's messages in order, each with whether it was sampled.
 
-        Of the assistant's messages the last ones are sampled: earlier ones may be examples. Where there are fewer of
-        them than stretches, the text of the tokens is shown instead.
+        The last assistant messages are the sampled ones: earlier ones may be examples. If there are fewer of them than
+        trained ranges, the messages are decoded from the tokens instead.
         """
         given: list[Message] = list((self.messages or {number: []})[number])
         assistants = [at for at, message in enumerate(given) if message["role"] == "assistant"]
@@ -215,20 +214,20 @@ def _choice(message: Message, sampled: Message) -> Choice:
     fields = {"index": 0, "finish_reason": "stop", **sampled}
     try:
         return Choice.model_validate({**fields, "message": {**message, "role": "assistant"}})
-    except ValidationError:  # content parts, or calls of another form: what was said is kept as text
+    except ValidationError:  # content parts, or calls of another form: the text is kept
         text = json.dumps({name: value for name, value in message.items() if name != "role"}, ensure_ascii=False)
         return Choice.model_validate({**fields, "message": {"role": "assistant", "content": text}})
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing that is no group, and where, without its value."""
+    """The first validation problem and its position, without its value."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
 
 
 def trained_spans(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The stretches `[start, end)` of trained tokens."""
+    """The ranges `[start, end)` of trained tokens."""
     at = 0
     for is_trained, stretch in groupby(value != UNTRAINED for value in mask):
         length = len(list(stretch))
@@ -238,7 +237,7 @@ def trained_spans(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def one_sequence(trajectory: Trajectory) -> TokenSequence | str:
-    """The trajectory as the one token sequence that Atropos' formats hold, or why they cannot."""
+    """The trajectory as the single token sequence of Atropos' formats, or the reason why it is none."""
     sequence = TokenSequence()
     for choice in trajectory.choices():
         try:
@@ -255,18 +254,18 @@ def one_sequence(trajectory: Trajectory) -> TokenSequence | str:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What of a group of trajectories Atropos' formats can hold."""
+    """The part of a group of trajectories that Atropos' formats can hold."""
 
     group: AtroposGroup | None
-    """None where no member is left."""
+    """None if no member is left."""
     left_out: list[str]
-    """Why, for each member that is not in it."""
+    """The reason for each dropped member."""
 
 
 def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -> Converted:
-    """The scored members of a group that are one token sequence each.
+    """Converts a group: its scored members that are one token sequence each.
 
-    `temperature`: of the sampler, where it is known for the whole group; else that of the first turn.
+    `temperature`: the sampler's, if known for the whole group; else the first turn's.
     """
     members: list[Trajectory] = []
     sequences: list[TokenSequence] = []
@@ -297,10 +296,10 @@ def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -
 
 
 def _where_sampled(sequence: TokenSequence, values: Sequence[T], other: T) -> list[T]:
-    """The values of sampled tokens, and `other` for those of the context."""
+    """The values of sampled tokens, and `other` for context tokens."""
     return [value if sampled else other for value, sampled in zip(values, sequence.sampled, strict=True)]
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """With `content`, which Atropos wants in every message."""
+    """The message with `content`, which Atropos requires."""
     return message if message.get("content") is not None else {**message, "content": ""}

@@ -1,4 +1,4 @@
-"""Trains a model on the groups of a queue, a batch of the oldest at a time, until its last step.
+"""Trains a model on a queue's groups, the oldest batch first, until its last step.
 
     waiting groups -> trajectories -> (judge) -> log-probs that the environment did not send -> train -> next adapter
 
@@ -30,23 +30,23 @@ from gavel.trainer.model import TrainableModel
 logger = logging.getLogger(__name__)
 
 NUMBER = "atropos_group"
-"""In a group's metadata: its number in the queue."""
+"""Group metadata: its number in the queue."""
 STALENESS, COMPUTED, SENT_SCORE = "atropos/steps_waited", "atropos/logprobs_computed", "environment_score"
 Stepped = Callable[[TrainResult, list[TrajectoryGroup]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
-    """How the queue is learned from."""
+    """Settings of training from the queue."""
 
     steps: int
     """Training steps of the run."""
     batch_size: int
-    """Sequences of a step, at least; groups are never cut."""
+    """Min sequences of a step; groups are never split."""
     wait_seconds: float = 3600.0
-    """After so long without enough groups the run ends with an error."""
+    """Seconds without enough groups after which the run ends with an error."""
     keep_checkpoints: int = 3
-    """The newest that are kept."""
+    """Number of newest checkpoints that are kept."""
 
 
 class AtroposLearner:
@@ -62,7 +62,7 @@ class AtroposLearner:
         judge: Judge | None = None,
         stepped: Stepped = lambda result, groups: None,
     ) -> None:
-        """`judge` scores the groups anew; the environment's scores are then a metric. `stepped` hears of each step."""
+        """`judge` rescores the groups; the environment's scores become a metric. `stepped` is called for each step."""
         self._model = model
         self._backend = backend
         self._state = state
@@ -72,27 +72,27 @@ class AtroposLearner:
         self._stepped = stepped
 
     async def run(self) -> None:
-        """Trains until the last step. Raises `LoopError` where no groups come, and at an outage of the judge."""
+        """Trains until the last step. Raises `LoopError` if no groups arrive, and at an outage of the judge."""
         await self._note_trained()
         await self._backend.prepare(self._model, self._config)
         while await self._model.get_step() < self._settings.steps:
-            ids = await self._next()
+            ids = await self._next_batch()
             stored = await asyncio.to_thread(self._state.queue.read, ids)
-            groups, metrics = await self._prepared(ids, stored)
+            groups, metrics = await self._prepare(ids, stored)
             result = await self._model.train(groups, self._config, metrics=metrics)
             await asyncio.to_thread(self._state.queue.trained, ids, result.step)
             self._stepped(result, groups)
             await self._model.delete_checkpoints(keep_last=self._settings.keep_checkpoints, keep_best=0)
 
     async def _note_trained(self) -> None:
-        """Takes out of the queue what the newest checkpoint has learned, if the server was killed before it did."""
+        """Removes the newest checkpoint's groups from the queue, if the server was killed before it could."""
         step = await self._model.get_step()
         done = await self._backend.logged(self._model, "train", step)
         ids = [number for group in done if isinstance(number := group.metadata.get(NUMBER), int)]
         await asyncio.to_thread(self._state.queue.trained, ids, step)
 
-    async def _next(self) -> list[int]:
-        """The groups of the next batch, when there are enough."""
+    async def _next_batch(self) -> list[int]:
+        """The groups of the next batch, once there are enough."""
         queue, wanted = self._state.queue, self._settings.batch_size
         while True:
             changed = asyncio.create_task(self._state.wait_for_change(self._settings.wait_seconds))
@@ -108,7 +108,7 @@ class AtroposLearner:
             finally:
                 changed.cancel()
 
-    async def _prepared(
+    async def _prepare(
         self, ids: Sequence[int], stored: Sequence[tuple[AtroposGroup, int]]
     ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         step = await self._model.get_step()
@@ -133,9 +133,10 @@ class AtroposLearner:
         return judged
 
     async def _complete_logprobs(self, groups: Sequence[TrajectoryGroup]) -> int:
-        """Gives turns without log-probs those of the live policy, so that their ratio is 1; how many tokens got them.
+        """Gives turns without log-probs those of the live policy, so that their ratio is 1; returns the number of
+        tokens.
 
-        That is exact only where the policy has not learned since it sampled them.
+        That is exact only if the policy has not been updated since it sampled them.
         """
         count = 0
         for group in groups:
@@ -159,7 +160,7 @@ def _extra(choice: Choice) -> dict[str, Any]:
 
 
 def _sequence(trajectory: Trajectory) -> TokenSequence:
-    """Its one token sequence, whose log-probs are not known yet."""
+    """The turn's single token sequence, with log-probs still unknown."""
     sequence = TokenSequence()
     for extra in map(_extra, trajectory.choices()):
         sequence.extend(extra["prompt_token_ids"][len(sequence.token_ids) :])

@@ -1,11 +1,11 @@
-"""The groups that environments sent, on disk: one SQLite file.
+"""The queue of environments' groups, on disk in one SQLite file.
 
     accept  -> waiting        committed and synced before it returns
     take    -> the oldest     they stay waiting until `trained` says that a step's checkpoint holds them
     lend    -> lent           to a trainer over HTTP; `delivered` when the answer is on its way, else lent again
 
-An accepted group leaves the file only as trained, delivered or reset, so a process that is killed loses none. A body
-that an environment sends again, because it never heard the answer, is known by its hash and counts once.
+An accepted group leaves the file only as trained, delivered or reset, so a killed process loses none. A body that an
+environment resends, because the response was lost, is recognized by its hash and counts once.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from gavel.integrations.atropos.group import MASKS, AtroposGroup
 from gavel.trainer.data.training_batch import TokenSpace
 
 LEAST_WEIGHT = 0.01
-"""Of an environment's share of the sampling, so that none is starved."""
+"""Min share of the sampling, so that no environment is starved."""
 
 
 class TrainerRegistration(BaseModel):
@@ -39,7 +39,7 @@ class TrainerRegistration(BaseModel):
     wandb_group: str
     wandb_project: str
     batch_size: int = Field(ge=1)
-    """Sequences of a batch."""
+    """Sequences per batch."""
     max_token_len: int
     checkpoint_dir: str
     save_checkpoint_interval: int
@@ -63,8 +63,6 @@ class EnvIdentifier(BaseModel):
 
 
 class RegisteredEnv(BaseModel):
-    """An environment."""
-
     env_id: int
     real_name: str
     registration: EnvRegistration
@@ -73,14 +71,14 @@ class RegisteredEnv(BaseModel):
 
     @property
     def weight(self) -> float:
-        """The share of the sampling that it asks for, before it is compared with that of others."""
+        """Relative weight of its sampling."""
         registration = self.registration
         weight = 1.0 if registration.weight is None else registration.weight
         return registration.max_token_length * max(0.0, weight)
 
 
 def share(env: RegisteredEnv, envs: list[RegisteredEnv]) -> float:
-    """The environment's share among those that are connected, at least `LEAST_WEIGHT`."""
+    """The environment's share among the connected ones, at least `LEAST_WEIGHT`."""
     total = sum(each.weight for each in envs if each.connected)
     return max(LEAST_WEIGHT, env.weight / total) if total > 0 else 1.0
 
@@ -92,16 +90,16 @@ class Waiting:
     id: int
     env_id: int | None
     size: int
-    """Sequences."""
+    """Number of sequences."""
 
 
 def choose_exactly(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
-    """Groups of exactly `batch_size` sequences, as old as can be, in their order; None while there are none.
+    """The oldest groups with exactly `batch_size` sequences in total, in order; None if there are none.
 
-    Of two choices, the one with the older first difference.
+    Of two such choices, returns the one whose first differing group is older.
     """
     fitting = [group for group in waiting if group.size <= batch_size]
-    # reach[at]: the sums (as bits) that groups from `at` on can make
+    # reach[at]: the sums (as bits) that groups from `at` on can reach
     reach = [1] * (len(fitting) + 1)
     for at in reversed(range(len(fitting))):
         reach[at] = (reach[at + 1] | reach[at + 1] << fitting[at].size) & ((1 << batch_size + 1) - 1)
@@ -118,16 +116,16 @@ def choose_exactly(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting]
 
 
 def choose_at_least(waiting: Sequence[Waiting], batch_size: int) -> list[Waiting] | None:
-    """The oldest groups that have `batch_size` sequences between them; None while they have fewer."""
+    """The oldest groups with at least `batch_size` sequences in total; None if they have fewer."""
     totals = accumulate(group.size for group in waiting)
     last = next((at for at, total in enumerate(totals) if total >= batch_size), None)
     return None if last is None else list(waiting[: last + 1])
 
 
 _AGAIN_SECONDS = 900.0
-"""How long after a group the same body is taken for the same group, sent again."""
+"""Seconds after a group during which an equal body counts as a resend."""
 _KEPT_SECONDS = 86_400.0
-"""How long the hash of a group is kept that no longer waits."""
+"""Seconds for which the hash of a group is kept once it no longer waits."""
 _BUSY_SECONDS = 30.0
 _VERSION = 1
 _TABLES = """
@@ -147,14 +145,14 @@ class QueueError(GavelError):
 
 
 class QueueFullError(QueueError):
-    """The queue holds as many groups as it may."""
+    """The queue is full."""
 
 
 class GroupQueue:
-    """Usable from several threads; one process at a time."""
+    """A queue for several threads of one process."""
 
     def __init__(self, path: Path, *, most_groups: int = 4096) -> None:
-        """`most_groups`: that wait at once. Raises `QueueError`."""
+        """`most_groups`: max waiting groups. Raises `QueueError`."""
         self.path = path
         self._most = most_groups
         self._lock = threading.RLock()
@@ -179,12 +177,12 @@ class GroupQueue:
 
     @property
     def waiting(self) -> list[Waiting]:
-        """Those that no batch holds, oldest first."""
+        """The waiting groups that are in no batch, oldest first."""
         rows = self._rows("select id, env_id, size from groups where state = 'waiting' order by id")
         return [Waiting(*row) for row in rows]
 
     def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
-        """Stores them all, or none; whether each is new. They are on the disk when this returns.
+        """Stores all groups, or none; returns whether each is new. They are on disk when this returns.
 
         Raises `QueueFullError` where they would be more than may wait, and `QueueError`.
         """
@@ -196,7 +194,7 @@ class GroupQueue:
             for group, (digest, body) in zip(groups, made, strict=True):
                 query = "select 1 from groups where digest = ? and received > ? limit 1"
                 is_new.append(digest in seen or not self._rows(query, digest, now - _AGAIN_SECONDS))
-                seen.add(digest)  # two of one request are two
+                seen.add(digest)  # two equal groups in one request count as two
                 if is_new[-1]:
                     row = (group.env_id, len(group), digest, now, step, "waiting", body)
                     columns = "env_id, size, digest, received, at_step, state, body"
@@ -210,7 +208,7 @@ class GroupQueue:
         return is_new
 
     def read(self, ids: Sequence[int]) -> list[tuple[AtroposGroup, int]]:
-        """Stored groups, and the step at which each was accepted."""
+        """Stored groups, each with the step at which it was accepted."""
         found: list[tuple[AtroposGroup, int]] = []
         for number in ids:
             ((body, step),) = self._rows("select body, at_step from groups where id = ?", number)
@@ -218,19 +216,19 @@ class GroupQueue:
         return found
 
     def newest(self) -> AtroposGroup | None:
-        """The group that was accepted last, while its body is kept."""
+        """The last accepted group, while its body is kept."""
         rows = self._rows("select body from groups where body is not null order by id desc limit 1")
         return AtroposGroup.model_validate_json(zlib.decompress(rows[0][0])) if rows else None
 
     def trained(self, ids: Sequence[int], step: int) -> None:
-        """Notes that the checkpoint of `step` holds what these groups taught. Ids that are not waiting are passed."""
+        """Marks groups as trained in the checkpoint of `step`. Ids that are not waiting are ignored."""
         with self._transaction() as database:
             change = "update groups set state = 'trained', batch = ?, body = null where id = ? and state = 'waiting'"
             database.executemany(change, [(step, number) for number in ids])
             self._set("step", step)
 
     def lend(self, ids: Sequence[int], step: int) -> int:
-        """Puts groups into a batch that is to be sent to a trainer, as its `step`; the number of the batch."""
+        """Puts groups into the trainer's batch for `step`; returns the batch's number."""
         with self._transaction() as database:
             batch = (self._fact("batch", int) or 0) + 1
             change = "update groups set state = 'lent', batch = ? where id = ? and state = 'waiting'"
@@ -240,17 +238,17 @@ class GroupQueue:
         return batch
 
     def lent(self) -> tuple[int, list[int]] | None:
-        """The oldest batch that was lent and not delivered, with the ids of its groups."""
+        """The oldest undelivered batch, with the ids of its groups."""
         rows = self._rows("select batch, id from groups where state = 'lent' order by batch, id")
         return (rows[0][0], [number for batch, number in rows if batch == rows[0][0]]) if rows else None
 
     def delivered(self, batch: int) -> None:
-        """Notes that a trainer has the batch."""
+        """Marks a batch as delivered to the trainer."""
         with self._transaction() as database:
             database.execute("update groups set state = 'delivered', body = null where batch = ?", (batch,))
 
     def reset(self) -> None:
-        """Forgets groups that wait or were lent, environments and the trainer."""
+        """Deletes waiting and lent groups, environments and the trainer."""
         with self._transaction() as database:
             database.execute("update groups set state = 'reset', body = null where state in ('waiting', 'lent')")
             database.execute("delete from envs")
@@ -258,18 +256,18 @@ class GroupQueue:
 
     @property
     def registration(self) -> TrainerRegistration | None:
-        """Of the trainer, if one has registered."""
+        """The trainer's registration, if any."""
         return self._fact("trainer", TrainerRegistration.model_validate_json)
 
     def register(self, registration: TrainerRegistration) -> None:
-        """Keeps it; the step is then its starting step."""
+        """Stores the registration; the step is then its starting step."""
         with self._transaction():
             self._set("trainer", registration.model_dump_json())
             self._set("step", registration.starting_step)
 
     @property
     def started(self) -> bool:
-        """Whether a trainer has asked for a batch: environments register only then."""
+        """Whether a trainer has requested a batch: environments register only then."""
         return self._fact("started", str) is not None
 
     def start(self) -> None:
@@ -278,7 +276,7 @@ class GroupQueue:
 
     @property
     def step(self) -> int:
-        """Steps that the trainer has taken, or batches that it was given."""
+        """Steps that the trainer has taken, or batches that it received."""
         return self._fact("step", int) or 0
 
     @property
@@ -288,7 +286,7 @@ class GroupQueue:
         ]
 
     def register_env(self, registration: EnvRegistration) -> RegisteredEnv:
-        """A new environment, with a number and a name of its own."""
+        """Registers an environment under a unique number and name."""
         with self._transaction() as database:
             envs, name = self.envs, registration.desired_name or "env"
             number = max((env.env_id + 1 for env in envs), default=0)
@@ -298,7 +296,7 @@ class GroupQueue:
         return env
 
     def disconnect_env(self, env_id: int) -> bool:
-        """Whether there is such an environment."""
+        """Disconnects an environment; returns whether it exists."""
         change = "update envs set body = json_set(body, '$.connected', json('false')) where env_id = ?"
         with self._transaction() as database:
             return database.execute(change, (env_id,)).rowcount > 0
@@ -308,7 +306,7 @@ class GroupQueue:
         return read(rows[0][0]) if rows else None
 
     def _set(self, name: str, value: object) -> None:
-        """Within a transaction."""
+        """Sets a value within a transaction."""
         self._database.execute("insert or replace into facts values (?, ?)", (name, str(value)))
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -344,16 +342,16 @@ def _encoded(group: AtroposGroup) -> tuple[bytes, bytes]:
 
 
 class GroupRefusedError(GavelError):
-    """A group can never be trained here."""
+    """A group that can never be trained here."""
 
 
 class RoleError(GavelError):
-    """The server's own learner takes the batches, so no other trainer may."""
+    """The server has its own learner, so no other trainer may take batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTrainer:
-    """The server's own learner."""
+    """Registration of the server's own learner."""
 
     registration: TrainerRegistration
     space: TokenSpace
@@ -361,14 +359,14 @@ class OwnTrainer:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A batch on its way to a trainer."""
+    """A batch that is being sent to a trainer."""
 
     number: int
     groups: list[AtroposGroup]
 
 
 class QueueState:
-    """One queue and its trainer."""
+    """A queue and its trainer."""
 
     def __init__(self, queue: GroupQueue, own: OwnTrainer | None = None) -> None:
         self.queue = queue
@@ -386,7 +384,8 @@ class QueueState:
         return self.own is not None or self.queue.started
 
     async def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
-        """Stores the groups; whether each is new. Raises `GroupRefusedError`, and as `GroupQueue.accept` does."""
+        """Stores the groups; returns whether each is new. Raises `GroupRefusedError`, and as `GroupQueue.accept`
+        does."""
         for group in groups:
             self._check(group)
         is_new = await asyncio.to_thread(self.queue.accept, groups)
@@ -395,7 +394,7 @@ class QueueState:
         return is_new
 
     async def wait_for_change(self, seconds: float) -> bool:
-        """Returns when a group was accepted; False where none came for so long."""
+        """Waits until a group is accepted; returns False at the timeout."""
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
@@ -403,9 +402,9 @@ class QueueState:
         return True
 
     async def lend(self) -> Lent | None:
-        """The next batch for a trainer over HTTP: one whose answer did not reach it, else a new one.
+        """The next batch for a trainer over HTTP: an undelivered one, else a new one.
 
-        None while too few groups wait. `settle` has to be called for it: until then nobody else is lent one. Raises
+        None while too few groups wait. `settle` must be called for the batch: until then no other one is lent. Raises
         `RoleError`.
         """
         self.check_no_own("GET /batch")
@@ -422,7 +421,7 @@ class QueueState:
         return lent
 
     async def settle(self, lent: Lent, delivered: bool) -> None:
-        """Notes whether the trainer has the batch; where not, the next request gets the same."""
+        """Records whether the trainer received the batch; if not, the next request gets it again."""
         try:
             if delivered:
                 await asyncio.to_thread(self.queue.delivered, lent.number)
@@ -443,7 +442,7 @@ class QueueState:
         return Lent(number, [group for group, _ in queue.read(ids)])
 
     def check_no_own(self, request: str) -> None:
-        """Raises `RoleError` where the server has a learner of its own."""
+        """Raises `RoleError` if the server has its own learner."""
         if self.own is not None:
             raise RoleError(
                 f"{request} is refused: this server's own learner takes the batches",

@@ -1,9 +1,10 @@
-"""Plays a scenario with the policy that a trainer serves, scores the groups, and sends them to its Atropos server.
+"""Plays a scenario with a trainer's served policy, scores the groups, and sends them to its Atropos server.
 
     wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
 
-Room is what `max_batches_ahead` batches hold less what waits and what is being made, so the groups are about as new as
-the policy. A group goes whole or not at all: a member that cannot be trained on exactly is counted, with the reason.
+Room is the size of `max_batches_ahead` batches minus the groups that wait or are being produced, so the groups are
+about as new as the policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
+counted, with the reason.
 """
 
 import asyncio
@@ -43,21 +44,21 @@ from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_jud
 from gavel.trainer.loop.watchdog import Watchdog
 
 _PACKED_FROM = 1024
-"""Bytes of a body from which on it is sent with gzip."""
+"""Min bytes of a body that is sent with gzip."""
 _REQUEST_SECONDS = 60.0
 _OBJECT = TypeAdapter(dict[str, Any])
 
 
 class AtroposServerError(GavelError):
-    """A server of Atropos' API cannot be reached, or refuses what it is sent."""
+    """An Atropos server cannot be reached, or rejects a request."""
 
 
 class _Again(Exception):
-    """The request may succeed when it is sent again."""
+    """The request may succeed if retried."""
 
 
 class AtroposClient:
-    """One environment at one server; an async context manager."""
+    """One environment at one server, as an async context manager."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class AtroposClient:
         patience: float = 120.0,
         on_wait: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`patience`: seconds without an answer after which the server is given up; `on_wait` hears once, for each
-        request that is asked again, what is waited for. Raises `AtroposServerError`."""
+        """`patience`: seconds without a response after which the server is abandoned; `on_wait` is called once per
+        retried request, with the reason. Raises `AtroposServerError`."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AtroposServerError(f"{url!r} is no address of a server", "Give it as http://127.0.0.1:8000 (--url).")
@@ -91,18 +92,18 @@ class AtroposClient:
         await self._http.aclose()
 
     async def register(self, registration: EnvRegistration) -> dict[str, Any]:
-        """Waits until the server's trainer has started. Gives `env_id`, `starting_step`, `num_steps` and more."""
+        """Waits until the server's trainer has started. Returns `env_id`, `starting_step`, `num_steps` and more."""
 
         async def asked() -> dict[str, Any]:
-            answer = await self._once("POST", "/register-env", registration.model_dump())
+            answer = await self._send_once("POST", "/register-env", registration.model_dump())
             if answer.get("status") != "success":
                 raise _Again(f"it says: {answer.get('status')}")
             return answer
 
-        return await self._until_answered(asked)
+        return await self._retry_until_answered(asked)
 
     async def info(self) -> dict[str, Any]:
-        """`batch_size` and `max_token_len`; -1 where no trainer has registered."""
+        """`batch_size` and `max_token_len`; -1 if no trainer has registered."""
         return await self._asked("GET", "/info")
 
     async def status(self, env_id: int) -> dict[str, Any]:
@@ -110,17 +111,17 @@ class AtroposClient:
         return await self._asked("GET", "/status-env", {"env_id": env_id})
 
     async def send(self, group: AtroposGroup) -> None:
-        """Sends a group until it is acknowledged. A server of `gavel serve-atropos` takes one sent again once."""
+        """Sends a group until it is acknowledged. `gavel serve-atropos` stores a resent group once."""
         await self._asked("POST", "/scored_data", group.model_dump(mode="json"))
 
     async def disconnect(self, env_id: int) -> None:
         await self._asked("POST", "/disconnect-env", {"env_id": env_id})
 
     async def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await self._until_answered(lambda: self._once(method, path, body))
+        return await self._retry_until_answered(lambda: self._send_once(method, path, body))
 
-    async def _until_answered(self, request: Any) -> dict[str, Any]:
-        """What `request` gives, asked again while it raises `_Again` and patience lasts."""
+    async def _retry_until_answered(self, request: Any) -> dict[str, Any]:
+        """The result of `request`, retried while it raises `_Again` and patience lasts."""
         started = time.monotonic()
         try:
             async for attempt in AsyncRetrying(
@@ -143,7 +144,7 @@ class AtroposClient:
         if state.attempt_number == 1 and state.outcome is not None:
             self._on_wait(str(state.outcome.exception()))
 
-    async def _once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _send_once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         request = self._http.build_request(method, path, json=body)
         content = request.content
         if len(content) >= _PACKED_FROM:
@@ -174,44 +175,42 @@ def _detail(answer: httpx.Response) -> str:
 
 
 EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
-"""What a request asks for so that a turn carries its tokens: of vLLM, and of Gavel's endpoint."""
+"""Request fields that make vLLM, and Gavel's endpoint, return a turn's tokens."""
 _POLL_SECONDS = 0.25
 _DRY_GROUPS = 4
-"""Groups that could not be sent, after which a sender stops that has sent none."""
+"""Number of unsendable groups after which a sender that has sent none stops."""
 _EQUAL = "its members all have the same score"
 
 
 class SendError(GavelError):
-    """Nothing that is made can be sent."""
+    """No produced group can be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    """What is sent."""
-
     groups: int | None = None
-    """To send in all; None: until the trainer has taken its last step."""
+    """Number of groups; None: until the trainer has taken its last step."""
     group_size: int = 8
     reward: dict[RewardName, float] = field(default_factory=lambda: {"judge": 1.0})
     temperature: float = 1.0
     max_tokens: int | None = None
-    """Of a turn."""
+    """Max tokens of a turn."""
     seed: int = 0
     max_batches_ahead: float = 1.0
-    """Batches that may wait at the server or be in the making."""
+    """Max batches that wait at the server or are being produced."""
     name: str | None = None
-    """What the environment is called; default: the scenario's name."""
+    """Name of the environment; default: the scenario's."""
     concurrency: int = 128
-    """Rollouts at once."""
+    """Max concurrent rollouts."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the groups."""
+    """Totals of a sender."""
 
     groups: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """Groups that were not sent, by reason."""
+    """Dropped groups, by reason."""
 
 
 class AtroposSender:
@@ -228,9 +227,10 @@ class AtroposSender:
         fields: dict[str, Any] | None = None,
         on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None,
     ) -> None:
-        """`fields`: of each request to the policy. `on_group` hears of each group, and why it was not sent.
+        """`fields`: added to each request to the policy. `on_group` is called for each group, with the reason if it was
+        not sent.
 
-        Raises `LoopError` where the reward needs a judge and there is none, or a function that the scenario lacks.
+        Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks.
         """
         check_rewards(scenario, settings.reward)
         judge = needed_judge(settings.reward, judge)
@@ -253,7 +253,7 @@ class AtroposSender:
         self._env_id = -1
 
     async def run(self) -> Sent:
-        """Sends until enough groups are sent or the trainer is done. Raises `AtroposServerError`, `SendError`."""
+        """Sends until there are enough groups or the trainer is done. Raises `AtroposServerError`, `SendError`."""
         settings, scenario = self._settings, self._scenario
         registered = await self._client.register(
             EnvRegistration(
@@ -297,7 +297,7 @@ class AtroposSender:
         return self._sent
 
     async def _make(self, number: int) -> None:
-        """Plays one task, and sends its group; of several agents, one group for each."""
+        """Plays one task, and sends its group, or one group per agent."""
         seed = self._settings.seed
         (task,) = self._scenario.sample("train", 1, seed=seed, step=number)
         groups = await self._maker.make(
@@ -314,7 +314,7 @@ class AtroposSender:
             self._on_group(group, problem)
 
     async def _send(self, group: TrajectoryGroup) -> str | None:
-        """Why the group was not sent; None where it was."""
+        """Sends a group; returns the reason if it was not sent."""
         if group.exceptions:
             return f"{group.exceptions[0].type}: {group.exceptions[0].message}"
         failed = next((each for each in group if each.status == "failed"), None)
@@ -331,7 +331,7 @@ class AtroposSender:
         return None
 
     def _check_progress(self) -> None:
-        """Raises `SendError` once several groups were made and all of them are of no use."""
+        """Raises `SendError` if several groups were produced and none can be sent."""
         unfit = Counter({reason: count for reason, count in self._sent.left_out.items() if reason != _EQUAL})
         if not self._sent.groups and unfit.total() >= _DRY_GROUPS:
             raise SendError(

@@ -1,13 +1,14 @@
-"""The routes of Atropos' trajectory API, with its paths, bodies and answers.
+"""The routes of Atropos' trajectory API, with its paths, bodies and responses.
 
-What differs on purpose: a group is on the disk before it is acknowledged; lengths are checked; batches are the oldest
-groups, and one that was cut off on its way is sent again under the same `batch_id`; a group that is sent twice counts
-once; nothing is lost by requests before a trainer registers.
+Intended differences: a group is on disk before it is acknowledged; lengths are checked; batches are the oldest groups,
+and an interrupted one is resent under the same `batch_id`; a group that is sent twice counts once; requests before a
+trainer registers lose nothing.
 
-What stands before the routes: the key, other sites' pages, and bodies within limits, gzip or plain.
+Checks before the routes: the key, cross-site requests, and limits of bodies, gzip or plain.
 
-A server without a key answers on loopback alone and to this machine's own names: a browser on it would otherwise let
-any page send groups. A client that knows no keys, as Atropos' own, gives it in the address: http://gavel:KEY@host:port.
+A server without a key answers only on loopback and under this machine's own names: otherwise any page in a browser on
+it could send groups. A client without support for keys, as Atropos' own, passes it in the address:
+http://gavel:KEY@host:port.
 """
 
 import asyncio
@@ -53,12 +54,12 @@ from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
 _BODY_SECONDS = 120.0
 _GZIP = 31
-"""For zlib: with the header of gzip."""
+"""zlib's window bits for gzip."""
 HEALTH = "/healthz"
 
 
 class RefusedRequest(GavelError):
-    """A request that is answered with `status`."""
+    """A rejected request, answered with `status`."""
 
     def __init__(self, status: int, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
@@ -66,7 +67,7 @@ class RefusedRequest(GavelError):
 
 
 def _refused(error: GavelError) -> Response:
-    """The answer to a request that is refused; `detail` as FastAPI's servers have it."""
+    """The response to a rejected request; `detail` as in FastAPI's servers."""
     known = (status for kind, status in _STATUS.items() if isinstance(error, kind))
     status = error.status if isinstance(error, RefusedRequest) else next(known, 500)
     return JSONResponse({"detail": str(error)}, status, {"Retry-After": "5"} if status == 503 else {})
@@ -119,7 +120,7 @@ def _given_key(headers: Headers) -> str:
 
 
 async def read_body(request: Request, most_bytes: int) -> bytes:
-    """The body, unpacked. `most_bytes`: as it comes and unpacked. Raises `RefusedRequest`."""
+    """The decompressed body. `most_bytes`: limit before and after decompression. Raises `RefusedRequest`."""
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
         raise RefusedRequest(415, f"the body is encoded as {coding:.40}", "Send it as it is, or with gzip.")
@@ -137,11 +138,11 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     except ClientDisconnect:
         raise RefusedRequest(400, "the connection was closed before the body was complete") from None
     body = b"".join(parts)
-    return await asyncio.to_thread(_unpacked, body, most_bytes) if "gzip" in coding and body else body
+    return await asyncio.to_thread(_unpack, body, most_bytes) if "gzip" in coding and body else body
 
 
-def _unpacked(body: bytes, most_bytes: int) -> bytes:
-    """Of one gzip member or several."""
+def _unpack(body: bytes, most_bytes: int) -> bytes:
+    """Decompresses one or several gzip members."""
     found: list[bytes] = []
     size = 0
     try:
@@ -184,7 +185,8 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 256 << 20) -> Starlette:
-    """`key` None: no key is asked for, on loopback. `most_bytes`: of a body, packed and unpacked."""
+    """Creates the application. `key` None: none is required, on loopback. `most_bytes`: of a body, before and after
+    decompression."""
     api = _Api(state, most_bytes)
     routes = [
         *(Route(path, _answering(answer)) for path, answer in _told(state).items()),
@@ -213,7 +215,7 @@ async def _misunderstood(_: Request, error: Exception) -> Response:
 
 
 def _told(state: QueueState) -> dict[str, Callable[[], Any]]:
-    """The answers of the routes that are only read, by path."""
+    """Responses of the read-only routes, by path."""
     queue = state.queue
 
     def newest() -> dict[str, Any]:
@@ -241,7 +243,7 @@ def _answering(answer: Callable[[], Any]) -> Callable[[Request], Awaitable[Respo
 
 
 class _BatchResponse(Response):
-    """Tells whether the client was still there when it had been sent the whole batch."""
+    """A response that records whether the client received the whole batch."""
 
     media_type = "application/json"
 
@@ -254,7 +256,7 @@ class _BatchResponse(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            delivered = not await Request(scope, receive).is_disconnected()  # once it has ended, it always is
+            delivered = not await Request(scope, receive).is_disconnected()  # before the end: then always True
         finally:
             await self._settle(delivered)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -334,9 +336,9 @@ class _Api:
 
 
 def _env_status(queue: GroupQueue, env_id: int) -> dict[str, Any]:
-    """Sizes in groups of this environment's size: an environment pauses where several batches wait.
+    """Sizes in groups of this environment's size: an environment pauses if several batches wait.
 
-    Raises `RefusedRequest` for a number that no environment has.
+    Raises `RefusedRequest` for an unknown environment.
     """
     envs = queue.envs
     env = next((each for each in envs if each.env_id == env_id), None)
@@ -365,8 +367,8 @@ class ServeError(GavelError):
 
 
 def checked_listener(host: str, port: int, key: str | None) -> socket.socket:
-    """The socket to listen on. Raises `ServeError` for an address beyond this machine without a key, `EndpointError`
-    for one that is taken."""
+    """The listening socket. Raises `ServeError` for a public address without a key, `EndpointError` for one that is
+    taken."""
     if key is None and not is_loopback(host):
         raise ServeError(
             f"a server without a key does not listen on {host}", f"Set {KEY_VARIABLE}, or leave --host out: 127.0.0.1."
@@ -384,9 +386,9 @@ async def serve(
     announce: Callable[[str], None],
     work: Coroutine[Any, Any, None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or until `work` ends; raises what `work` raises. `announce` is told the address.
+    """Serves until SIGTERM or SIGINT, or until `work` ends; raises its errors. Calls `announce` with the address.
 
-    Told to stop, a training step that runs is finished first.
+    When stopped, it finishes the current training step first.
     """
     config = uvicorn.Config(
         create_app(state, key=key, most_bytes=most_bytes),

@@ -1,4 +1,4 @@
-"""Gymnasium's environments whose states can be told in words and whose actions are few or text.
+"""Gymnasium environments with states that can be described in words, and with few or textual actions.
 
     gymnasium:FrozenLake-v1?is_slippery=false&tasks=200
     gymnasium:Taxi-v4?actions=south,north,east,west,pickup,dropoff
@@ -30,7 +30,7 @@ from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_erro
 from gavel.scenarios.trajectory import Trajectory
 
 Describe = Callable[[Any, dict[str, Any]], str]
-"""What the agent is told of an observation and its info."""
+"""Describes an observation and its info to the agent."""
 _MOST_ACTIONS = 200
 _KNOWN = {
     "FrozenLake": ("left", "down", "right", "up"),
@@ -38,7 +38,7 @@ _KNOWN = {
     "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
     "Blackjack": ("stick", "hit"),
 }
-"""What the numbers of Gymnasium's own text worlds mean, by its documentation."""
+"""Meanings of the numbers in Gymnasium's own text worlds, from its documentation."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -46,7 +46,7 @@ class Options(SeedOptions):
     actions: str | None = None
     """Names of a Discrete space's actions, separated by commas."""
     success: float | None = None
-    """A sum of rewards from which an episode is a success; by default the environment's own threshold."""
+    """Min sum of rewards of a success; by default the environment's own threshold."""
     turns: int = Field(default=50, ge=1)
 
 
@@ -63,7 +63,7 @@ def scenario_at(address: str) -> Scenario:
             f"Gymnasium has no environment {name!r}: {described(error)}",
             "Name it as gymnasium.make does; one of another package as PACKAGE:ID.",
         ) from error
-    rendered = {} if "render_mode" in arguments else _rendering(package, name, arguments)
+    rendered = {} if "render_mode" in arguments else _choose_rendering(package, name, arguments)
     threshold = options.success if options.success is not None else spec.reward_threshold
     return gymnasium_scenario(
         functools.partial(package.make, name, **arguments, **rendered),
@@ -84,12 +84,12 @@ def gymnasium_scenario(
     success: float | None = None,
     options: Options | None = None,
 ) -> Scenario:
-    """A scenario of environments that `make` makes, one for each episode.
+    """A scenario of environments created by `make`, one for each episode.
 
-    `describe` tells an observation in words (by default the text rendering where there is one, else the value);
-    `actions` names those of a Discrete space; `goal` stands in the system prompt; `success` is the sum of rewards from
-    which an episode succeeds. Raises `ScenarioError` for an environment that cannot be made, and for one whose actions
-    are neither Discrete nor Text.
+    `describe` puts an observation into words (by default the text rendering if there is one, else the value); `actions`
+    names those of a Discrete space; `goal` is part of the system prompt; `success` is the min sum of rewards of a
+    success. Raises `ScenarioError` for an environment that cannot be created, and for one whose actions are neither
+    Discrete nor Text.
     """
     chosen = options or Options()
     try:
@@ -121,7 +121,7 @@ def _task(name: str, seed: int) -> Task:
 
 
 class _Actions:
-    """What the agent can do: the tool's schema, and the action for its argument."""
+    """The agent's actions: the tool's schema, and the action for its argument."""
 
     def __init__(self, schema: Message, space: Any, names: Sequence[str] | None) -> None:
         self.schema: Message = {
@@ -161,7 +161,7 @@ class _Actions:
         return cls({"type": "string", "enum": enum}, space, enum)
 
     def action(self, arguments: str) -> Any:
-        """The action for arguments as the agent wrote them. Raises `ValueError` for one that is none."""
+        """The action for arguments as the agent wrote them. Raises `ValueError` for invalid ones."""
         try:
             given: Any = json.loads(arguments or "{}")
         except RecursionError as error:
@@ -251,7 +251,7 @@ class GymnasiumWorld(ToolWorld):
         )
 
     async def _alone(self, function: Callable[[], Any]) -> Any:
-        """Runs a function of the environment in the episode's thread, with its own chance."""
+        """Runs a function of the environment in the episode's thread, with its own random state."""
 
         def work() -> Any:
             with self._chance:
@@ -264,19 +264,19 @@ class GymnasiumWorld(ToolWorld):
 
 
 class ThresholdWorld(GymnasiumWorld):
-    """Whose episode is a success from a sum of rewards on."""
+    """A world whose episode succeeds at a min sum of rewards."""
 
     def success(self, trajectory: Trajectory) -> bool:
         return self._threshold is not None and self._sum >= self._threshold
 
 
 def _marked(match: re.Match[str]) -> str:
-    """Colours mark where the agent is in text renderings: brackets in their place."""
+    """Replaces colours, which mark the agent's position in text renderings, by brackets."""
     return "]" if match[0] in ("\x1b[0m", "\x1b[m") else "["
 
 
-def _rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, str]:
-    """The option that makes an environment tell its state as text, where it can."""
+def _choose_rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, str]:
+    """The option that makes an environment render its state as text, if it has one."""
     try:
         with OwnChance(0):
             made = package.make(name, **arguments)
@@ -294,6 +294,6 @@ def _rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, 
 
 
 def _meanings(environment: Any) -> Sequence[str] | None:
-    """Names of actions that an environment tells itself, as those of Atari do."""
+    """Action names that an environment reports itself, as Atari's do."""
     tell = getattr(environment.unwrapped, "get_action_meanings", None)
     return [str(name) for name in tell()] if inspect.ismethod(tell) else None

@@ -1,8 +1,8 @@
-"""Sessions with a server of OpenEnv, one for each episode.
+"""Sessions with an OpenEnv server, one per episode.
 
-A session is a WebSocket of its own. A server that has only HTTP keeps one environment, so its episodes run one after
-another. Every answer has a deadline; a session whose answer did not come is never used again, since a late answer would
-be taken for that of the next question. A server that is full is asked again until `wait` is over.
+A session is a separate WebSocket. A server that has only HTTP keeps one environment, so its episodes run sequentially.
+Every response has a deadline; a session that missed one is never reused, since a late response would be taken for that
+of the next request. A full server is retried until `wait` has passed.
 """
 
 import asyncio
@@ -31,25 +31,26 @@ from gavel.scenarios.tool_results import text_of_result
 
 
 class Options(SeedOptions):
-    """The query of an address. `tasks` and `held_out`: seeds, or tasks of the server where it lists some; at most."""
+    """The query of an address. `tasks` and `held_out`: max number of seeds, or of the server's tasks if it lists
+    some."""
 
     turns: int | None = Field(default=None, ge=1)
-    """Turns of the agent, at most; by default what the server says, or 20."""
+    """Max turns of the agent; by default the server's limit, or 20."""
     style: Literal["tools", "text"] = "tools"
-    """tools: the agent calls tools. text: its words are the action, for an action of one text field."""
+    """tools: the agent calls tools. text: its words are the action, for an action with one text field."""
     show: str | None = None
-    """Fields of an observation that the agent is shown, separated by commas; by default all that say something."""
+    """Observation fields shown to the agent, separated by commas; by default all non-empty ones."""
     success: float | None = None
-    """A sum of rewards from which an episode counts as a success."""
+    """Min sum of rewards of a successful episode."""
     low: float | None = None
     high: float | None = None
     """Range of the sum of rewards: `environment_reward` is then normalised to 0..1."""
     seconds: float = Field(default=60.0, gt=0)
-    """That one answer of the server may take."""
+    """Timeout in seconds of one response."""
     wait: float = Field(default=1800.0, gt=0)
-    """Seconds that an episode may wait for a free session."""
+    """Max seconds that an episode waits for a free session."""
     sessions: int = Field(default=256, ge=1)
-    """Open at a time; fewer where the server says so."""
+    """Max open sessions; fewer if the server says so."""
     token: str | None = None
     """Environment variable whose value is sent as a bearer token."""
 
@@ -66,7 +67,7 @@ class Options(SeedOptions):
         return None if self.show is None else [name.strip() for name in self.show.split(",") if name.strip()]
 
     def headers(self) -> dict[str, str]:
-        """Raises `ScenarioError` when the variable that `token` names is not set."""
+        """The request headers. Raises `ScenarioError` if the variable that `token` names is not set."""
         if self.token is None:
             return {}
         if not (value := os.environ.get(self.token)):
@@ -77,7 +78,7 @@ class Options(SeedOptions):
 
 
 def parsed(address: str) -> tuple[str, Options]:
-    """The server's URL, without a slash at its end, and the options. Raises `ScenarioError`."""
+    """The server's URL, without a trailing slash, and the options. Raises `ScenarioError`."""
     name, options, _ = parsed_address("openenv", address, Options, all_known=True)
     name = f"http{name.removeprefix('ws')}" if name.startswith("ws") else name
     try:
@@ -90,20 +91,20 @@ def parsed(address: str) -> tuple[str, Options]:
 
 _OUTER = ("done", "reward", "metadata")
 MOST_CHARACTERS = 200_000
-"""Of an observation that an agent is shown."""
+"""Max characters of an observation that the agent is shown."""
 
 
 class OpenEnvError(GavelError):
-    """A server of OpenEnv cannot be reached, is lost, or does not speak the protocol."""
+    """An OpenEnv server cannot be reached, is lost, or speaks another protocol."""
 
 
 class RefusedError(OpenEnvError):
-    """The server answered with an error, and the session goes on."""
+    """The server answered with an error, and the session continues."""
 
     def __init__(self, message: str, *, is_agents: bool = False) -> None:
         super().__init__(message)
         self.is_agents = is_agents
-        """Whether the action is to blame: it is none by the server's schema."""
+        """Whether the action is to blame: it is invalid by the server's schema."""
 
 
 class CapacityError(OpenEnvError):
@@ -112,7 +113,7 @@ class CapacityError(OpenEnvError):
     def __init__(self, message: str, sessions: int | None) -> None:
         super().__init__(message, "Start the server with more sessions (max_concurrent_envs).")
         self.sessions = sessions
-        """That it holds, if it says so."""
+        """The server's number of sessions, if it reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,13 @@ class Stepped:
 
 
 _AGENTS = ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
-"""Codes of errors about an action that is none."""
+"""Error codes for an invalid action."""
 _LASTING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
-"""Codes of errors after which the server closes the connection."""
+"""Error codes after which the server closes the connection."""
 
 
 def checked(message: Any, wanted: str) -> Message:
-    """The data of a message of the type that was wanted.
+    """The data of a message of the expected type.
 
     Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
     """
@@ -145,8 +146,8 @@ def checked(message: Any, wanted: str) -> Message:
             raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
 
 
-def stepped(data: Message) -> Stepped:
-    """What `reset` and `step` answer. Raises `OpenEnvError` for what is none."""
+def parse_stepped(data: Message) -> Stepped:
+    """Parses the response to `reset` or `step`. Raises `OpenEnvError` for an invalid one."""
     observed = data.get("observation")
     seen = {"text": observed} if isinstance(observed, str) else observed
     if not isinstance(seen, dict):
@@ -167,9 +168,9 @@ def stepped(data: Message) -> Stepped:
 
 
 def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
-    """What an agent reads: the one field that says something where that is a text, else all of them as JSON.
+    """The observation as text for the agent: its single non-empty field if that is a text, else all fields as JSON.
 
-    `fields`: those that are shown.
+    `fields`: the ones to show.
     """
     names = observation if fields is None else [name for name in fields if name in observation]
     shown = {name: observation[name] for name in names if observation[name] not in (None, "", [], {})}
@@ -180,7 +181,7 @@ def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
 
 
 def tool_text(result: Any) -> tuple[str, bool]:
-    """What an agent reads of an MCP tool's result, and whether the tool failed."""
+    """An MCP tool's result as text for the agent, and whether the tool failed."""
     match result:
         case {"content": [*blocks], **more}:
             texts = [_block(block) for block in blocks]
@@ -224,15 +225,15 @@ def _problem(error: Any) -> str:
 
 
 _MOST_BYTES = 100 * 2**20
-"""Of one message: what OpenEnv's own client takes."""
+"""Max bytes of a message, as in OpenEnv's own client."""
 _CONNECT_SECONDS = 15.0
 _CLOSE_SECONDS = 3.0
 _BACKOFF_SECONDS = 0.05, 2.0
-"""Between two questions whether a full server has a session, at first and at most."""
+"""First and longest pause in seconds between retries at a full server."""
 
 
 class Session:
-    """An episode's place on a server, one of those of `limiter`."""
+    """An episode's session at a server, within `limiter`."""
 
     def __init__(self, url: str, seconds: float, limiter: CapacityLimiter) -> None:
         self._url = url
@@ -243,7 +244,7 @@ class Session:
         self._is_whole = True
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Raises `OpenEnvError`; is to be closed then, too."""
+        """Opens the session. Raises `OpenEnvError`; it must be closed even then."""
         address = "ws" + self._url.removeprefix("http") + "/ws"
         self._client = aiohttp.ClientSession()
         try:
@@ -262,13 +263,13 @@ class Session:
             ) from error
 
     async def reset(self, data: Message) -> Stepped:
-        return stepped(await self._ask("reset", {"data": data}, "observation"))
+        return parse_stepped(await self._ask("reset", {"data": data}, "observation"))
 
     async def step(self, action: Message) -> Stepped:
-        return stepped(await self._ask("step", {"data": action}, "observation"))
+        return parse_stepped(await self._ask("step", {"data": action}, "observation"))
 
     async def tools(self) -> list[Message]:
-        """Raises `OpenEnvError` for a server that lists none."""
+        """The server's tools. Raises `OpenEnvError` if it lists none."""
         call: Message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
         match await self._ask("mcp", {"data": call}, "mcp"):
             case {"result": {"tools": [*tools]}}:
@@ -283,7 +284,7 @@ class Session:
         self._is_whole = False
         try:
             async with asyncio.timeout(self._seconds):
-                with suppress(aiohttp.ClientError, OSError):  # what it said before it closed can still be read
+                with suppress(aiohttp.ClientError, OSError):  # messages sent before the close can still be read
                     await self._socket.send_str(json.dumps({"type": kind, **more}))
                 answer = await self._socket.receive()
         except TimeoutError as error:
@@ -311,7 +312,7 @@ class Session:
                         await self._socket.send_str(json.dumps({"type": "close"}))
                     await self._socket.close()
         except (aiohttp.ClientError, OSError):
-            pass  # it is gone already
+            pass  # the connection is gone
         finally:
             self._limiter.release_on_behalf_of(self)
             if self._client is not None:
@@ -319,7 +320,7 @@ class Session:
 
 
 class OpenEnvServer:
-    """A server, and how many sessions it holds."""
+    """A server, and its number of sessions."""
 
     def __init__(self, url: str, options: Options) -> None:
         self.url = url
@@ -332,7 +333,7 @@ class OpenEnvServer:
         return self.url
 
     async def begin(self, data: Message) -> tuple[Session, Stepped]:
-        """A session that is reset with `data`, and its first observation. Waits while the server is full.
+        """A session reset with `data`, and its first observation. Waits while the server is full.
 
         Raises `OpenEnvError`.
         """

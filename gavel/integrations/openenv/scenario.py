@@ -1,7 +1,6 @@
-"""The scenario of an address: what the server tells of its actions and tasks, asked once.
+"""The scenario of an address, from one query of the server's actions and tasks.
 
-Tasks are those that the server lists (splits `train` and `test`), or seeds. Seeds that are trained on are never held
-out.
+Tasks are those that the server lists (splits `train` and `test`), or seeds. Training seeds are never held out.
 """
 
 import functools
@@ -37,11 +36,11 @@ _TURNS = 20
 _ASK_SECONDS = 20.0
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _RANGE = 1000
-"""Tasks asked for at a time."""
+"""Tasks per request."""
 
 
 class _Told(BaseModel):
-    """What another Gavel tells of its scenario."""
+    """The scenario description of another Gavel."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -57,7 +56,7 @@ class _Told(BaseModel):
 
 
 def scenario_at(address: str) -> Scenario:
-    """The scenario of `openenv:address`. Raises `ScenarioError` for an address without a server of OpenEnv."""
+    """The scenario of `openenv:address`. Raises `ScenarioError` if no OpenEnv server is there."""
     url, options = parsed(address)
     direct = is_on_this_machine(url)
     with httpx.Client(base_url=url, headers=options.headers(), timeout=_ASK_SECONDS, trust_env=not direct) as client:
@@ -72,11 +71,11 @@ def scenario_at(address: str) -> Scenario:
                 )
         server = OpenEnvServer(url, options)
         if form_of(action) == "gavel":
-            return _mirror(server, options, ask)
-        return _foreign(server, options, action, ask)
+            return _make_mirror(server, options, ask)
+        return _make_foreign(server, options, action, ask)
 
 
-def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
+def _make_foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
     about = ask("/metadata")
     told = cast(Message, about) if isinstance(about, dict) else {}
     name = str(told.get("name") or urlsplit(server.url).netloc)
@@ -87,7 +86,7 @@ def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_As
         )
     style = "text" if field is not None else "mcp" if form_of(action) == "mcp" else "act"
     description = str(told.get("description") or "")
-    train, held_out = _tasks(ask, options)
+    train, held_out = _make_tasks(ask, options)
     return Scenario(
         f"openenv-{_NOT_IN_NAMES.sub('-', name).strip('-.') or 'environment'}",
         system=render("scenarios/openenv_system.j2", called=name, description=description, style=style).strip(),
@@ -102,7 +101,7 @@ def _foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_As
     )
 
 
-def _mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
+def _make_mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
     try:
         told = _Told.model_validate(ask("/gavel", needed=True))
     except ValidationError as error:
@@ -110,7 +109,7 @@ def _mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
             f"{server}/gavel is not what this version reads: {problem(error)}",
             "Install the same version of Gavel on both sides.",
         ) from error
-    train, held_out = _tasks(ask, options)
+    train, held_out = _make_tasks(ask, options)
     return Scenario(
         told.name,
         system=told.system,
@@ -132,8 +131,8 @@ def _measured(name: str, trajectory: Trajectory) -> float:
     return float(trajectory.metrics.get(f"{SERVED}{name}", 0.0))
 
 
-def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
-    """Tasks to train on, and tasks held out."""
+def _make_tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:
+    """The training tasks and the held-out tasks."""
     environment = next((name for name in _list(ask("/list_environments")) if isinstance(name, str)), None)
     splits: dict[str, str] = {}
     for split in [] if environment is None else _list(ask(f"/{quote(environment, safe='')}/splits")):
@@ -148,18 +147,18 @@ def _tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Ta
     test = next((name for wanted in ("test", "validation") for name, kind in splits.items() if kind == wanted), None)
     if train is None and test is None:
         train = next(iter(splits))
-    trained = _listed(ask, environment, train, options.tasks)
-    held_out = _listed(ask, environment, test, options.held_out)
+    trained = _list_tasks(ask, environment, train, options.tasks)
+    held_out = _list_tasks(ask, environment, test, options.held_out)
     if not trained and not held_out:
         raise ScenarioError(f"the splits of {ask.url} have no tasks", "Look at the server.")
-    if not trained:  # a benchmark: nothing to train on
+    if not trained:  # a benchmark without training tasks
         return held_out, []
     ids = {task.id for task in trained}
     return trained, [task for task in held_out if task.id not in ids]
 
 
-def _listed(ask: "_Asker", environment: str, split: str | None, most: int) -> list[Task]:
-    """The first tasks of a split; none where there is no split."""
+def _list_tasks(ask: "_Asker", environment: str, split: str | None, most: int) -> list[Task]:
+    """The first tasks of a split; empty if it does not exist."""
     if split is None:
         return []
     path = f"/{quote(environment, safe='')}"
@@ -183,14 +182,14 @@ def _list(value: Any) -> list[Any]:
 
 
 class _Asker:
-    """Asks a server over HTTP."""
+    """A simple HTTP client of a server."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         self._client = client
         self.url = url
 
     def __call__(self, path: str, body: Message | None = None, *, needed: bool = False) -> Any:
-        """The JSON of an answer; None for a route that is not there, unless it is needed. Raises `ScenarioError`."""
+        """The JSON of a response; None for an unknown optional route. Raises `ScenarioError`."""
         try:
             answer = self._client.request("GET" if body is None else "POST", path, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -220,7 +219,7 @@ def _seeded(seed: int) -> Task:
 
 
 def _task(split: str, index: int, listed: Any) -> Task:
-    """A task that the server lists. What it tells the judge is kept."""
+    """A task in the server's list, with its information for the judge."""
     spec: Message = cast(Message, listed) if isinstance(listed, dict) else {}
     name = spec.get("id") or spec.get("task_id") or f"{split}-{index}"
     told = {
@@ -230,5 +229,5 @@ def _task(split: str, index: int, listed: Any) -> Task:
     own: Message = {"id": str(name), "user": "", "data": {"reset": {"split": split, "index": index}}}
     try:
         return Task.model_validate({**own, **told})
-    except ValidationError:  # criteria of another kind than ours
+    except ValidationError:  # criteria in another form than ours
         return Task.model_validate(own)

@@ -2,8 +2,8 @@
 
     web.run_app(OpenEnvService(scenario).app(), host="127.0.0.1", port=8000)
 
-A WebSocket is a session. Sessions are bounded in number, and one that nobody uses is closed. What a client sends is
-checked, and an error leaves its session as it was.
+A WebSocket is a session. The number of sessions is bounded, and an idle one is closed. Messages are validated, and an
+error leaves the session unchanged.
 """
 
 import hmac
@@ -30,18 +30,18 @@ from gavel.scenarios.stepped_episode import Moment, SteppedEpisode, outcome
 from gavel.scenarios.task import Task
 
 MOST_BYTES = 4 * 2**20
-"""Of one message of a client."""
+"""Max bytes of a client's message."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 logger = logging.getLogger(__name__)
 
 
 SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out", "held_out": "held_out"}
-"""Names of the splits on the wire."""
+"""Wire names of the splits."""
 _SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
 class ServedError(GavelError):
-    """A request that this session cannot do."""
+    """A request that this session cannot fulfil."""
 
 
 class _Part(BaseModel):
@@ -86,13 +86,11 @@ class ResetData(_Part):
     index: int | None = Field(default=None, ge=0)
     task_id: str | None = None
     seed: int | None = Field(default=None, ge=0)
-    """Of the episode; without a task it chooses one, too."""
+    """Seed of the episode; without a task it also selects one."""
     episode_id: str | None = Field(default=None, max_length=255)
 
 
 class TaskQuery(_Part):
-    """What the task API is asked."""
-
     split: Literal["train", "test", "held_out"]
     index: int = 0
     start: int | None = None
@@ -100,7 +98,7 @@ class TaskQuery(_Part):
 
 
 class ServedSession:
-    """An episode of one client, which sends one message after another."""
+    """One client's episode, for sequential messages."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -110,9 +108,9 @@ class ServedSession:
         self._task: Task | None = None
 
     async def reset(self, data: Any) -> Message:
-        """Begins another episode; its first observation.
+        """Starts another episode; returns its first observation.
 
-        Raises pydantic's `ValidationError` for data of another form, `ServedError` for a task that is not there.
+        Raises pydantic's `ValidationError` for invalid data, `ServedError` for an unknown task.
         """
         given = ResetData.model_validate(data or {})
         task = self._chosen(given)
@@ -123,7 +121,7 @@ class ServedSession:
         return self._observation(moment, {"tool_schemas": moment.tools})
 
     async def step(self, data: Any) -> Message:
-        """Takes an action; what follows. Raises as `reset` does."""
+        """Takes an action; returns its result. Raises as `reset` does."""
         action = _ACTION.validate_python(data)
         if self._episode is None:
             raise ServedError("the episode has not begun", "Send reset first.")
@@ -169,7 +167,7 @@ class ServedSession:
         assert self._episode is not None
         if moment.tools:
             self._tools = moment.tools
-        known = {"role": "system", "content": self._scenario.system}  # which clients have from /metadata
+        known = {"role": "system", "content": self._scenario.system}  # clients get these from /metadata
         text = "\n\n".join(str(each.get("content") or "") for each in moment.new if each != known)
         observation: Message = {"text": text, "messages": moment.new, **(more or {})}
         if not moment.over:
@@ -187,7 +185,7 @@ class ServedSession:
 
 
 def task_at(tasks: Sequence[Task], index: int) -> Task:
-    """Raises `ServedError` for a number without a task."""
+    """The task of a number. Raises `ServedError` for an unknown one."""
     if not 0 <= index < len(tasks):
         raise ServedError(f"there is no task {index}: the split has {len(tasks)}")
     return tasks[index]
@@ -254,7 +252,7 @@ def _turn(action: ToolCall, number: int) -> Message:
 
 
 def _called(action: ToolCall, moment: Moment) -> Message:
-    """The result of a tool as OpenEnv's MCP environments give it."""
+    """The result of a tool in the form of OpenEnv's MCP environments."""
     text = next((str(each.get("content") or "") for each in moment.new if each.get("role") == "tool"), "")
     content = [{"type": "text", "text": text}]
     result = {"content": content, "data": text, "structured_content": None, "is_error": is_tool_error(text)}
@@ -262,11 +260,11 @@ def _called(action: ToolCall, moment: Moment) -> Message:
 
 
 _MOST_TASKS = 10_000
-"""In one answer of the task API."""
+"""Max tasks in one response of the task API."""
 
 
 def _told(scenario: Scenario) -> dict[str, Any]:
-    """The answers of the routes that are only read, by path."""
+    """Responses of the read-only routes, by path."""
     state = {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}}
     return {
         "/health": {"status": "healthy"},
@@ -332,7 +330,7 @@ class _TaskApi:
         return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))[query.start : query.stop])})
 
     async def _asked(self, request: web.Request) -> tuple[Sequence[Task], TaskQuery]:
-        """The split that a request is about. Raises `ServedError`."""
+        """The split of a request. Raises `ServedError`."""
         try:
             query = TaskQuery.model_validate_json(await request.text())
         except ValidationError as error:
@@ -350,7 +348,7 @@ def _listed_task(index: int, task: Task) -> Message:
 
 
 class OpenEnvService:
-    """The routes of one scenario. `sessions`: open at a time, at most. `idle_seconds`: that one may be left alone.
+    """The routes of one scenario. `sessions`: max open sessions. `idle_seconds`: timeout of an idle one.
 
     `key`: a bearer token that every request needs, except for `/health`; without one only this machine is answered.
     """
@@ -368,19 +366,19 @@ class OpenEnvService:
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
         read = [web.get(path, _answering(answer)) for path, answer in _told(self._scenario).items()]
-        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._ws)])
+        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._serve_session)])
         app.on_shutdown.append(self._leave)
         return app
 
     async def _leave(self, app: web.Application) -> None:
-        """Ends the conversations: a server that stops waits for them."""
+        """Ends the conversations, for which a stopping server waits."""
         for socket in list(self._sockets):
             await socket.close(code=WSCloseCode.GOING_AWAY)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._key is None and (not is_loopback(request.url.host or "") or "Origin" in request.headers):
-            # a page of another site, in a browser here
+            # a cross-site page in a browser on this machine
             return web.json_response({"detail": "this server answers programs on its own machine alone"}, status=403)
         if self._key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -391,8 +389,8 @@ class OpenEnvService:
         except GavelError as error:
             return web.json_response({"detail": error.message}, status=400)
 
-    async def _ws(self, request: web.Request) -> web.StreamResponse:
-        """Answers messages until the client leaves, in a session of its own."""
+    async def _serve_session(self, request: web.Request) -> web.StreamResponse:
+        """Answers a client's messages in a session of its own until it disconnects."""
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, receive_timeout=self._idle_seconds)
         await socket.prepare(request)
         if self._open >= self._most:
@@ -422,7 +420,7 @@ class OpenEnvService:
         return socket
 
     async def _reply(self, text: str, session: ServedSession) -> Message | None:
-        """The answer to a message; None for one that ends the session."""
+        """The response to a message; None for one that ends the session."""
         try:
             message: Any = json.loads(text)
         except (ValueError, RecursionError) as error:

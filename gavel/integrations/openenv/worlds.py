@@ -1,12 +1,12 @@
-"""One episode in an environment of OpenEnv, as Gavel's agent loop plays it.
+"""One episode in an OpenEnv environment, as Gavel's agent loop plays it.
 
     tools   the agent calls `act`, or the tools that the server lists; what the server refuses is a tool error
     text    the agent's words are the action
 
-The third failure of the environment in a row, a lost server and an answer that does not come fail the episode with the
-reason. An action that is none by the schema is the agent's fault, and never fails it. Rewards are kept among the
-metrics, for comparison only: `raw_return` is their sum, `raw_reward` the last one, and `environment_reward` the sum,
-normalised where the range is known.
+The third consecutive failure of the environment, a lost server and a missing response fail the episode with the reason.
+An action that violates the schema is the agent's fault, and never fails it. Rewards are kept among the metrics, for
+comparison only: `raw_return` is their sum, `raw_reward` the last one, and `environment_reward` the sum, normalised
+where the range is known.
 """
 
 import itertools
@@ -38,10 +38,10 @@ from gavel.scenarios.tools import Done, ToolResult, done, no_such_tool, tool_err
 from gavel.scenarios.trajectory import Trajectory
 
 RETURN, LAST, ERRORS = "raw_return", "raw_reward", "environment_errors"
-"""Among a trajectory's metrics: the sum of the rewards, the last of them, and actions that the server refused."""
+"""Trajectory metrics: the sum of the rewards, the last one, and the number of rejected actions."""
 Form = Literal["action", "mcp", "gavel"]
 GAVEL_ACTION = "GavelAction"
-"""Title of the action of scenarios that Gavel serves."""
+"""Title of the action schema of scenarios that Gavel serves."""
 _HIDDEN = "metadata"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 _LONGEST_NAME = 64
@@ -49,7 +49,7 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class ActionTool:
-    """A tool whose arguments, together with `fixed`, are an action; those of an MCP tool are its `arguments`."""
+    """A tool whose arguments, together with `fixed`, form an action; an MCP tool's are its `arguments`."""
 
     schema: Message
     fixed: Message
@@ -64,7 +64,7 @@ class ActionTool:
 
 
 def form_of(schema: Message) -> Form:
-    """What actions of this JSON schema are."""
+    """The form of actions with this JSON schema."""
     if schema.get("title") == GAVEL_ACTION:
         return "gavel"
     if _alternatives(schema):
@@ -74,7 +74,7 @@ def form_of(schema: Message) -> Form:
 
 
 def text_field(schema: Message) -> str | None:
-    """The name of the one field of an action, where that is a text."""
+    """The name of an action's single field, if that is a text."""
     own = _own_properties(schema)
     required = [name for name in cast("list[str]", schema.get("required") or []) if name in own] or list(own)
     if len(required) != 1 or own[required[0]].get("type") != "string" or "enum" in own[required[0]]:
@@ -97,7 +97,7 @@ def action_tools(schema: Message) -> list[ActionTool]:
 
 
 def mcp_tools(listed: list[Message]) -> list[ActionTool]:
-    """Tools that a server lists, under names that every API takes."""
+    """A server's tools, under names that every API accepts."""
     found: list[ActionTool] = []
     for tool in listed:
         if not isinstance(name := tool.get("name"), str):
@@ -133,7 +133,7 @@ def _own_properties(schema: Message) -> dict[str, Message]:
 
 
 def _alternatives(schema: Message) -> list[Message]:
-    """What the action is one of, where it is one of several objects."""
+    """The action's alternatives, if it is one of several objects."""
     defined: Any = schema.get("$defs")
     given: Any = schema.get("oneOf") or schema.get("anyOf")
     known = cast(Message, defined) if isinstance(defined, dict) else {}
@@ -150,7 +150,7 @@ def _resolved(part: Any, defined: Message) -> Any:
 
 
 def _plain(name: str, others: Sequence[ActionTool]) -> str:
-    """A name that every API takes, and that no other tool has."""
+    """A unique name that every API accepts."""
     plain = _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "tool"
     taken = {tool.name for tool in others}
     numbered = (f"{plain[: _LONGEST_NAME - 4]}_{number}" for number in itertools.count(2))
@@ -159,14 +159,15 @@ def _plain(name: str, others: Sequence[ActionTool]) -> str:
 
 _REFUSALS_IN_A_ROW = 3
 _BEGIN = "Begin."
-"""The first message of an environment that says nothing at reset: a request needs one."""
+"""First message of an environment that is silent at reset: a request needs one."""
 
 
 class OpenEnvWorld(ToolWorld):
     """An episode of one task."""
 
     def __init__(self, server: OpenEnvServer, options: Options, action: Message, field: str | None = None) -> None:
-        """`action`: the schema of its actions. `field`: the one that the agent's words are, in the style `text`."""
+        """`action`: the schema of its actions. `field`: the action field that holds the agent's words, in the style
+        `text`."""
         self._server = server
         self._options = options
         self._is_mcp = form_of(action) == "mcp"
@@ -230,7 +231,7 @@ class OpenEnvWorld(ToolWorld):
             await self._session.close()
 
     async def _step(self, action: Message) -> Stepped:
-        """What the server answers. Raises `RefusedError` for what the agent may mend, else `OpenEnvError`."""
+        """The server's response. Raises `RefusedError` for a mistake that the agent can fix, else `OpenEnvError`."""
         assert self._session is not None
         try:
             answer = await self._session.step(action)
@@ -257,7 +258,7 @@ class OpenEnvWorld(ToolWorld):
         return text_of(answer.observation, self._options.fields)
 
     def _result(self, answer: Stepped) -> tuple[str, bool]:
-        """What the agent reads of a step, and whether its tool failed."""
+        """A step's result as text for the agent, and whether its tool failed."""
         match answer.observation:
             case {"tool_name": str(), "error": {"message": str(message)}}:
                 return tool_error(message).content, True
@@ -268,7 +269,7 @@ class OpenEnvWorld(ToolWorld):
 
 
 class ThresholdWorld(OpenEnvWorld):
-    """Whose episode is a success from a sum of rewards on."""
+    """A world whose episode succeeds at a min sum of rewards."""
 
     def success(self, trajectory: Trajectory) -> bool:
         assert self._options.success is not None
@@ -276,11 +277,11 @@ class ThresholdWorld(OpenEnvWorld):
 
 
 SERVED = "served/"
-"""Before the names of the scenario's measures, among the trajectory's metrics."""
+"""Prefix of the scenario's measures among the trajectory's metrics."""
 
 
 class MirrorWorld(ToolWorld):
-    """An episode of one task on another Gavel, which tells `success` and `reward` as far as its scenario can."""
+    """An episode of one task on another Gavel, which reports `success` and `reward` if its scenario can."""
 
     def __init__(self, server: OpenEnvServer, tells_success: bool, tells_reward: bool) -> None:
         self._server = server
@@ -329,7 +330,7 @@ class MirrorWorld(ToolWorld):
         return float((await self._outcome())["hand_reward"])
 
     async def _outcome(self) -> Message:
-        """What the server says of the episode. One that was ended here is ended there first."""
+        """The server's outcome of the episode. An episode that was ended here is ended there first."""
         await self._send_turns()
         if self._end is None:
             await self._send({"content": ""}, "length")
@@ -338,7 +339,7 @@ class MirrorWorld(ToolWorld):
         return self._end.metadata
 
     def _answered(self) -> int:
-        """Tool calls of the agent's last turn that have an answer."""
+        """Number of answered tool calls in the agent's last turn."""
         count = 0
         for item in reversed(self._trajectory.messages_and_choices):
             if isinstance(item, Choice):
@@ -347,7 +348,7 @@ class MirrorWorld(ToolWorld):
         return count
 
     async def _send_turns(self) -> None:
-        """Sends the agent's turns that were not sent yet."""
+        """Sends the agent's unsent turns."""
         turns = [item for item in self._trajectory.messages_and_choices if isinstance(item, Choice)]
         for choice in turns[self._sent :]:
             self._sent += 1
@@ -386,7 +387,7 @@ class MirrorWorld(ToolWorld):
 
 
 def recorded(metric: str) -> Callable[[Trajectory], Any]:
-    """What a world said of its episode before it was closed."""
+    """The outcome that a world recorded before it was closed."""
     return lambda trajectory: trajectory.metrics[metric]
 
 

@@ -22,7 +22,7 @@ _FULL = 1.0 - 1e-9
 
 class Options(BaseModel):
     size: int = Field(default=500, ge=1, le=100_000)
-    """Questions to train on, at most: those that come twice are asked once."""
+    """Max training questions: duplicates are asked once."""
     held_out: int = Field(default=100, ge=0, le=100_000)
     seed: int = Field(default=0, ge=0)
 
@@ -77,21 +77,21 @@ def _task(name: str, seed: int, index: int, question: str, entry: dict[str, Any]
 
 
 class _Scorer:
-    """The dataset's own scores."""
+    """The dataset's scoring function."""
 
     def __init__(self, dataset: Any, entries: list[dict[str, Any]]) -> None:
         self._dataset = dataset
         self._entries = entries
 
     def score(self, trajectory: Trajectory) -> float:
-        """Of what stands last between the answer's tags, from 0 to 1; 0 for an answer that cannot be scored."""
+        """Score of the last text between the answer tags, from 0 to 1; 0 for an answer that cannot be scored."""
         index: Any = Task.of(trajectory.metadata).data["index"]
         last = trajectory.messages()[-1]
         answer = answer_of(str(last.get("content") or "")) if last["role"] == "assistant" else None
         try:
             with OwnChance(0):
                 return min(max(float(self._dataset.score_answer(answer, self._entries[index])), 0.0), 1.0)
-        except Exception as error:  # of the dataset's parser, for what is no answer
+        except Exception as error:  # the dataset's parser raises for invalid answers
             trajectory.log(f"the answer cannot be scored: {described(error)}")
             return 0.0
 
@@ -100,7 +100,7 @@ class _Scorer:
 
 
 def answer_of(reply: str) -> str | None:
-    """What stands last between <answer> and </answer>; None where nothing does."""
+    """The last text between <answer> and </answer>; None if there is none."""
     _, opened, after = reply.rpartition("<answer>")
     if not opened:
         return None

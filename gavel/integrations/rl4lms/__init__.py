@@ -7,8 +7,8 @@
     scenario = rl4lms.text_scenario("titles", tokenizer, reward, samples, max_episode_length=48, max_prompt_length=64)
     await gavel.train_scenario(model, scenario, None, gavel.LoopConfig(reward={"hand": 1.0}), rl4lms.ppo())
 
-What an environment shows and when it ends is that of the published source (allenai/RL4LMs, 2023), in the API of
-Gymnasium 1; docs/bridges.md maps its YAML files.
+Observations and ends of episodes follow the published source (allenai/RL4LMs, 2023), in the API of Gymnasium 1;
+docs/bridges.md maps its YAML files.
 """
 
 import lazy_loader

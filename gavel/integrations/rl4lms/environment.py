@@ -1,12 +1,12 @@
-"""Text generation as a Gymnasium environment, one token an action, and as a scenario that is trained with PPO.
+"""Text generation as a Gymnasium environment, one token per action, and as a scenario for training with PPO.
 
 An episode ends with the tokenizer's EOS where `terminate_on_eos`, or after `max_episode_length` tokens. In Gymnasium's
 terms the first is `terminated` and the second `truncated`; RL4LMs' `done` is either.
 
-As a scenario, the policy continues a prompt as it stands, without a chat template. The environment is played over the
-tokens that were sampled, so a reward function sees every state. What it pays before the end is kept as `token_rewards`
-of the choice, which PPO's value head trains on token by token; the return is the trajectory's reward, so that losses
-which compare a group's members can be used, too.
+As a scenario, the policy continues a prompt as it stands, without a chat template. The environment replays the sampled
+tokens, so a reward function sees every state. Rewards before the end are kept as `token_rewards` of the choice, on
+which PPO's value head trains token by token; the return is the trajectory's reward, so that losses which compare a
+group's members can be used, too.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 
-imported("gymnasium")  # which the next lines could not say in a sentence
+imported("gymnasium")  # the next imports would fail without a clear message
 import gymnasium  # noqa: E402
 from gymnasium import spaces  # noqa: E402
 
 _NO_LIMIT = 10**6
-"""Lengths of tokenizers that mean that there is none."""
+"""Min length that tokenizers use to mean that there is no limit."""
 
 
 class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
@@ -90,7 +90,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
         self.sampler_for_replaying = PrioritySampler[Sample](priority_scale)
         for sample, weight in samples:
             self.sampler_for_replaying.add(sample, weight)
-        size = len(self.tokenizer)  # added tokens among them
+        size = len(self.tokenizer)  # including added tokens
         self.action_space = spaces.Discrete(size)  # pyright: ignore[reportAttributeAccessIssue]
         lengths = {"prompt_or_input": longest, "context": max_episode_length, "input": longest + max_episode_length}
         self.observation_space = spaces.Dict(  # pyright: ignore[reportAttributeAccessIssue]
@@ -110,7 +110,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
     def reset(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, sample: Sample | None = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Ids], dict[str, Any]]:
-        """Begins with `sample` (or `options["sample"]`), else with one that is drawn by weight."""
+        """Starts with `sample` (or `options["sample"]`), else with one drawn by weight."""
         super().reset(seed=seed)
         if seed is not None:
             self._chooser = random.Random(seed)
@@ -134,7 +134,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
     ) -> tuple[dict[str, Ids], float, bool, bool, dict[str, Any]]:
         """Appends a token. `last`: its sampler stopped there, so the episode is terminated whatever the token is.
 
-        Raises `GavelError` for a token that is none, and for a step outside of an episode.
+        Raises `GavelError` for an invalid token, and for a step outside of an episode.
         """
         before = self._observation
         if before is None:
@@ -163,7 +163,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
 
 
 RETURN = "return"
-"""Metric of a trajectory: the sum of its rewards, undiscounted."""
+"""Trajectory metric: the undiscounted sum of its rewards."""
 
 
 def text_scenario(
@@ -205,7 +205,7 @@ def text_scenario(
         None,
         prompt_truncation_side,
     )
-    make_env()  # a mistake is told now
+    make_env()  # fail early
 
     async def generate(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         env, sample = make_env(), by_id[task.id]
@@ -253,13 +253,13 @@ def text_scenario(
 
 
 def ppo(**settings: Any) -> TrainConfig:
-    """PPO as RL4LMs trains: clipped at 0.2, GAE with gamma 1 and lambda 0.95, five epochs, the KL divergence from the
-    base in the reward (coefficient 0.1) by token. `settings` of `TrainConfig` win."""
+    """PPO with RL4LMs' settings: clipped at 0.2, GAE with gamma 1 and lambda 0.95, five epochs, the KL divergence from
+    the base in the reward (coefficient 0.1) by token. `settings` of `TrainConfig` override them."""
     return TrainConfig.model_validate({"loss": Ppo(), "epochs": 5, "kl_in_reward": 0.1, **settings})
 
 
 class _TextScenario(Scenario):
-    """Draws the tasks of a step by their weights."""
+    """A scenario that draws a step's tasks by weight."""
 
     def __init__(self, name: str, *, weights: Mapping[str, float], priority_scale: float, **arguments: Any) -> None:
         super().__init__(name, **arguments)
@@ -283,7 +283,7 @@ def _task(sample: Sample) -> Task:
 
 
 def _cut(env: TextGenEnv, prompt: str, side: str) -> str:
-    """The prompt as the environment shows it: its last (or first) tokens where it is too long."""
+    """The prompt as the environment shows it: truncated to its last (or first) tokens."""
     ids: list[int] = env.tokenizer.encode(prompt, add_special_tokens=False)
     most = env.max_prompt_length
     if len(ids) <= most:

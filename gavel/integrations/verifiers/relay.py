@@ -3,7 +3,7 @@
 A request belongs to the episode that was registered under its `X-Session-ID`. Its turns are sampled by that episode's
 policy, at the episode's temperature and limits, and recorded as choices, so that they can be trained.
 
-What a program asks is put together again as conversations:
+A program's requests are reassembled into conversations:
 
     calls ([u], A1), ([u, A1, t], A2), ([s], B1)  →  [u, A1, t, A2] and [s, B1]
 """
@@ -28,18 +28,19 @@ from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
 _MOST_BYTES = 64 * 2**20
 _PASSED = ("tool_choice", "parallel_tool_calls", "response_format", "stop", "top_p", "max_completion_tokens")
-"""Fields of a request that go on to the policy."""
+"""Request fields that are passed on to the policy."""
 
 
 class Conversations:
-    """A request continues the conversation whose messages it begins with; any other one begins a further one."""
+    """Assigns requests to conversations: a request continues the one whose messages it begins with, or starts
+    another."""
 
     def __init__(self) -> None:
         self._found: list[History] = []
         self.turns = 0
 
     def add(self, messages: list[Message], tools: list[Message] | None, choice: Choice) -> None:
-        """A turn: the request's messages, and what was sampled."""
+        """Adds a turn: the request's messages, and the sampled reply."""
         self.turns += 1
         longest = max((each for each in self._found if _begins(each, messages)), key=_length, default=None)
         if longest is None:
@@ -50,7 +51,7 @@ class Conversations:
         longest.messages_and_choices.append(choice)
 
     def into(self, trajectory: Trajectory) -> None:
-        """The longest conversation is the trajectory's own, the others are its further histories."""
+        """Writes the conversations to a trajectory: the longest as its own, the others as histories."""
         first, *others = sorted(self._found, key=_length, reverse=True) or [History()]
         trajectory.messages_and_choices = first.messages_and_choices
         trajectory.tools = first.tools
@@ -69,7 +70,7 @@ def _begins(history: History, messages: list[Message]) -> bool:
 
 
 def _plain(message: Message) -> tuple[Any, ...]:
-    """What stays of a message when a program sends it again."""
+    """The parts of a message that survive a resend by a program."""
     made: list[Message] = message.get("tool_calls") or []
     calls = [(call.get("id"), _name(call)) for call in made]
     return message.get("role"), message.get("content") or None, message.get("tool_call_id"), calls
@@ -102,7 +103,7 @@ class Relay:
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            pass_proxies()  # of the client of verifiers
+            pass_proxies()  # from the client of verifiers
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/{self._secret}/v1"
             yield
         finally:
@@ -118,9 +119,9 @@ class Relay:
             return _problem(400, f"the body is no JSON: {error}")
         if not isinstance(body, dict) or not isinstance(cast(Message, body).get("messages"), list):
             return _problem(400, "messages are missing")
-        return await self._sampled(request, cast(Message, body), *known)
+        return await self._sample(request, cast(Message, body), *known)
 
-    async def _sampled(
+    async def _sample(
         self, request: web.Request, body: Message, episode: Episode, conversations: Conversations
     ) -> web.StreamResponse:
         model = episode.model
@@ -149,11 +150,11 @@ class Relay:
         whole = reply.model_dump(mode="json", exclude_none=True)
         if not body.get("stream"):
             return web.json_response(whole)
-        return await _streamed(request, whole)
+        return await _stream(request, whole)
 
 
-async def _streamed(request: web.Request, whole: Message) -> web.StreamResponse:
-    """The completion as server-sent events: one chunk with the message, one with how it ended."""
+async def _stream(request: web.Request, whole: Message) -> web.StreamResponse:
+    """The completion as server-sent events: one chunk with the message, one with its finish reason."""
     choice = whole["choices"][0]
     delta = dict(choice["message"])
     if calls := delta.get("tool_calls"):

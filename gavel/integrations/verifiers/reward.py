@@ -1,4 +1,4 @@
-"""verifiers, and prime-rl, which runs its environments: an episode's attempts are judged against each other.
+"""verifiers, and prime-rl, which runs its environments: judges an episode's attempts against each other.
 
     judged = gavel.integrations.verifiers.finalize("openai/gpt-5-mini", rubric="…")
 
@@ -56,7 +56,7 @@ def finalize(
     weight: float = 1.0,
     unscored: Unscored = "group",
 ) -> Callable[[Any, Any], Awaitable[None]]:
-    """What an `Env.finalize(task, episode)` awaits: records the reward `name` on the episode's traces.
+    """The body of `Env.finalize(task, episode)`: records the reward `name` on the episode's traces.
 
     `judge`: a model, a judge or a service's address (see `Scorer`). `agents`: roles whose traces are judged, those of
     one role against each other; none = every trainable role. The task's data may hold a `rubric`, a `reference` or
@@ -64,8 +64,8 @@ def finalize(
     "member" that trace alone, "raise" fails the episode besides. Traces that failed before are not judged. Attempts
     that are all alike are marked, too: there is nothing to compare.
 
-    The hook raises `JudgeError` when the judge cannot be asked. Whatever ends it early, traces without the reward are
-    marked as failed.
+    The hook raises `JudgeError` when the judge cannot be asked. If it ends early for any reason, traces without the
+    reward are marked as failed.
     """
     return partial(_finalize, Scorer(judge, rubric, unscored), agents, name, weight)
 
@@ -73,7 +73,7 @@ def finalize(
 async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: float, task: Any, episode: Any) -> None:
     try:
         metadata = truth_metadata(task.data.model_dump())
-        roles = _roles(episode.traces, agents)
+        roles = _group_by_role(episode.traces, agents)
         groups = [TrajectoryGroup(map(_of_trace, traces), metadata=metadata) for traces in roles]
         for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):
             _record(traces, judged, name, weight)
@@ -84,8 +84,8 @@ async def _finalize(scorer: Scorer, agents: Sequence[str], name: str, weight: fl
         raise
 
 
-def _roles(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:
-    """The finished traces of each role that is judged."""
+def _group_by_role(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:
+    """The finished traces of each judged role."""
     found: dict[str, list[Trace]] = defaultdict(list)
     for trace in traces:
         if trace.agent.name in agents if agents else trace.agent.trainable:
@@ -148,12 +148,12 @@ def rubric_func(
     advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
     """
     checked(unscored, RubricUnscored)
-    reward = partial(_group_reward, Scorer(judge, rubric, unscored))  # which can be pickled, and named
+    reward = partial(_score_group, Scorer(judge, rubric, unscored))  # a class can be pickled, and named
     reward.__name__ = name  # type: ignore[attr-defined]
     return reward
 
 
-async def _group_reward(scorer: Scorer, states: list[State]) -> list[float]:
+async def _score_group(scorer: Scorer, states: list[State]) -> list[float]:
     finished = [state for state in states if state.get("error") is None]
     if not finished:
         return [0.0] * len(states)

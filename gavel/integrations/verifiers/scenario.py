@@ -3,10 +3,10 @@
     verifiers:gsm8k?harness=null&tasks=200                     # a taskset, and who acts in it
     verifiers:desk-tasks?env=best-of-n&config={"n": 4}         # an environment by name, with further settings
 
-Its own episodes are played: taskset, harness, rewards and all, with the policy behind a relay. Each trainable agent's
-trace is a trajectory, whose sampled turns can be trained. `environment_reward` is the trace's weighted sum of rewards.
-An episode succeeds where the environment's metric `success` says so, or its reward is `success` at least: for
-comparison only.
+The environment's own episodes are played, with its taskset, harness and rewards, and the policy behind a relay. Each
+trainable agent's trace is a trajectory, whose sampled turns can be trained. `environment_reward` is the trace's
+weighted sum of rewards. An episode succeeds if the environment's metric `success` says so, or its reward is at least
+`success`: for comparison only.
 """
 
 import asyncio
@@ -42,20 +42,19 @@ class VerifiersOptions(BaseModel):
     env: str = ""
     """The environment's id; by default the taskset's own, or one agent."""
     harness: str = ""
-    """The id of what the agent runs in; by default the taskset's own, or bash in a container."""
+    """The id of the harness that the agent runs in; by default the taskset's own, or bash in a container."""
     runtime: str = ""
-    """Where the harness runs: docker, …; by default this machine, for one that runs nothing that the model writes."""
+    """Where the harness runs: docker, …; by default this machine, if it runs no code that the model writes."""
     tasks: int = Field(default=1000, ge=1)
-    """Of the taskset, at most."""
+    """Max tasks of the taskset."""
     held_out: float = Field(default=0.2, ge=0, lt=1)
-    """Share of them that is held out, chosen by task."""
+    """Share of the tasks that is held out, chosen by task."""
     success: float | None = None
-    """Weighted sum of rewards from which an episode is a success; by default the environment's metric `success` tells,
-    or else a sum of 1."""
+    """Min weighted sum of rewards of a success; by default the environment's metric `success`, or else a sum of 1."""
     seconds: float = Field(default=1800.0, gt=0)
-    """That an episode may take."""
+    """Max seconds of an episode."""
     config: Json[dict[str, Any]] = Field(default_factory=dict[str, Any])
-    """Further settings of the environment, as JSON."""
+    """Additional settings of the environment, as JSON."""
 
 
 def scenario_at(address: str) -> Scenario:
@@ -87,7 +86,8 @@ def scenario_at(address: str) -> Scenario:
 
 
 def _runtime(loaders: Any, name: str, options: VerifiersOptions) -> str:
-    """Raises `ScenarioError` for a harness that would run on this machine what the model writes, without being told."""
+    """The runtime. Raises `ScenarioError` for a harness that would run the model's code on this machine without
+    permission."""
     if options.runtime:
         return options.runtime
     loaders.import_taskset(name)
@@ -126,7 +126,7 @@ def _task(index: int, task: Any) -> Task:
 
 
 def _truth(data: Message) -> Truth:
-    """What the judge is told: what a scenario of Gavel's wrote there, or a taskset's answer."""
+    """The judge's information on a task: stored there by a scenario of Gavel, or a taskset's answer."""
     told, answer = data.get("gavel"), data.get("answer")
     if isinstance(told, dict):
         return read_truth(cast(Message, told))
@@ -161,9 +161,9 @@ class _Environment:
             finally:
                 for session in talks:
                     relay.forget(session)
-        return self._trajectories(done, talks)
+        return self._make_trajectories(done, talks)
 
-    def _trajectories(self, done: Any, talks: dict[str, Conversations]) -> list[Trajectory]:
+    def _make_trajectories(self, done: Any, talks: dict[str, Conversations]) -> list[Trajectory]:
         acting = [trace for trace in done.traces if trace.agent.trainable and trace.id in talks]
         if not acting:
             told = done.errors[-1].message if done.errors else "no trainable agent acted"
@@ -182,7 +182,7 @@ class _Environment:
         return found
 
     def _record(self, trajectory: Trajectory, trace: Any, done: Any) -> None:
-        """Rewards, metrics and how it ended."""
+        """Records rewards, metrics and the final status."""
         rewards = {name: each for name, each in trace.rewards.items() if each is not None}
         metrics = {name: value for name, value in trace.metrics.items() if value is not None}
         trajectory.metrics = {"turns": sum(1 for _ in trajectory.choices())}
@@ -202,7 +202,7 @@ class _Environment:
 
 
 class _Served:
-    """What the environment needs to run, held in a task of its own while episodes are played."""
+    """The running resources of an environment, held in their own task while episodes are played."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment

@@ -1,4 +1,4 @@
-"""Rows of verl's datasets -> tasks.
+"""Converts rows of verl's datasets to tasks.
 
     {"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "…"}], "ability": "math",
      "reward_model": {"style": "rule", "ground_truth": "72"}, "extra_info": {"split": "train", "index": 0}}
@@ -6,8 +6,8 @@
 `Task.user` is the last message of the user; the whole row, the prompt among it, is in `Task.data`, which the agent and
 the judge are not shown.
 
-A `compute_score` of verl's is the hand reward: it is called as verl's reward loop calls it, with the text of all that
-came after the prompt as `solution_str`. A function that raises fails the measure with its error.
+A `compute_score` of verl's is the hand reward: it is called as in verl's reward loop, with the text of everything after
+the prompt as `solution_str`. If it raises, the measure fails with its error.
 
     compute_score(data_source=…, solution_str=…, ground_truth=…, extra_info=…) -> 1.0, {"score": 1.0, …}, or a coroutine
 """
@@ -37,9 +37,9 @@ _SHAPE = 'A row has "prompt": [{"role": "user", "content": "…"}] and "reward_m
 
 
 def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list[Task]:
-    """The tasks of a parquet file, of JSON lines or of a directory of these, in order; the first `count`.
+    """The tasks of a parquet file, of JSON lines or of a directory of these, in order, up to `count`.
 
-    `reference`: the judge is told the ground truth. Raises `ScenarioError`.
+    `reference`: whether the judge is shown the ground truth. Raises `ScenarioError`.
     """
     try:
         rows = [row for rows in rows_by_file(path).values() for row in rows]
@@ -47,7 +47,7 @@ def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list
         raise ScenarioError(error.message, error.remedy) from error
     if not rows:
         raise ScenarioError(f"{path} holds no rows", _SHAPE)
-    tasks = [_task(row, reference=reference) for row in rows[:count]]
+    tasks = [_make_task(row, reference=reference) for row in rows[:count]]
     seen: dict[str, int] = {}
     named: list[Task] = []
     for task in tasks:
@@ -56,7 +56,7 @@ def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list
     return named
 
 
-def _task(row: Row, *, reference: bool) -> Task:
+def _make_task(row: Row, *, reference: bool) -> Task:
     value: Any = row.value
     fields = cast(Message, value) if isinstance(value, dict) else {}
     if "prompt" not in fields:
@@ -79,7 +79,7 @@ def _task(row: Row, *, reference: bool) -> Task:
 
 
 def _object(fields: Message, name: str, where: str) -> Message:
-    """A field that holds an object, or one as JSON text; empty where it lacks."""
+    """A field with an object, or one as JSON text; empty if it is missing."""
     value: Any = _decoded(fields.get(name)) or {}
     if not isinstance(value, dict):
         raise ScenarioError(f"{where}: {name} is no object", _SHAPE)
@@ -87,7 +87,7 @@ def _object(fields: Message, name: str, where: str) -> Message:
 
 
 def _decoded(value: Any) -> Any:
-    """A list or object that was written into its column as JSON text; anything else as it is."""
+    """A list or object stored as JSON text, decoded; anything else unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     try:
@@ -107,7 +107,7 @@ def _messages(given: Any, where: str) -> list[Message]:
 
 
 def _name(info: Message, data: dict[str, Any]) -> str:
-    """By its content, so that the same row in both splits is found out, behind the index that it has."""
+    """The task's name from its content, after its index, so that a row in both splits is detected."""
     text = json.dumps([data["prompt"], data.get("reward_model")], sort_keys=True, default=str)
     content = hashlib.sha256(text.encode()).hexdigest()[:12]
     index = info.get("index")
@@ -116,7 +116,7 @@ def _name(info: Message, data: dict[str, Any]) -> str:
 
 _NAME_IT = "Name it as reward=module:function or reward=file.py:function."
 _SECONDS = 300.0
-"""Of a score that is computed asynchronously."""
+"""Timeout in seconds of an asynchronously computed score."""
 
 
 class ComputeScore:
@@ -129,7 +129,7 @@ class ComputeScore:
         self._takes = {each.name for each in parameters}
 
     def __call__(self, trajectory: Trajectory) -> float:
-        """The score. Raises `ScenarioError` for an answer without a finite number, and what the function raises."""
+        """The score. Raises `ScenarioError` unless it is a finite number, and the function's own errors."""
         data = cast("dict[str, Any]", Task.of(trajectory.metadata).data)
         model, info = (cast("dict[str, Any]", data.get(name) or {}) for name in ("reward_model", "extra_info"))
         asked: dict[str, Any] = {
@@ -142,8 +142,8 @@ class ComputeScore:
         try:
             found = self._function(**known)
             if inspect.iscoroutine(found):
-                found = run(asyncio.wait_for(found, _SECONDS))  # in another loop: one may run in this thread
-        except SystemExit as error:  # would end the whole command without a word
+                found = run(asyncio.wait_for(found, _SECONDS))  # in another loop: this thread may run one
+        except SystemExit as error:  # would end the whole command silently
             raise ScenarioError(
                 f"compute_score ended with SystemExit({error.code!r})", "Let it return a number, or raise an Exception."
             ) from error
@@ -156,8 +156,8 @@ class ComputeScore:
 
 
 def _number(score: Any) -> float:
-    """Of whatever has one, also a scalar of NumPy's or a tensor's; NaN for anything else."""
-    if isinstance(score, str | bytes):  # "0.5" may be the answer, in place of its score
+    """The number in a value, including NumPy scalars and tensors; NaN for anything else."""
+    if isinstance(score, str | bytes):  # "0.5" may be the answer instead of its score
         return math.nan
     try:
         return float(score)
@@ -166,7 +166,7 @@ def _number(score: Any) -> float:
 
 
 def solution(trajectory: Trajectory, prompt: int) -> str:
-    """The text after the first `prompt` messages: the agent's turns, and between them what tools answered."""
+    """The text after the first `prompt` messages: the agent's turns, and the tool answers between them."""
     texts: list[str] = []
     for item in trajectory.messages_and_choices[prompt:]:
         content = item.message.content if isinstance(item, Choice) else item.get("content")
@@ -176,7 +176,7 @@ def solution(trajectory: Trajectory, prompt: int) -> str:
 
 
 def load_compute_score(reference: str) -> ComputeScore:
-    """Of `module:function` or `file.py:function`. Raises `ScenarioError`."""
+    """The function of `module:function` or `file.py:function`. Raises `ScenarioError`."""
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise ScenarioError(f"reward={reference} names no function", _NAME_IT)

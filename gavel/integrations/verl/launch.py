@@ -1,11 +1,11 @@
-"""A scenario as a directory that verl users launch: dataset, reward file, tools, run script and README.
+"""Writes a scenario as a directory that verl users launch: dataset, reward file, tools, run script and README.
 
     train.parquet test.parquet     rows of data_source, prompt, ability, reward_model, extra_info
     judge_reward.py                compute_score: the judge service scores each group
     tools.yaml                     the scenario's tools, where it has some
     run.sh README.md
 
-What verl cannot play (an environment with a state, a simulated user, an own rollout, MCP servers) is refused.
+Scenarios that verl cannot play (a stateful environment, a simulated user, an own rollout, MCP servers) are rejected.
 """
 
 import json
@@ -34,21 +34,21 @@ class VerlExportError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class VerlLaunch:
-    """How the written run is launched."""
+    """Settings of the written run."""
 
     reference: str
-    """What names the scenario: `returns_desk`, `/path/file.py:variable`."""
+    """The scenario's reference: `returns_desk`, `/path/file.py:variable`."""
     model: str
     service: str
     """Address of the judge service."""
     group_size: int
     train: int
-    """Rows at most."""
+    """Max training rows."""
     held_out: int
 
 
 def export_verl(scenario: Scenario, launch: VerlLaunch, out: Path) -> list[Path]:
-    """Writes the directory; its files. Raises `VerlExportError`."""
+    """Writes the directory; returns its files. Raises `VerlExportError`."""
     _check(scenario)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise VerlExportError(f"{out} exists already", "Give another --out; nothing is written over.")
@@ -112,7 +112,7 @@ def tools_yaml(scenario: Scenario, reference: str) -> str:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """As a parquet file. Raises `VerlExportError` without pyarrow."""
+    """Writes a parquet file. Raises `VerlExportError` without pyarrow."""
     try:
         import pyarrow  # pyright: ignore
         from pyarrow import parquet  # pyright: ignore
@@ -144,7 +144,7 @@ def _check(scenario: Scenario) -> None:
 
 
 def _plain_schema(schema: Message) -> Message:
-    """Without what verl's model of a schema has no place for: each property has a `type` of its own."""
+    """The schema without constructs that verl's schema model lacks: each property has a `type` of its own."""
     plain = cast(Message, json.loads(json.dumps(schema)))
     parameters = cast(Message, plain["function"]["parameters"])
     parameters.setdefault("type", "object")

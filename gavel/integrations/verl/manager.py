@@ -1,11 +1,11 @@
-"""The judge as a reward manager of verl's reward loop, which knows verl's own groups.
+"""The judge as a reward manager of verl's reward loop, which has verl's own groups.
 
     reward.reward_manager.source=importlib reward.reward_manager.name=JudgeRewardManager
     reward.reward_manager.module.path=pkg://gavel.integrations.verl.manager
     +reward.reward_kwargs.judge.service=http://127.0.0.1:8080
 
-Samples of one `uid` are a group of `rollout.n` (of `val_kwargs.n` in validation), whichever workers they come to. It
-imports verl nowhere but where verl's own code is called.
+Samples of one `uid` are a group of `rollout.n` (of `val_kwargs.n` in validation), whichever workers they are on. verl
+is imported only where its own code is called.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _VALIDATION = {"test", "val", "valid", "validation"}
 
 
 class JudgeRewardManager:
-    """One per reward worker. Its options are those of `VerlJudge`, under `reward.reward_kwargs.judge`."""
+    """One manager per reward worker. Its options are those of `VerlJudge`, under `reward.reward_kwargs.judge`."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any = None, **_: Any) -> None:
         options = _section(_section(config.reward.get("reward_kwargs")).get("judge"))
@@ -31,9 +31,9 @@ class JudgeRewardManager:
         self._judge = VerlJudge(**dict(options))
 
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """The reward of a trajectory, of whose sequences the last one is read.
+        """The reward of a trajectory, read from the last of its sequences.
 
-        In validation with one sample of a prompt there is nothing to compare: its reward is NaN, and no judge is asked.
+        In validation with one sample per prompt there is nothing to compare: the reward is NaN, and no judge is called.
         """
         item = data[-1:][0]
         known: Mapping[str, Any] = item.non_tensor_batch
@@ -53,13 +53,13 @@ class JudgeRewardManager:
         try:
             return _result(await self._judge.score(attempt, str(known["uid"]), expected))
         except RefusalError as refusal:
-            if validates and refusal.kind == "group-full":  # verl repeats samples to fill a batch of validation
+            if validates and refusal.kind == "group-full":  # verl repeats samples to fill a validation batch
                 return _result({"score": math.nan, **_NOT_ASKED})
             raise
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: list[float]) -> Any:
-        """verl's own: each score at the last token of its response. `[B, T]`"""
+        """verl's layout: each score at the last token of its response. `[B, T]`"""
         from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase  # pyright: ignore
 
         return RewardManagerBase.assemble_rm_scores(data, scores)  # pyright: ignore
@@ -81,7 +81,7 @@ def _response(item: Any) -> Any:
 
 
 def _section(value: Any) -> Mapping[str, Any]:
-    """A part of a configuration or of a row that may be missing."""
+    """An optional part of a configuration or a row."""
     return value or {}
 
 

@@ -1,10 +1,10 @@
-"""The judge as verl's `compute_score`, which sees one sample at a time: a judge service brings the group together.
+"""The judge as verl's `compute_score`, which sees one sample at a time: a judge service assembles the groups.
 
     # judge_reward.py; reward.custom_reward_function.path=judge_reward.py
     compute_score = gavel.integrations.verl.compute_score("http://127.0.0.1:8080", n=8)
 
-Every sample is sent to its group at the service and is answered with its own score when all `n` are there. verl takes
-numbers alone: what is not scored ends the training, or leaves its whole group with equal rewards.
+Every sample is sent to its group at the service and is answered with its own score when all `n` are there. verl accepts
+only numbers: an unscored sample ends the training, or gives its whole group equal rewards.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
 EQUAL = 0.5
-"""Reward of every member of a group without scores: equal rewards have no advantage within their group."""
+"""Reward of every member of an unscored group: equal rewards have no advantage within their group."""
 _TAKEN = {"group-full", "group-closed"}
-"""Refusals of a group that was judged before: the prompt has come back, and its samples are the next group."""
+"""Rejections of a group that was judged before: the prompt has recurred, and its samples form the next group."""
 
 VerlUnscored = Literal["raise", "group"]
 ComputeScore = Callable[..., Awaitable[dict[str, Any]]]
@@ -50,7 +50,7 @@ def compute_score(
     that is not scored whole has equal rewards, an incomplete one is not judged.
 
     Beside `score` it returns `judge_unscored` (1 where the reward is no score) and the judge's score, standard error
-    and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
+    and explanation. `JudgeRewardManager` identifies groups by verl's own ids instead, and recognizes validation.
     """
     judge = VerlJudge(service, rubric=rubric, unscored=unscored, reference=reference, deadline=deadline)
     return partial(_compute_score, judge, group_size("n", n), run, prompt)
@@ -82,7 +82,7 @@ async def _compute_score(
 
 
 class VerlJudge:
-    """Sends samples to their groups, and makes rewards of the answers."""
+    """Sends samples to their groups, and converts the answers to rewards."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class VerlJudge:
         reference: bool = True,
         deadline: float = 600.0,
     ) -> None:
-        """As `compute_score` takes them. Raises `JudgeError` when no service is named."""
-        self._unscored = checked(unscored, VerlUnscored)  # no "member": verl takes numbers alone
+        """Takes the options of `compute_score`. Raises `JudgeError` if no service is named."""
+        self._unscored = checked(unscored, VerlUnscored)  # "member" is not offered: verl accepts numbers only
         if isinstance(service, JudgeClient):
             if rubric is not None:
                 raise JudgeError(
@@ -108,22 +108,22 @@ class VerlJudge:
         self._deadline = deadline
 
     def attempt(self, prompt: Any, answer: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> Trajectory:
-        """A sample with the truth of its task: `rubric` and `criteria` of `extra_info`, and the ground truth."""
+        """A sample with its task's truth: `rubric` and `criteria` of `extra_info`, and the ground truth."""
         row = {name: extra_info.get(name) for name in ("rubric", "criteria")}
         truth = truth_metadata({**row, "reference": ground_truth if self._reference else None})
         return member(prompt if isinstance(prompt, str) else list(prompt), answer, metadata=truth)
 
     async def score(self, attempt: Trajectory, group: str, expected: int, *, rounds: bool = False) -> dict[str, Any]:
-        """The reward and what the judge said. `rounds`: a group that is judged already is followed by another one.
+        """The reward and the judge's explanation. `rounds`: a judged group is followed by another of the same name.
 
-        Raises `JudgeError` for a sample without a score, unless the group has equal rewards then.
+        Raises `JudgeError` for a sample without a score, unless its group then gets equal rewards.
         """
         return self._reward(await submitted(self._answer(attempt, group, expected, rounds)), expected)
 
     async def _answer(self, attempt: Trajectory, group: str, expected: int, rounds: bool) -> MemberScore:
-        """The member's score in the first group of this name, or in the next ones, that takes it."""
+        """The member's score in the first group of this name that accepts it."""
         name, number = group, 1
-        late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards hold for all or for none
+        late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards apply to all members or none
         while True:
             try:
                 return await self._client.score_member(
@@ -152,16 +152,16 @@ class VerlJudge:
 
 
 _JUDGING = 900.0
-"""Seconds that a closed group is waited for."""
+"""Max seconds to wait for the judgement of a closed group."""
 
 
 def _too_late(refusal: RefusalError) -> MemberScore:
-    """The answer to a sample whose group was closed before it came."""
+    """The answer to a sample that came after its group was closed."""
     return MemberScore(Judgement(reason=refusal.message), "unscored", record="", arrived=0)
 
 
 def _answered(reward: float, answer: MemberScore, score: float | None) -> dict[str, Any]:
-    """With the same fields for every sample, as verl wants them."""
+    """The answer with the same fields for every sample, as verl requires."""
     judgement = answer.judgement
     return {
         "score": reward,

@@ -1,4 +1,4 @@
-"""verl's data as a scenario: rows of a parquet file, a `compute_score` as hand reward, and tools of its YAML.
+"""verl's data as a scenario: rows of a parquet file, a `compute_score` as hand reward, and tools from its YAML.
 
     gavel train "verl:train.parquet?held_out=test.parquet&reward=reward.py:compute_score" --model Qwen/Qwen3-4B
     scenario = verl_scenario("train.parquet?reward=verl.utils.reward_score:default_compute_score&tools=tools.yaml")
@@ -30,26 +30,26 @@ _SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (
 
 
 class VerlOptions(BaseModel):
-    """What follows the dataset's path in an address."""
+    """The options after the dataset's path in an address."""
 
     held_out: Path | None = None
     """A file of held-out rows; by default a fifth of the rows is held out."""
     reward: str | None = Field(default=None, min_length=1)
     """`module:function` or `file.py:function`."""
     success: float | None = None
-    """Score from which on an attempt succeeds."""
+    """Min score of a success."""
     tools: Path | None = None
     """verl's YAML of tools."""
     turns: int = Field(default=8, ge=1)
-    """Of the agent."""
+    """Max turns of the agent."""
     tasks: int | None = Field(default=None, ge=1)
-    """Rows to train on, from the first; by default all."""
+    """Max training rows, from the first; by default all."""
     seconds: float | None = Field(default=None, gt=0)
-    """Of an episode."""
+    """Max seconds of an episode."""
     reference: bool = True
-    """Whether the judge is told the ground truth."""
+    """Whether the judge is shown the ground truth."""
     name: str = ""
-    """Of the scenario, whose runs are kept under it; by default verl_ and the file's name."""
+    """Name of the scenario and of its runs; by default verl_ and the file's name."""
 
 
 def verl_scenario(
@@ -58,10 +58,10 @@ def verl_scenario(
     compute_score: Callable[..., object] | None = None,
     rubric: str | None = None,
 ) -> Scenario:
-    """The scenario of a dataset of verl's. `address`: as after `verl:`, a path and options.
+    """The scenario of a verl dataset. `address`: the part after `verl:`, a path and options.
 
-    `compute_score`: in place of the address's `reward`. `rubric`: what good work is, for the judge.
-    Raises `ScenarioError` for what cannot be read or imported.
+    `compute_score`: in place of the address's `reward`. `rubric`: for the judge. Raises `ScenarioError` for unreadable
+    data and failing imports.
     """
     path, options, _ = parsed("verl", address, VerlOptions, all_known=True)
     if not path:
@@ -90,7 +90,7 @@ def verl_scenario(
 
 
 scenario_at = verl_scenario
-"""By this name `verl:ADDRESS` is found."""
+"""The name by which `verl:ADDRESS` is found."""
 
 
 def _reaches(score: ComputeScore, threshold: float, trajectory: Trajectory) -> bool:
@@ -105,15 +105,15 @@ class VerlRollout:
     turns: int
 
     async def play(self, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        """Until a turn calls no tool, reaches its token limit, or `turns` are used up. Raises what the model's client
-        does, which the rollout's caller tells."""
+        """Plays until a turn calls no tool, reaches its token limit, or `turns` are used up. Raises the model client's
+        errors, which the rollout's caller reports."""
         trajectory = episode.trajectory
         trajectory.metrics = {"turns": 0, "tool_errors": 0, "tool_reward": 0.0}
         trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
         trajectory.tools = None if self.tools is None else self.tools.schemas
         info: Any = task.data.get("extra_info") or {}
         for turn in range(self.turns):
-            choice = await self._turn(model, episode, turn)
+            choice = await self._sample_turn(model, episode, turn)
             trajectory.messages_and_choices.append(choice)
             trajectory.metrics["turns"] = turn + 1
             if choice.finish_reason == "length":
@@ -133,7 +133,7 @@ class VerlRollout:
         trajectory.status, trajectory.status_reason = "truncated", f"{self.turns} turns were used up"
         return trajectory
 
-    async def _turn(self, model: ChatModel, episode: Episode, turn: int) -> Any:
+    async def _sample_turn(self, model: ChatModel, episode: Episode, turn: int) -> Any:
         trajectory = episode.trajectory
         body = {"messages": trajectory.messages(), **({"tools": trajectory.tools} if trajectory.tools else {})}
         reply = await model.openai_client().chat.completions.create(

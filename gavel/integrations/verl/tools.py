@@ -1,15 +1,16 @@
-"""Tools of verl's multi-turn YAML: classes with `create`, `execute` and `release`, called as verl's agent loop does.
+"""Tools of verl's multi-turn YAML: classes with `create`, `execute` and `release`, called like verl's agent loop does.
 
     tools:
       - class_name: my_tools.Calculator
         config: {type: native}
         tool_schema: {type: function, function: {name: calculate, description: …, parameters: {…}}}
 
-Each call makes an instance with the row's `create_kwargs`, executes, and releases it. A call that fails is answered
-with a text that says so; it never ends the episode.
+Each call makes an instance with the row's `create_kwargs`, executes, and releases it. A failing call is answered with
+an error text; it never ends the episode.
 
-The other way, `ScenarioTool` is a tool of one of Gavel's scenarios within verl's agent loop: what `gavel export-verl`
-names in tools.yaml. Each call's instance has the hidden task, which plain tools read, in its `create_kwargs`.
+In the other direction, `ScenarioTool` is a tool of one of Gavel's scenarios in verl's agent loop, as `gavel
+export-verl` writes it to tools.yaml. Each call's instance has the hidden task, which plain tools read, in its
+`create_kwargs`.
 """
 
 import functools
@@ -32,7 +33,7 @@ _SHAPE = "verl's YAML has tools: a list of class_name, config and tool_schema."
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a call of a tool gave."""
+    """The result of a tool call."""
 
     text: str
     reward: float = 0.0
@@ -43,7 +44,7 @@ class VerlTools:
     """The tools of one file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ScenarioError` for a file that cannot be read, and for a class that cannot be made."""
+        """Raises `ScenarioError` for an unreadable file, and for a class that cannot be instantiated."""
         try:
             found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -53,9 +54,9 @@ class VerlTools:
             raise ScenarioError(f"{path} lists no tools", _SHAPE)
         self._tools: dict[str, Any] = {}
         self.schemas: list[Message] = []
-        """In OpenAI's form, as the agent is shown them."""
+        """Schemas in OpenAI's form, as the agent is shown them."""
         for entry in cast("list[Any]", entries):
-            tool = _made(entry, path)
+            tool = _make_tool(entry, path)
             schema: Message = tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
             name = schema["function"]["name"]
             if name in self._tools:
@@ -64,7 +65,7 @@ class VerlTools:
             self.schemas.append(schema)
 
     async def call(self, name: str, arguments: str, tools_kwargs: Message) -> ToolAnswer:
-        """One call of the agent's. `tools_kwargs`: of the row, by the tool's name."""
+        """Executes one call of the agent. `tools_kwargs`: from the row, by the tool's name."""
         tool = self._tools.get(name)
         if tool is None:
             return ToolAnswer(f"Unknown function '{name}'. Available tools: {', '.join(self._tools)}", error=True)
@@ -85,8 +86,8 @@ class VerlTools:
                 await tool.release(instance)
 
 
-def _made(entry: Any, path: Path) -> Any:
-    """The tool of one entry of the YAML."""
+def _make_tool(entry: Any, path: Path) -> Any:
+    """The tool of one YAML entry."""
     fields = cast(Message, entry) if isinstance(entry, dict) else {}
     config: Message = fields.get("config") or {}
     place, _, name = str(fields.get("class_name", "")).rpartition(".")
@@ -122,7 +123,7 @@ _scenario = functools.cache(find_scenario)
 
 
 class ScenarioTool:
-    """As verl's `BaseTool`: `create`, `execute`, `calc_reward`, `release`."""
+    """A tool with the interface of verl's `BaseTool`: `create`, `execute`, `calc_reward`, `release`."""
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         """`config["scenario"]`: a shipped scenario's name, or `file.py:variable`. Raises `ScenarioError`."""
@@ -139,7 +140,7 @@ class ScenarioTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, Any]:
-        """An instance for the task in `create_kwargs`."""
+        """Creates an instance for the task in `create_kwargs`."""
         from verl.tools.schemas import ToolResponse  # pyright: ignore
 
         given: dict[str, Any] = kwargs.get("create_kwargs") or {}
@@ -150,7 +151,7 @@ class ScenarioTool:
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **_: Any
     ) -> tuple[Any, float, dict[str, Any]]:
-        """The tool's answer, which may be a tool error, and no reward: the judge sees the whole attempt."""
+        """The tool's answer, which may be a tool error, without a reward: the judge sees the whole attempt."""
         from verl.tools.schemas import ToolResponse  # pyright: ignore
 
         result = await self._toolbox.call(self.name, json.dumps(parameters), self._tasks[instance_id])

@@ -1,1 +1,1 @@
-"""What the judge answered: a reply becomes scores by label, or an error that the judge can repair."""
+"""Parses the judge's reply into scores by label, or an error that the judge can repair."""

@@ -2,9 +2,9 @@
 
     Distribution.of([0, 0, 0.5, 0.5], 4)      mean 0.83, spread 0.17 on a scale from 0 to 1
 
-A member is scored by the mean, which tells attempts apart that would get the same level, and its standard deviation
-says how sure the judge is. What is no distribution is refused: it is never completed, and never read as a score. The
-answers of a decision model are matched by the names of their questions.
+A member's score is the mean, which separates attempts of the same level; the standard deviation measures the judge's
+certainty. An invalid distribution is rejected, never completed or read as a score. The answers of a decision model are
+matched by the names of their questions.
 """
 
 import json
@@ -44,7 +44,7 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """From 0 (all on the lowest level) to 1."""
+        """The mean, from 0 (all on the lowest level) to 1."""
         return math.fsum(p * level for p, level in zip(self.probabilities, self._levels, strict=True))
 
     @property
@@ -62,8 +62,9 @@ class Distribution:
 def verdict_of(found: Mapping[str, Distribution | str], rubric: Rubric, labels: Sequence[str]) -> Verdict:
     """The score of every label whose ids (see `ids_to_score`) all have a distribution; the others are unread.
 
-    `found`: by id, its distribution or why there is none. With criteria the mean is weighted, and so is the spread: a
-    judge's doubts about one attempt are not independent. Raises `VerdictError` when no label has a score.
+    `found`: by id, its distribution or the reason why there is none. With criteria the mean is weighted, and so is the
+    spread: a judge's uncertainties about one attempt are not independent. Raises `VerdictError` if no label has a
+    score.
     """
     scores: dict[str, Scored] = {}
     unread: dict[str, str] = {}

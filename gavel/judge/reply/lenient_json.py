@@ -1,12 +1,12 @@
-"""The one JSON value that a reply is: what servers and models put around it is taken off, its syntax is repaired.
+"""Parses a reply as one JSON value: strips what servers and models put around it, and repairs its syntax.
 
     find_value('<think>so…</think>```json\\n{"W7QX": 0.8,}\\n```')  ->  {"W7QX": 0.8}, repairs: thoughts, fence, comma
     find_value('Here you are: {"W7QX": 0.8}')                        ->  Broken: text stands before it
 
-A reply is taken only when the value stands alone. Taken off are a byte-order mark and invisible characters at the
-edges, closed reasoning before it, a code fence around it, and the tokens with which chat templates begin and end a
-turn. Nothing is completed: a value that breaks off cannot be read. (The library json_repair 0.64.5 invents numbers even
-with `strict=True`: it reads `"score": 0.`, cut off, as 0.0, `09` as 9, and keeps the last value of a repeated key.)
+A reply is accepted only if the value stands alone. Stripped are a byte-order mark and invisible characters at the
+edges, closed reasoning before it, a code fence around it, and chat templates' turn tokens. Nothing is completed: a
+truncated value cannot be read. (The library json_repair 0.64.5 invents numbers even with `strict=True`: it reads
+`"score": 0.`, cut off, as 0.0, `09` as 9, and keeps the last value of a repeated key.)
 """
 
 import json
@@ -21,7 +21,7 @@ from gavel.judge.prompt.provider_formats import THOUGHT_NAMES
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
 _MAX_THOUGHTS = 16
-"""Closing tags after which an answer is looked for."""
+"""Max closing tags after which an answer is searched."""
 _BLANK = r"[\s\ufeff\u00ad\u200b-\u200f\u2060]"
 
 _REASONING = rf"[\w:▁.-]{{0,20}}(?:{THOUGHT_NAMES})[\w:▁.-]{{0,20}}|details"
@@ -85,9 +85,9 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
     `keys`, in lower case, are the relevant keys: one of them inside a string shows that a quote is missing.
     """
     first: Broken | None = None
-    for start in _starts(reply):
+    for start in _find_starts(reply):
         try:
-            found = _value_alone(reply, start, keys)
+            found = _read_alone(reply, start, keys)
         except Broken as broken:
             first = first or broken
         else:
@@ -97,7 +97,7 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
     raise first
 
 
-def _starts(reply: str) -> Iterator[int]:
+def _find_starts(reply: str) -> Iterator[int]:
     """Positions where the answer may begin: the beginning, or after closed reasoning, whose opening tag may be lost."""
     yield 0
     opens, thoughts = False, 0
@@ -108,13 +108,13 @@ def _starts(reply: str) -> Iterator[int]:
             if not reply[: tag.start()].strip():
                 begins = opens = True
             elif not opens:
-                return  # the reply speaks of reasoning before it reasons
+                return  # the reply mentions reasoning before it reasons
         elif begins and thoughts < _MAX_THOUGHTS:
             thoughts += 1
             yield tag.end()
 
 
-def _value_alone(reply: str, start: int, keys: Collection[str]) -> Found:
+def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
     opening = _BEGIN.match(reply, start)
     assert opening
     at = opening.end()

@@ -4,9 +4,9 @@
 
 A score is the mean of the scale weighted by the probabilities of its tokens, as in G-Eval (Liu et al. 2023,
 arXiv:2303.16634), instead of the sampled digit: it is finer than the scale, and does not depend on luck. Tokens that
-differ in space or punctuation (" 7", "7", ":7") are one digit. What the listed tokens leave out, or spend on anything
-but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the member has no score. As with replies in
-words, the answer stands alone.
+differ in space or punctuation (" 7", "7", ":7") are one digit. Probability that the listed tokens lack, or give to
+anything but a digit of the scale, is off the scale: above `MAX_OFF_SCALE` the member has no score. As with replies in
+words, the answer must stand alone.
 """
 
 import json
@@ -29,9 +29,9 @@ _AROUND = " \t\r\n:=,;\"'`*|}"
 _SPACES = str.maketrans({"\u0120": " ", "\u010a": "\n", "\u2581": " "})
 """Spaces as some servers write them in tokens."""
 _NUMBER = r"[+-]?\d(?:\s*[./]\s*\d|[\d.,%])*"
-"""What is taken for a number as a whole, so that 7.5 and 7/10 are not read as 7."""
+"""A whole number with its decimals or fraction, so that 7.5 and 7/10 are not read as 7."""
 _SUM = 1.05
-"""The most that probabilities may sum to: servers round log-probabilities."""
+"""Max sum of probabilities: servers round log-probabilities."""
 
 
 def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
@@ -54,7 +54,7 @@ def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
 
 
 class _Answer:
-    """A text, and its tokens with the alternatives in the place of each."""
+    """A text, and its tokens with the alternatives at each position."""
 
     def __init__(self, text: str, tokens: Sequence[Any], names: Sequence[str]) -> None:
         try:
@@ -64,7 +64,7 @@ class _Answer:
             raise VerdictError("its tokens cannot be read") from error
         self._text = "".join(pieces)
         self._begin = self._text.rfind(text.translate(_SPACES).strip())
-        """Where the answer begins: some servers list the tokens of thoughts too."""
+        """Start of the answer: some servers list the tokens of thoughts too."""
         if self._begin < 0:
             raise VerdictError("its tokens are not those of its text")
         self._starts = [0, *accumulate(map(len, pieces))]
@@ -72,7 +72,7 @@ class _Answer:
         self._span = self._find_final()
 
     def _find_final(self) -> tuple[int, int]:
-        """Where the final answer stands. Raises `VerdictError` unless it stands alone."""
+        """Position of the final answer. Raises `VerdictError` unless it stands alone."""
         text = self._text[self._begin :]
         if not re.search(r"[{\[<◁]", text):  # lines of ids and digits
             rest = text
@@ -87,7 +87,7 @@ class _Answer:
         return self._begin + found.start, self._begin + found.end
 
     def distribution(self, name: str) -> Distribution | str:
-        """The distribution over the digits at the place where the score of `name` stands, or why there is none."""
+        """The distribution over the digits at the score of `name`, or the reason why there is none."""
         found = list(_form(name).finditer(self._text, *self._span))
         if len(found) != 1:
             return "it has two scores" if found else "the model gave no answer"
@@ -97,7 +97,7 @@ class _Answer:
         place = bisect_right(self._starts, position) - 1
         if _digit(self._text[self._starts[place] : self._starts[place + 1]]) is None:
             return "its digit is not a token of its own"
-        return _weighted(self._alternatives[place])
+        return _weigh(self._alternatives[place])
 
 
 def _form(name: str) -> re.Pattern[str]:
@@ -105,7 +105,7 @@ def _form(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})")
 
 
-def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
+def _weigh(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
     if not alternatives:
         return "the server returned no log-probabilities for its digit"
     if any(math.isnan(logprob) or logprob > math.log(_SUM) for _, logprob in alternatives):
@@ -125,6 +125,6 @@ def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
 
 
 def _digit(token: str) -> int | None:
-    """The digit that a token is, if it is one."""
+    """The digit of a token, or None."""
     bare = token.strip(_AROUND)
     return int(bare) if re.fullmatch(r"[0-9]", bare) else None

@@ -40,7 +40,7 @@ class VerdictError(GavelError):
 @dataclass(frozen=True, slots=True)
 class Scored:
     score: float
-    """In [0, 1]."""
+    """Score in [0, 1]."""
     explanation: str = ""
     criteria: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores by criterion; `score` is their weighted mean. Empty for a rubric without criteria."""
@@ -64,7 +64,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a reply says of one label."""
+    """The part of a reply about one label."""
 
     label: str
     value: Any
@@ -154,7 +154,7 @@ def _read_states(value: Any, turns: int, score: float) -> tuple[float, ...]:
 def read_entries(
     reply: str, labels: Sequence[str], *, cut_off: bool = False, states: bool = False
 ) -> tuple[list[Entry], Found, Counter[str], list[str]]:
-    """What a reply says of each label, where it stands, its repairs by kind, and what is wrong with it.
+    """The entries of a reply, its JSON value with its position, the repairs by kind, and the problems.
 
     `states`: an entry may have them.
     Raises `VerdictError` for a reply that is no JSON value alone.
@@ -189,7 +189,7 @@ class _FormReader:
         self.fields = fields
         self.entries: list[Entry] = []
         self.unknown: list[str] = []
-        """Ids that the prompt did not give out."""
+        """Ids that the prompt does not contain."""
         self.problems: list[str] = []
 
     def read(self, value: Any, wrappers: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The judge behind HTTP: accepts groups, judges them, and loses nothing that was accepted or paid for.
+"""The judge as an HTTP service, which never loses an accepted group or a paid reply.
 
     gavel serve --judge openai/gpt-5-mini
 
@@ -7,6 +7,6 @@
     store    judgements, groups, keys and replies in the database errors   each with its status and remedy
     schemas  what is taken, answered and stored, as plain data
 
-A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package loads
+A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package imports
 none of its modules.
 """

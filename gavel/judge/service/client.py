@@ -4,8 +4,8 @@
     judged = await client.score(group)                 # a new group with rewards and judgements, as of Judge.score
     judged = client.score_now(group)                   # the same without an event loop
 
-A request that fails on the way, or meets a service that is busy or restarting, is sent again with the same idempotency
-key until the deadline, so a group is judged once however often it is sent. Importing this loads no model library.
+A request that is lost, or finds the service busy or restarting, is retried with the same idempotency key until the
+deadline, so a group is judged once however often it is sent. Importing this loads no model library.
 """
 
 import asyncio
@@ -42,19 +42,20 @@ _logger = logging.getLogger("gavel.client")
 _PROBLEM = "urn:gavel:problem:"
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _LASTING = {"judge-failed", "judge-stopped", "service-error", "wrong-keys"}
-"""Kinds of problems that sending again does not mend, whatever their status."""
+"""Kinds of problems that a retry does not solve, whatever their status."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _LONGEST_REQUEST = 300.0
-"""Seconds that one request is waited for; the next one goes on waiting for the same judgement."""
+"""Max seconds of one request; the next one continues to wait for the same judgement."""
 _CONNECT_SECONDS = 10.0
 _HALF = re.compile("[\ud800-\udfff]")
 _NOT_YET = "the group is not judged yet"
 
 
 class JudgeClient:
-    """Asks one service. May be shared by tasks, threads and event loops; close it, or use it in `with` or `async with`.
+    """A client of one service. May be shared by tasks, threads and event loops; close it, or use it in `with` or `async
+    with`.
 
-    A pickled client has no key: where it is loaded, its key is that of the environment's GAVEL_JUDGE_KEY.
+    A pickled client contains no key: after loading, its key is the environment's GAVEL_JUDGE_KEY.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class JudgeClient:
         return self.__deepcopy__({})
 
     async def score(self, group: TrajectoryGroup, *, idempotency_key: str | None = None) -> TrajectoryGroup:
-        """A copy of the group with rewards and judgements; a pending group is run first.
+        """Returns a copy of the group with rewards and judgements; a pending group is run first.
 
         Raises `JudgeError` when the service refuses the group, its judge cannot be asked, or the deadline has passed.
         """
@@ -123,7 +124,7 @@ class JudgeClient:
         return _judged(group, await self._answer("/v1/score", body, "members", headers))
 
     def score_now(self, group: TrajectoryGroup, *, idempotency_key: str | None = None) -> TrajectoryGroup:
-        """The same as `score` for code without an event loop, and for notebooks. The group must not be pending."""
+        """The same as `score` for synchronous code and notebooks. The group must not be pending."""
 
         async def once() -> TrajectoryGroup:
             try:
@@ -142,7 +143,7 @@ class JudgeClient:
     async def score_member(
         self, trajectory: Trajectory, group: str, *, expected: int, id: str | None = None, **fields: Any
     ) -> "MemberScore":
-        """The score of one member of a group whose members are sent one by one, from wherever they are.
+        """The score of one member of a group whose members are sent separately, from any process.
 
         Answered once `expected` members have been sent to the `group` of this name, or when its time is over. `id`:
         name of the member; None = a new one. `fields`: further ones of `POST /v1/groups/{group}/members`, such as
@@ -158,12 +159,12 @@ class JudgeClient:
     async def _answer(
         self, path: str, body: Mapping[str, Any], holds: str, headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What the service answers to the body, by the field that such an answer `holds`.
+        """The service's response to the body, recognized by the field that it `holds`.
 
-        The request is sent again while that may help, and once it is accepted its answer is asked for.
+        The request is retried while that may help; once it is accepted, its result is polled.
         """
         pool = self._pool()
-        content, sent = _json(body), {"Content-Type": "application/json", **headers}
+        content, sent = _encode(body), {"Content-Type": "application/json", **headers}
         deadline, longest, place, is_told = time.monotonic() + self.deadline, _FIRST_PAUSE, "", False
         while True:
             left = max(deadline - time.monotonic(), 0.1)
@@ -202,7 +203,7 @@ class JudgeClient:
             await asyncio.sleep(pause)
 
     def _refusal(self, response: httpx.Response, found: Mapping[str, Any]) -> tuple[str, float]:
-        """Why it is to be asked again, and after how many seconds. Raises `RefusalError` where that will not help."""
+        """The reason for a retry, and the seconds until it. Raises `RefusalError` if a retry will not help."""
         kind = str(found.get("type", "")).removeprefix(_PROBLEM)
         why = str(found.get("detail") or f"the service answered with status {response.status_code}")
         if response.status_code in _PASSING and kind not in _LASTING:
@@ -211,7 +212,7 @@ class JudgeClient:
         raise RefusalError(why, str(found.get("remedy") or f"Is {self.url} a judge service?"), kind)
 
     def _pool(self) -> httpx.AsyncClient:
-        """The connections of the running event loop: through the environment's proxy, unless to this machine."""
+        """The running event loop's connections, through the environment's proxy unless to this machine."""
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
             limits, trusts_env = httpx.Limits(max_connections=None), not is_on_this_machine(self.url)
@@ -219,7 +220,7 @@ class JudgeClient:
         return self._pools[loop]
 
     def close(self) -> None:
-        """Lets go of the connections of event loops that have ended."""
+        """Drops the connections of event loops that have ended."""
         for loop in [loop for loop in self._pools if loop.is_closed()]:
             del self._pools[loop]
 
@@ -247,7 +248,7 @@ class JudgeClient:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What its requests say of judging."""
+        """The judging options of its requests."""
         return dict(self._options)
 
 
@@ -265,7 +266,7 @@ _WHOLE = (
 
 
 def _judged(group: TrajectoryGroup, answer: Mapping[str, Any]) -> TrajectoryGroup:
-    """The group with what was answered. Raises `JudgeError` for a judgement that failed."""
+    """The group with its judgement. Raises `JudgeError` for a judgement that failed."""
     if answer["status"] == "failed":
         raise JudgeError(str(answer["members"][0]["reason"]), "Look at the service's log; then send it again.")
     members = [judgement_of(one) for one in answer["members"]]
@@ -274,7 +275,7 @@ def _judged(group: TrajectoryGroup, answer: Mapping[str, Any]) -> TrajectoryGrou
 
 
 def _sent_form(trajectory: Trajectory) -> dict[str, Any]:
-    """A member as `POST /v1/score` takes it."""
+    """A member in the form of `POST /v1/score`."""
     form: dict[str, Any] = {"messages": trajectory.messages(), "status": trajectory.status}
     histories: Sequence[History] = trajectory.additional_histories
     optional = {
@@ -293,24 +294,24 @@ def _history(history: History) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class MemberScore:
-    """A member's judgement, and what became of its group."""
+    """A member's judgement, and the state of its group."""
 
     judgement: Judgement
     status: GroupStatus
-    """Status of the group: the same for all its members."""
+    """Status of the group, the same for all its members."""
     record: str
     """Id of the group's judgement at the service."""
     arrived: int
-    """Members that were judged together; fewer than expected when the group's time was over."""
+    """Members that were judged together; fewer than expected if the deadline passed."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
-        """The answer of `/v1/groups/{group}/members`."""
+        """Parses the response of `/v1/groups/{group}/members`."""
         return cls(judgement_of(answer), answer["status"], answer["judgement"], answer["arrived"])
 
 
 def judgement_of(answer: Mapping[str, Any]) -> Judgement:
-    """The judgement in the answer about a member."""
+    """The judgement in the response about a member."""
     return Judgement(
         score=answer["score"],
         standard_error=answer["standard_error"],
@@ -321,16 +322,16 @@ def judgement_of(answer: Mapping[str, Any]) -> Judgement:
 
 
 class RefusalError(JudgeError):
-    """The service refuses a request, and will refuse it again."""
+    """The service rejects a request, and will reject it again."""
 
     def __init__(self, message: str, remedy: str, kind: str = "") -> None:
         super().__init__(message, remedy)
         self.kind = kind
-        """Kind of the problem, such as "group-full"; empty where it names none."""
+        """Kind of the problem, such as "group-full"; empty if it names none."""
 
 
 def _object_in(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object in an answer; empty where it has none."""
+    """The JSON object in a response; empty if it has none."""
     try:
         found = response.json()
     except ValueError:
@@ -338,11 +339,11 @@ def _object_in(response: httpx.Response) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _json(body: Mapping[str, Any]) -> bytes:
-    """The body as all read it: NaN and infinities as text, and U+FFFD for halves of a character."""
+def _encode(body: Mapping[str, Any]) -> bytes:
+    """The body as portable JSON: NaN and infinities as text, and U+FFFD for unpaired surrogates."""
     try:
         return to_json(body, inf_nan_mode="strings")
-    except PydanticSerializationError:  # for halves of a character, or for what JSON cannot hold
+    except PydanticSerializationError:  # for unpaired surrogates, or values that JSON cannot hold
         pass
     try:
         text = json.dumps(to_jsonable_python(body), ensure_ascii=False)

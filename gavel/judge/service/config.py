@@ -30,7 +30,7 @@ KeyName = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,100}$")]
 _HASH = re.compile(re.escape(HASH_PREFIX) + "[0-9a-f]{64}")
 _VARIABLE = re.compile(f"(?!{TOKEN_PREFIX})[A-Za-z_][A-Za-z0-9_]*")
 _MIN_TOKEN = 24
-"""Characters of a key in the environment: fewer can be guessed."""
+"""Min characters of a key in the environment: a shorter one can be guessed."""
 _STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -89,7 +89,7 @@ class KeyConfig(KeyScope):
         return self
 
     def token_hash(self, name: str) -> str:
-        """The SHA-256 of the key. Raises `ServiceError` when the environment does not have it."""
+        """The SHA-256 of the key. Raises `ServiceError` if it is not in the environment."""
         if self.env is None:
             return (self.hash or "").removeprefix(HASH_PREFIX)
         token = os.environ.get(self.env, "").strip()
@@ -141,7 +141,7 @@ class ServiceConfig(BaseModel):
     @field_validator("keys", mode="before")
     @classmethod
     def _tables(cls, keys: object) -> object:
-        """Says of a text where a table belongs what is wrong, and not the text, which may be a key."""
+        """Describes a text in place of a table without quoting it, since it may be a key."""
         tables = cast("dict[str, object]", keys).values() if isinstance(keys, dict) else ()
         if not all(isinstance(table, dict | KeyConfig) for table in tables):
             raise ValueError("each key is a table with a hash or an env; a key itself does not belong into settings")
@@ -155,7 +155,7 @@ class ServiceConfig(BaseModel):
         return self
 
     def share(self) -> Self:
-        """The settings of one of the processes: its part of what they share."""
+        """The settings of one of the processes, with its part of the shared limits."""
         parts: dict[str, dict[str, float]] = {"judge": {}, "limits": {}}
         for name, most in self._shared().items():
             table, _, field = name.partition(".")
@@ -164,7 +164,7 @@ class ServiceConfig(BaseModel):
         return self.model_copy(update={"judge": judge, "limits": limits})
 
     def _shared(self) -> dict[str, float]:
-        """What all processes may do together, by its name in the settings."""
+        """Limits of all processes together, by their names in the settings."""
         judge, limits = self.judge, self.limits
         amounts = {
             "judge.concurrency": judge.concurrency,
@@ -178,5 +178,5 @@ class ServiceConfig(BaseModel):
         return {name: most for name, most in amounts.items() if most is not None}
 
     def read_rubrics(self) -> dict[str, str]:
-        """The presets as texts. Raises `JudgeError` for a file that cannot be read."""
+        """The preset rubrics as texts. Raises `JudgeError` for an unreadable file."""
         return {name: read_text_option(text, f"rubric {name}") or "" for name, text in self.rubrics.items()}

@@ -1,6 +1,6 @@
-"""Errors of the service, each with its remedy, and with its status and kind over HTTP (http/requests.py).
+"""Errors of the service, with their remedies, HTTP statuses and problem kinds (http/requests.py).
 
-What somebody catches has a class of its own; any other refusal is a `Problem`."""
+Errors that are caught somewhere have their own class; any other rejection is a `Problem`."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -12,25 +12,25 @@ from gavel.llm.errors import CassetteError
 
 
 class ServiceError(GavelError):
-    """The service cannot start, or cannot do what was asked."""
+    """The service cannot start, or cannot do what was requested."""
 
     status: int = 500
     kind: str = "service-error"
     """The last part of the problem's type, for programs."""
     headers: Mapping[str, str] = {}
     more: Mapping[str, Any] = {}
-    """Further fields of the problem."""
+    """Additional fields of the problem."""
 
     @property
     def problem(self) -> dict[str, Any]:
-        """What is answered (RFC 9457)."""
+        """The response's problem details (RFC 9457)."""
         title = HTTPStatus(self.status).phrase
         body = {"type": f"urn:gavel:problem:{self.kind}", "title": title, "status": self.status}
         return {**body, "detail": self.message, "remedy": self.remedy, **self.more}
 
 
 class Problem(ServiceError):
-    """A refusal. `headers`: of its answer; with Retry-After the same request may succeed then."""
+    """A rejection. `headers`: of its response; with Retry-After the same request may succeed later."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Problem(ServiceError):
 
 
 class DatabaseUnavailableError(ServiceError, CassetteError):
-    """The database does not answer now. To judges it is their cassette's error."""
+    """The database is unavailable. For judges it is an error of their cassette."""
 
     status, kind, headers = 503, "database-unavailable", {"Retry-After": "2"}
 
 
 class OverloadedError(ServiceError):
-    """Too many groups wait already."""
+    """Too many groups are waiting."""
 
     status, kind, headers = 429, "overloaded", {"Retry-After": "5"}
 
@@ -76,7 +76,7 @@ class UnauthorizedError(ServiceError):
 
 
 class OverBudgetError(ServiceError):
-    """The API key has spent what it may spend."""
+    """The API key has spent its limit."""
 
     status, kind = 403, "over-budget"
 

@@ -5,6 +5,6 @@
 
     scenario = react(gavel.find_scenario("returns_desk"))
 
-The scenario's own episode runs beneath, with the tool calls that the agent meant: tools, world, simulated user and
-limits are the same, and `success`, `hand_reward` and the measures are those of that episode.
+The scenario's own episode runs underneath, with the parsed tool calls: tools, world, simulated user and limits are the
+same, and `success`, `hand_reward` and the measures are those of that episode.
 """

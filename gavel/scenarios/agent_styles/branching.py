@@ -1,10 +1,10 @@
-"""Branching, after Tree of Thoughts (arXiv:2305.10601): several next turns are sampled, and the policy votes for one.
+"""Branching, after Tree of Thoughts (arXiv:2305.10601): samples several next turns, and the policy votes for one.
 
     turn 1   A  B* C        three candidates from one prompt, and a vote: B is carried out
     turn 2      D* E  F     the next three follow B
     trajectory: B D …       additional histories: A, C, the vote, E, F, the vote
 
-Only the chosen turn is carried out, so worlds need no copies: the tree is one turn deep beside the chosen path. All
+Only the chosen turn is executed, so worlds need no copies: the tree is one turn deep beside the chosen path. All
 candidates and votes are sampled turns of the one trajectory, and share its reward.
 """
 
@@ -18,7 +18,7 @@ from openai.types.chat.chat_completion import Choice
 from gavel.base.errors import first_error
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyled
+from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyle
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
@@ -47,7 +47,7 @@ def branching(scenario: Scenario, branches: int = BRANCHES) -> Scenario:
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         return await _play(scenario, branches, task, episode)
 
-    return restyled(scenario, "branching", play)
+    return restyle(scenario, "branching", play)
 
 
 async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode) -> Trajectory:
@@ -60,7 +60,7 @@ async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode)
         trajectory.tools = moment.tools or None
         while not moment.over:
             candidates = await _candidates(branches, sampler, items, moment.tools)
-            chosen = await _chosen(candidates, items, sampler, trajectory)
+            chosen = await _choose_by_vote(candidates, items, sampler, trajectory)
             before = list(items)
             trajectory.additional_histories += [
                 History(messages_and_choices=[*before, each], tools=trajectory.tools, agent="branch")
@@ -78,17 +78,17 @@ async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode)
 async def _candidates(
     branches: int, sampler: Sampler, items: list[MessageOrChoice], tools: list[Message]
 ) -> list[Choice]:
-    """Raises `NoTurnError`."""
+    """Samples the candidates of one turn. Raises `NoTurnError`."""
     with first_error():
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(sampler.turn(items, tools, len(items), branch)) for branch in range(branches)]
     return [each.result() for each in asked]
 
 
-async def _chosen(
+async def _choose_by_vote(
     candidates: list[Choice], items: list[MessageOrChoice], sampler: Sampler, trajectory: Trajectory
 ) -> Choice:
-    """The candidate that the policy votes for; the first where all are the same, or the vote names none."""
+    """The candidate that the policy votes for; the first if all are equal, or the vote names none."""
     shown = [_shown(each) for each in candidates]
     if len(set(shown)) == 1:
         return candidates[0]
@@ -104,7 +104,7 @@ async def _chosen(
 
 
 def _shown(choice: Choice) -> str:
-    """A candidate as the vote shows it: its words and its calls."""
+    """A candidate as the vote prompt shows it: its text and its calls."""
     (message,) = to_messages([choice])
     calls: list[Any] = [each.get("function") or {} for each in message.get("tool_calls") or ()]
     parts: list[str] = [message.get("content") or ""]

@@ -4,7 +4,7 @@
     Action: look_up_order {"order_id": "4711"}
     Observation: {"item": "lamp", …}        <-  its result
 
-For models without native tool calls. A turn that cannot be read is answered with what is wrong; it counts among
+For models without native tool calls. An unparsable turn is answered with the problem, and counted in
 `unreadable_turns`, of which an episode may have as many as turns.
 """
 
@@ -12,7 +12,7 @@ import json
 
 from gavel.llm.types import Message, text_of
 from gavel.prompts import render
-from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyled
+from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyle
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, find_scenario
@@ -36,7 +36,7 @@ def react(scenario: Scenario) -> Scenario:
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         return await _play(scenario, task, episode)
 
-    return restyled(scenario, "react", play)
+    return restyle(scenario, "react", play)
 
 
 async def _play(scenario: Scenario, task: Task, episode: Episode) -> Trajectory:
@@ -77,7 +77,7 @@ def opening(moment: Moment) -> list[Message]:
 
 
 def form_of(tools: list[Message]) -> str:
-    """How tools are called as text."""
+    """Instructions for calling the tools as text."""
     first = tools[0]["function"]
     arguments = json.dumps(example(first.get("parameters") or {}, text="…"), ensure_ascii=False)
     return render(

@@ -1,6 +1,6 @@
-"""What the agent styles share: the scenario in another style, and the turns of its agent.
+"""Shared parts of the agent styles: the restyled scenario, and the sampling of its agent's turns.
 
-The agent's conversation is what a style makes of the episode beneath: its turns are the sampled ones, and are trained.
+The agent's conversation is a style's rendering of the underlying episode; its turns are sampled and trained.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from gavel.scenarios.stepped_episode import SteppedEpisode, outcome
 from gavel.scenarios.trajectory import MessageOrChoice, Trajectory, to_messages
 
 
-def restyled(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
-    """The scenario with `play` as its rollout, called `SCENARIO_NAME`; `conclude` leaves what it measures."""
+def restyle(scenario: Scenario, name: str, play: OwnRollout) -> Scenario:
+    """The scenario with `play` as its rollout, called `SCENARIO_NAME`; its checks read the metrics of `conclude`."""
     return Scenario(
         f"{scenario.name}_{name}",
         rollout=play,
@@ -38,7 +38,7 @@ def _metric(name: str, trajectory: Trajectory) -> Any:
 
 
 def conclude(trajectory: Trajectory, scenario: Scenario, beneath: SteppedEpisode) -> Trajectory:
-    """The agent's trajectory with status, metrics and measures of the episode beneath."""
+    """The agent's trajectory with the status, metrics and measures of the underlying episode."""
     inner = beneath.trajectory
     trajectory.status, trajectory.status_reason = inner.status, inner.status_reason
     trajectory.metrics = {**inner.metrics, **trajectory.metrics, **outcome(scenario, inner)}
@@ -47,7 +47,7 @@ def conclude(trajectory: Trajectory, scenario: Scenario, beneath: SteppedEpisode
 
 
 def heard(messages: Sequence[Message]) -> str:
-    """What an agent that has no native tools reads of tool results and of the world's or the user's words."""
+    """Tool results and the world's or user's words as text for an agent without native tool calls."""
     said = (
         f"Observation: {text_of(each)}" if each.get("role") == "tool" else text_of(each)
         for each in messages
@@ -66,7 +66,8 @@ class Sampler:
         self._name = episode.model.get_inference_name()
 
     async def turn(self, items: Sequence[MessageOrChoice], tools: Sequence[Message], *place: int | str) -> Choice:
-        """The turn after `items`; `place` tells it from other turns, for its seed. Raises `NoTurnError`."""
+        """Samples the turn after `items`; `place` distinguishes it from other turns, for its seed. Raises
+        `NoTurnError`."""
         episode = self._episode
         seed = None if episode.seed is None else seed_of(episode.seed, "style", *place) % 2**53
         _, choice = await episode.sample(

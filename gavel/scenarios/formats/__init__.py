@@ -1,4 +1,4 @@
-"""Formats of trajectories that other programs write and read: reader and writer of one format in one file.
+"""Trajectory formats of other programs, with the reader and writer of a format in one file.
 
     reading = read_file(Path("results.jsonl"))      # or .csv, .parquet, .eval, .json.gz, a dataset's directory
     print(reading.summary)                          # reads as: verifiers results, 12 rows in 3 groups by example_id
@@ -6,5 +6,6 @@
 
 Reading: `files`, `text` and `tables` turn a path into rows, a `Format` rows into attempts, `chat` their conversations
 into OpenAI messages; `grouping` puts attempts at the same task together; `reading` finds the format. Writing:
-`exported` has messages as typed turns and what stands beside them. What a format cannot hold is counted in `Losses`.
+`exported` has messages as typed turns and what stands beside them. Data that a format cannot hold is counted in
+`Losses`.
 """

@@ -39,14 +39,14 @@ def _is_result(block: Message) -> bool:
 
 
 def system(value: Any) -> list[Message]:
-    """The top-level `system` as a message."""
+    """The top-level `system` text as a message."""
     if not value:
         return []
     return [{"role": "system", "content": _content(value)}]
 
 
 def messages(message: Message) -> list[Message]:
-    """One message as the chat messages that say the same, in the same order."""
+    """Converts one message to equivalent chat messages, in the same order."""
     content = message.get("content")
     if not is_list(content):
         return [message]
@@ -59,16 +59,16 @@ def messages(message: Message) -> list[Message]:
         if not (is_object(block) and _is_result(block)):
             blocks.append(block)
             continue
-        found += [*_said(blocks, rest, calls, known), _result(block)]
+        found += [*_build_message(blocks, rest, calls, known), _result(block)]
         blocks, calls = [], []
-    found += _said(blocks, rest, calls, known)
-    if found and all(each.get("role") == "tool" for each in found):  # nothing was said that could hold the rest
+    found += _build_message(blocks, rest, calls, known)
+    if found and all(each.get("role") == "tool" for each in found):  # there is no message to hold the rest
         found[0] = {**rest, **found[0]}
     return found or [{**rest, "content": ""}]
 
 
-def _said(blocks: list[Any], rest: Message, calls: list[Any], known: list[Any]) -> list[Message]:
-    """The message of the blocks between two results; none where nothing is said. `known`: calls that stand already."""
+def _build_message(blocks: list[Any], rest: Message, calls: list[Any], known: list[Any]) -> list[Message]:
+    """The message of the blocks between two results, or none if they are empty. `known`: calls that exist already."""
     parts: list[Any] = []
     thoughts: list[str] = []
     calls = list(calls)
@@ -91,7 +91,7 @@ def _said(blocks: list[Any], rest: Message, calls: list[Any], known: list[Any]) 
 
 
 def _is_same_call(block: Message, call: Any) -> bool:
-    """Whether a call of `tool_calls` is that of a block: LangChain writes both, and no input yet where it streams."""
+    """Whether a call of `tool_calls` is that of a block: LangChain writes both, and no input yet while streaming."""
     if not is_object(call, "id", "function") or not is_object(call["function"], "name") or not block.get("id"):
         return False
     function, given = call["function"], block.get("input")
@@ -112,7 +112,7 @@ def _result(block: Message) -> Message:
 
 
 def _content(content: Any) -> Any:
-    """Text where there is nothing else, or the parts, images in OpenAI's form."""
+    """The text if there is nothing else, or the parts, with images in OpenAI's form."""
     if not isinstance(content, list):
         return content
     return joined([_part(part) for part in cast(list[Any], content)])
@@ -140,7 +140,7 @@ _BEDROCK = ("text", "toolUse", "toolResult", "reasoningContent", "cachePoint", "
 
 
 def with_blocks(message: Message) -> tuple[list[Message], str] | None:
-    """The message as messages with Anthropic's blocks, and the name of its form; None when it has no such form."""
+    """Converts to messages with Anthropic's blocks, and names the source form; None if it has no such form."""
     parts: Any
     parts, content = message.get("parts"), message.get("content")
     if isinstance(parts, str | dict):
@@ -149,16 +149,16 @@ def with_blocks(message: Message) -> tuple[list[Message], str] | None:
         if parts and all("part_kind" in part for part in parts):
             return _of_pydantic_ai(parts), "Pydantic AI messages"
         if parts and all("type" in part for part in parts):
-            return [_with(message, parts, _typed)], "messages with parts"
-        return [_with(message, parts, _gemini)], "Gemini contents"
+            return [_with(message, parts, _convert_typed)], "messages with parts"
+        return [_with(message, parts, _convert_gemini)], "Gemini contents"
     if is_list(message.get("toolInvocations")):
         return [_with_invocations(message)], "AI SDK messages"
     if not is_list(content) or not all(map(is_object, content)):
         return None
     if any(str(part.get("type")) in ("tool-call", "tool-result") for part in content):
-        return [_with(message, content, _typed)], "AI SDK messages"
+        return [_with(message, content, _convert_typed)], "AI SDK messages"
     if content and all("type" not in part and any(name in part for name in _BEDROCK) for part in content):
-        return [_with(message, content, _bedrock)], "Bedrock Converse messages"
+        return [_with(message, content, _convert_bedrock)], "Bedrock Converse messages"
     return None
 
 
@@ -169,7 +169,7 @@ def _with(message: Message, parts: Iterable[Any], blocks: Callable[[Message], Bl
 
 
 def _with_invocations(message: Message) -> Message:
-    """An AI SDK 4 message: what the tools gave stands before the text that was written with it."""
+    """An AI SDK 4 message: tool results precede the text that was written with them."""
     rest = {name: value for name, value in message.items() if name not in ("toolInvocations", "parts", "content")}
     found = [block for call in message["toolInvocations"] if is_object(call) for block in _invocation(call)]
     text = message.get("content")
@@ -187,7 +187,7 @@ def _tool_result(identity: Any, content: Any, *, name: Any = None, failed: bool 
 
 
 def _plain(content: Any) -> Any:
-    """Text, or what is not text as its JSON."""
+    """The text, or the JSON of anything else."""
     return content if isinstance(content, str) else "" if content is None else as_json(content)
 
 
@@ -201,8 +201,8 @@ _GEMINI = {
 }
 
 
-def _gemini(part: Message) -> Blocks:
-    """A part holds one value, under a name in camel case or in snake case; what stands beside it stays."""
+def _convert_gemini(part: Message) -> Blocks:
+    """Converts a Gemini part: one value under a name in camel or snake case; its other fields are kept."""
     given = {_GEMINI.get(name, name): value for name, value in part.items() if value is not None}
     thought = given.pop("thought", False)
     kinds = [name for name in given if name in ("text", *_GEMINI.values())]
@@ -220,7 +220,7 @@ def _gemini(part: Message) -> Blocks:
         found = _tool_result(value.get("id"), value.get("response"), name=value.get("name"))
         if is_list(parts := value.get("parts")):
             found["content"] = [{"type": "text", "text": found["content"]}]
-            found["content"] += [block for each in parts if is_object(each) for block in _gemini(each)]
+            found["content"] += [block for each in parts if is_object(each) for block in _convert_gemini(each)]
         yield found | rest_of(value, "id", "name", "response", "parts") | rest
     elif kind == "inline_data" and str(media := value.get("mimeType", value.get("mime_type"))).startswith("image/"):
         source = {"type": "base64", "media_type": media, "data": value.get("data")}
@@ -233,7 +233,7 @@ def _gemini(part: Message) -> Blocks:
         yield part
 
 
-def _bedrock(part: Message) -> Blocks:
+def _convert_bedrock(part: Message) -> Blocks:
     match part:
         case {"text": str() as text, **rest}:
             yield {"type": "text", "text": text, **rest}
@@ -259,11 +259,11 @@ def _bedrock(part: Message) -> Blocks:
 def _bedrock_result(part: Any) -> Any:
     if is_object(part, "json"):
         return {"type": "text", "text": as_json(part["json"])}
-    return next(_bedrock(part), part) if is_object(part) else part
+    return next(_convert_bedrock(part), part) if is_object(part) else part
 
 
-def _typed(part: Message) -> Blocks:
-    """Parts of the AI SDK and of OpenTelemetry's conventions, which say what they are."""
+def _convert_typed(part: Message) -> Blocks:
+    """Converts parts with a type field, of the AI SDK and of OpenTelemetry's conventions."""
     kind = str(part.get("type"))
     text = part.get("text", part.get("content"))
     if kind in ("step-start", "step-finish", "source-url", "source-document"):
@@ -290,7 +290,7 @@ def _typed(part: Message) -> Blocks:
 
 
 def _invocation(call: Message) -> Blocks:
-    """A call with its result, or with its error, if it has one already."""
+    """A call, with its result or error if it has one already."""
     yield _call(call.get("toolCallId"), call.get("toolName"), call.get("input", call.get("args")))
     if (error := call.get("errorText")) is not None:
         yield _tool_result(call.get("toolCallId"), error, failed=True)
@@ -302,7 +302,7 @@ _PYDANTIC_ROLES = {"system-prompt": "system", "user-prompt": "user", "tool-retur
 
 
 def _of_pydantic_ai(parts: list[Any]) -> list[Message]:
-    """A message for each run of parts with one role: a request may hold the system's prompt and the user's."""
+    """One message per run of parts with one role: a request may hold the system's prompt and the user's."""
     found: list[Message] = []
     for part in parts:
         role = _PYDANTIC_ROLES.get(str(part["part_kind"]), "assistant")

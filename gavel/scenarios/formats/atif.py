@@ -3,8 +3,8 @@
     {"schema_version": "ATIF-v1.8", "agent": {…}, "steps": [{"step_id": 1, "source": "user", "message": "…"}, …]}
 
 The package `atif` validates them, read or written. Tool calls and their results keep their ids; sub-agents are
-additional histories. Writing: what a step has no field for is kept in its `extra`, what an attempt has none for in the
-document's `extra.gavel`.
+additional histories. Writing: a step's data without a field goes to its `extra`, an attempt's to the document's
+`extra.gavel`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,10 +69,10 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if name := document.get("continued_trajectory_ref"):
             source.notes.append(f"{row.where} goes on in {name}, which is an attempt of its own.")
         others = [
-            History(messages_and_choices=list[MessageOrChoice](_messages(each, row.where)), tools=_tools(each))
+            History(messages_and_choices=list[MessageOrChoice](_read_messages(each, row.where)), tools=_tools(each))
             for each in as_list(document.get("subagent_trajectories"))
         ]
-        said, tools = _messages(document, row.where), _tools(document)
+        said, tools = _read_messages(document, row.where), _tools(document)
         found = trajectory(said, row.where, tools=tools, fields=fields, additional_histories=others)
         yield Attempt(found, row, ATIF.name)
 
@@ -82,7 +82,7 @@ def _problem(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _messages(document: Message, where: str) -> list[Message]:
+def _read_messages(document: Message, where: str) -> list[Message]:
     found: list[Message] = []
     for number, step in enumerate(document["steps"]):
         if not is_object(step, "source", "message") or step["source"] not in _ROLES:
@@ -106,7 +106,7 @@ def _call(call: Message) -> Message:
 
 
 def _result(result: Message, source: str) -> list[Message]:
-    """The answer to a call; what answers none, such as a terminal's output, is what the agent is told next."""
+    """The result of a call; one without a call, such as a terminal's output, becomes the next user message."""
     content = result.get("content")
     if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
         content = as_json(delegated)
@@ -117,7 +117,7 @@ def _result(result: Message, source: str) -> list[Message]:
 
 
 def _content(content: Any) -> Any:
-    """Images in OpenAI's form; all else as it is."""
+    """The content with images in OpenAI's form."""
     return [_read_part(part) for part in content] if is_list(content) else content
 
 
@@ -159,17 +159,17 @@ class AtifError(GavelError):
 
 
 def documents(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
-    """A document for each attempt. Raises `AtifError` for one that the package `atif` refuses."""
+    """One document per attempt. Raises `AtifError` for a document that the package `atif` rejects."""
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
-            yield _validated(_document(attempt, model, losses), attempt)
+            yield _validated(_build_document(attempt, model, losses), attempt)
 
 
-def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
+def _build_document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
     main, *others = attempt.trajectory.histories()
     known = facts(attempt, losses)
-    document = _conversation(main, attempt.agent, model, losses)
+    document = _build_conversation(main, attempt.agent, model, losses)
     status, reason = attempt.trajectory.status, attempt.trajectory.status_reason
     if status != "finished":
         losses.add("attempt that did not finish: its status stands in the document's notes, ATIF has no field for it")
@@ -187,7 +187,7 @@ def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Mess
     if others:
         document["subagent_trajectories"] = [
             {
-                **_conversation(other, other.agent or attempt.agent, model, losses),
+                **_build_conversation(other, other.agent or attempt.agent, model, losses),
                 "trajectory_id": f"{attempt.id}/{number}",
             }
             for number, other in enumerate(others, 1)
@@ -195,10 +195,10 @@ def _document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Mess
     return document
 
 
-def _conversation(history: History, agent: str, model: str | None, losses: Losses) -> Message:
+def _build_conversation(history: History, agent: str, model: str | None, losses: Losses) -> Message:
     steps: list[Message] = []
     answered: Message | None = None
-    """The step whose results may follow."""
+    """The step to which results may follow."""
     for turn in turns(history, losses):
         if turn.role == "tool":
             if answered is None:
@@ -279,13 +279,13 @@ def _content_of(turn: Turn, extra: Message, losses: Losses) -> str | list[Messag
     if turn.is_text and len(turn.parts) < 2:
         return turn.text
     kept: list[Any] = []
-    content = [_part(part, kept, losses) for part in turn.parts]
+    content = [_write_part(part, kept, losses) for part in turn.parts]
     if kept:
         extra["parts"] = kept
     return content
 
 
-def _part(part: Part, kept: list[Any], losses: Losses) -> Message:
+def _write_part(part: Part, kept: list[Any], losses: Losses) -> Message:
     match part:
         case Text():
             return {"type": "text", "text": part.text}

@@ -1,11 +1,11 @@
-"""Bodies of requests to language models and of their responses, and items of OpenAI's Responses, as chat messages.
+"""Converts request and response bodies of language models, and OpenAI's Responses items, to chat messages.
 
-    asked({"system": "You run a desk.", "messages": […]})       [{"role": "system", …}, …]
-    answered({"choices": [{"message": {…}}]})                   Answers([[{"role": "assistant", …}]], {}, "")
-    messages([{"type": "function_call", "call_id": "c1", …}])   [{"role": "assistant", "tool_calls": […]}]
+    read_request({"system": "You run a desk.", "messages": […]})  [{"role": "system", …}, …]
+    read_response({"choices": [{"message": {…}}]})                Answers([[{"role": "assistant", …}]], {}, "")
+    messages([{"type": "function_call", "call_id": "c1", …}])     [{"role": "assistant", "tool_calls": […]}]
 
 OpenAI's chat completions and Responses, Anthropic, Gemini, Bedrock Converse. Reasoning becomes `reasoning_content` of
-the message that it led to. Calls of tools that OpenAI runs keep all their fields as arguments.
+the message after it. Calls of OpenAI's server-side tools keep all their fields as arguments.
 """
 
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ _CUT = ("length", "max_tokens", "MAX_TOKENS", "incomplete")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a response holds."""
+    """The attempts in a response."""
 
     attempts: list[list[Any]]
     """The messages of each choice."""
     ended: dict[str, Any]
-    """The status of an attempt that was cut off."""
+    """Status of a truncated attempt."""
     problem: str = ""
-    """Why there is none."""
+    """Reason why there is no attempt."""
 
 
 def is_request(body: Any) -> bool:
     return is_object(body, "|".join(QUESTIONS))
 
 
-def asked(body: Message) -> list[Any]:
+def read_request(body: Message) -> list[Any]:
     """The messages of a request."""
     if "messages" in body:
         return [*anthropic.system(body.get("system")), *as_message(body["messages"], "user")]
@@ -80,13 +80,13 @@ def gemini_system(body: Message) -> list[Message]:
 
 
 def contents(given: Any) -> list[Any]:
-    """Gemini's contents: a text, one content, or a list of contents, of which one without a role is the user's."""
+    """The messages of Gemini's contents: a text, one content, or a list; a content without a role is the user's."""
     items = as_message(given, "user")
     return [{"role": "user", **item} if is_object(item, "parts") else item for item in items]
 
 
-def answered(body: Any) -> Answers:
-    """The attempts in the body of a response; why there is none, where it holds an error or something else."""
+def read_response(body: Any) -> Answers:
+    """The attempts in a response body, or the reason why there is none: an error, or an unknown form."""
     if not is_object(body):
         return Answers([], {}, "no response")
     choices, candidates, output = body.get("choices"), body.get("candidates"), body.get("output")
@@ -112,7 +112,7 @@ def _answers(said: list[list[Any]], reasons: list[Any]) -> Answers:
 
 
 def problem(error: Any, otherwise: str) -> str:
-    """The code or the type of an error, however deep it stands."""
+    """The code or type of an error, at any depth."""
     while is_object(error, "error"):
         error = error["error"]
     return str(first_of(error, "code", "type", "status") or otherwise) if is_object(error) else otherwise
@@ -126,7 +126,7 @@ _OUTPUTS = ("output", "result", "results", "outputs")
 
 
 def is_item(fields: Message) -> bool:
-    """Whether it is an item that no chat message is."""
+    """Whether it is a Responses item that is no chat message."""
     kind = fields.get("type")
     if kind == "message":
         return "role" in fields
@@ -139,12 +139,12 @@ def is_item(fields: Message) -> bool:
 
 
 def is_plain(fields: Message) -> bool:
-    """Whether it is a message with text alone, as it may stand among items."""
+    """Whether it is a text-only message, as it may stand among items."""
     return fields.keys() == {"role", "content"} and isinstance(fields["content"], str)
 
 
 def messages(items: Sequence[Message]) -> list[Message]:
-    """The chat messages that say the same; what the assistant said and called in one turn is one message."""
+    """Converts items to chat messages; the assistant's text and calls of one turn become one message."""
     found: list[Message] = []
     thoughts: list[str] = []
     for item in items:
@@ -184,7 +184,7 @@ def messages(items: Sequence[Message]) -> list[Message]:
 
 
 def _turn(found: list[Message], thoughts: list[str]) -> Message:
-    """The assistant's message that goes on; a new one after anyone else's, and with new thoughts."""
+    """The assistant's current message; a new one after any other role's message, and with new thoughts."""
     if thoughts or not found or found[-1]["role"] != "assistant":
         found.append({"role": "assistant", "content": None})
         if thoughts:
@@ -208,7 +208,7 @@ def _rest(item: Message, *used: str) -> Message:
 
 
 def _content(content: Any) -> Any:
-    """Text where there is nothing else, or the parts, images in OpenAI's form."""
+    """The text if there is nothing else, or the parts, with images in OpenAI's form."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):

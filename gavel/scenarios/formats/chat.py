@@ -1,11 +1,11 @@
-"""Any conversation -> OpenAI chat messages.
+"""Converts any conversation to OpenAI chat messages.
 
     messages([{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "f.jsonl:1")
     # ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], "ShareGPT")
 
 Each item is told apart by its own fields: an OpenAI chat message, one with Anthropic's blocks, an item of OpenAI's
-Responses, a ShareGPT turn or a LangChain message. Items that are chat messages already pass unchanged, and what has no
-counterpart (images, audio, unknown blocks) stays in the content as it is, and so do fields that are unknown.
+Responses, a ShareGPT turn or a LangChain message. Chat messages are returned unchanged. Parts without a counterpart
+(images, audio, unknown blocks) stay in the content unchanged, and so do unknown fields.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 
 OPENAI = "OpenAI messages"
 _ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
-"""Other programs' names of the roles."""
+"""Other programs' role names."""
 _KNOWN = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_ROLES}
 
 
@@ -29,18 +29,18 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
         items = _unpacked(items, where)
     if not isinstance(items, list):
         raise RowError(f"{where} cannot be judged: messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
-    found, forms = _converted(cast(list[Any], items), where)
+    found, forms = _convert_all(cast(list[Any], items), where)
     found = [each if "role" in each or "message" in each else {"role": "user", **each} for each in found]
-    return _linked(found), next(iter(forms), OPENAI)
+    return _link_results(found), next(iter(forms), OPENAI)
 
 
 def as_chat(items: Sequence[Message]) -> list[Message]:
-    """The same for messages that a program made; one of no known form stays as it is."""
-    return _linked(_converted(items, None)[0])
+    """Converts messages of a program; a message of no known form is kept unchanged."""
+    return _link_results(_convert_all(items, None)[0])
 
 
 def _unpacked(text: str, where: str) -> Any:
-    """A list that a table or another program keeps as its JSON, or as Python prints it."""
+    """Parses a list that a table or another program stores as JSON, or as Python prints it."""
     value = cell(text)
     if not isinstance(value, str):
         return value
@@ -48,8 +48,9 @@ def _unpacked(text: str, where: str) -> Any:
     raise RowError(f"{where} cannot be judged: messages: it is text, and no JSON list.", remedy)
 
 
-def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], dict[str, None]]:
-    """Raises `RowError` for an item of no known form, unless `where` is None."""
+def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message], dict[str, None]]:
+    """Converts items to messages, with the names of their forms. Raises `RowError` for an unknown item, unless `where`
+    is None."""
     found: list[Message] = []
     forms: dict[str, None] = {}
     responses: list[Message] = []
@@ -72,7 +73,7 @@ def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], 
         found += bodies.messages(responses)
         responses = []
         try:
-            said, form = _one(fields, len(found), f"{where} cannot be judged: {number}")
+            said, form = _convert_one(fields, len(found), f"{where} cannot be judged: {number}")
         except RowError:
             if where is not None:
                 raise
@@ -84,8 +85,8 @@ def _converted(items: Sequence[Any], where: str | None) -> tuple[list[Message], 
     return found, forms
 
 
-def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
-    """An item as chat messages, and the name of its form; none where it is a chat message already."""
+def _convert_one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
+    """Converts an item to chat messages, with the name of its form, which is empty for a chat message."""
     if (foreign := with_blocks(fields)) is not None:
         return [said for each in foreign[0] for said in anthropic.messages(each)], foreign[1]
     if ("role" not in fields and is_object(fields, "from", "value")) or is_exchange(fields):
@@ -94,19 +95,19 @@ def _one(fields: Message, number: int, where: str) -> tuple[list[Message], str]:
         return anthropic.messages(message(fields)), LANGCHAIN_NAME
     if anthropic.has_blocks(fields):
         return anthropic.messages(fields), anthropic.NAME
-    return [_chat(fields, where)], ""
+    return [_normalize(fields, where)], ""
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether it is a role with its text and nothing else: most messages are."""
+    """Whether it is a role with its text and nothing else, as most messages are."""
     if message.keys() != {"role", "content"} or not isinstance(message["content"], str):
         return False
     role = message["role"]
     return isinstance(role, str) and role not in _ROLES and role == _KNOWN.get(role.lower(), role)
 
 
-def _chat(message: Message, where: str) -> Message:
-    """A chat message with calls in OpenAI's form; a choice, and what is in that form, pass unchanged."""
+def _normalize(message: Message, where: str) -> Message:
+    """A chat message with calls in OpenAI's form; a choice, or a message in that form, is returned unchanged."""
     if "role" not in message:
         if "message" in message and "finish_reason" in message:
             return message
@@ -120,8 +121,8 @@ def _chat(message: Message, where: str) -> Message:
     return message
 
 
-def _linked(found: list[Message]) -> list[Message]:
-    """The messages, with the older function calls as tool calls, and results without an id given that of their call."""
+def _link_results(found: list[Message]) -> list[Message]:
+    """The messages with legacy function calls as tool calls; results without an id get their call's id."""
     linked: list[Message] = []
     pending: list[tuple[str, str]] = []  # (id, name) of calls without a result
     for message in found:
@@ -139,7 +140,7 @@ def _linked(found: list[Message]) -> list[Message]:
             pending = [call for call in pending if call[0] != message.get("tool_call_id")]
         if calls := message.get("tool_calls"):
             message = {**message, "tool_calls": _named(calls, f"call_{len(linked)}")}
-            pending = []  # what comes without an id answers the newest turn
+            pending = []  # a result without an id answers the newest turn
         linked.append(message)
         for call in as_list(message.get("tool_calls")):
             if is_object(call, "id"):
@@ -180,12 +181,12 @@ _CALLS = ("function_call", "tool_call", "function")
 
 
 def is_exchange(fields: Message) -> bool:
-    """Whether one object holds what both said: `{"human": "Hi", "assistant": "Hello"}`."""
+    """Whether one object holds both sides' messages: `{"human": "Hi", "assistant": "Hello"}`."""
     return fields.keys() <= {"human", "assistant", "gpt"} and "human" in fields and len(fields) == 2
 
 
 def sharegpt_messages(turn: Message, number: int, where: str) -> list[Message]:
-    """The turn as a chat message. Raises `RowError` for a speaker that is not known."""
+    """Converts a ShareGPT turn to a chat message. Raises `RowError` for an unknown speaker."""
     if is_exchange(turn):
         answer = next(value for name, value in turn.items() if name != "human")
         return [{"role": "user", "content": turn["human"]}, {"role": "assistant", "content": answer}]
@@ -204,7 +205,7 @@ def sharegpt_messages(turn: Message, number: int, where: str) -> list[Message]:
 
 
 def _calls(value: Any, name: str) -> list[Any]:
-    """The calls that a turn holds as JSON, as they are called in OpenAI's form; none when it holds none."""
+    """The tool calls that a turn holds as JSON, in OpenAI's form; empty if it holds none."""
     parsed = loaded(value) if isinstance(value, str) else value
     calls = parsed if is_list(parsed) else [parsed]
     if not calls or not all(is_object(call, "name", "arguments|parameters") for call in calls):
@@ -225,7 +226,7 @@ _LANGCHAIN_ROLES = {
 
 
 def unwrapped(fields: Message) -> Message:
-    """The message itself, where it stands inside another object; anything else unchanged."""
+    """Unwraps a message nested in another object; anything else is returned unchanged."""
     match fields:
         case {"lc": _, "kwargs": {**inner}, "id": [*_, last]}:
             return {"type": _kind(str(last)), **inner}

@@ -54,14 +54,15 @@ _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 
 
 def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> tuple[list[Message], int]:
-    """Their messages in one conversation (text becomes a user's and an assistant's), and how many are the prompt."""
+    """The messages of a prompt and its completion in one conversation (text becomes a user's and an assistant's
+    message), and the number of the prompt's."""
     asked = side(row, prompt, "user", "prompt")
     said, _ = chat.messages([*asked, *side(row, completion, "assistant", "completion")], row.where)
     return said, len(chat.messages(asked, row.where)[0])
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
-    """Text as one message, and messages (also as JSON text) as they are. Raises `RowError` for anything else."""
+    """Text as one message, and messages (also as JSON text) unchanged. Raises `RowError` for anything else."""
     given = value
     if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
         given = items
@@ -82,12 +83,12 @@ _COMPLETION = "completion|response|output"
 
 
 def _system(fields: Message) -> list[Message]:
-    """The system message that stands in a field of its own."""
+    """The system message from a separate field."""
     return anthropic.system(first_of(fields, *_SYSTEM))
 
 
 def _is_completion(value: Any) -> bool:
-    """Whether it is a prompt, as text or as messages without an answer, beside its completion."""
+    """Whether it is a prompt, as text or as messages without an answer, with its completion."""
     if is_object(value, "prompt", "completion|response") or _samples_name(value) is not None:
         return True
     if not is_object(value, "messages", _COMPLETION) or not is_list(value["messages"]):
@@ -101,14 +102,14 @@ _REWARDS = {"rewards": "reward", "scores": "score", "labels": "label"}
 
 
 def _samples_name(value: Any) -> str | None:
-    """The field that holds several answers to the prompt of a row."""
+    """The field that holds several answers to a row's prompt."""
     if not is_object(value, "prompt|messages|instruction|question"):
         return None
     return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
 
 
-def _each_sample(row: Row) -> Iterator[Row]:
-    """A row for each answer of a row with several; its rewards, where there is one for each, are that answer's."""
+def _split_samples(row: Row) -> Iterator[Row]:
+    """One row for each answer of a row with several; a list of as many rewards is split among them."""
     name = _samples_name(row.value)
     if name is None or is_object(row.value, "completion|response"):
         yield row
@@ -130,12 +131,12 @@ def _each_sample(row: Row) -> Iterator[Row]:
                 raise RowError(problem, f"An answer is text, messages, or an object with {', '.join(_TEXTS)}.")
             own |= {key: value for key, value in sample.items() if key != text}
             sample = sample[text]
-        side(row, sample, "assistant", f"{name}.{number}")  # its error names the answer
+        side(row, sample, "assistant", f"{name}.{number}")  # raises an error that names the answer
         yield Row(row.where, {**own, "completion": sample})
 
 
 def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
-    for row in chain.from_iterable(map(_each_sample, rows)):
+    for row in chain.from_iterable(map(_split_samples, rows)):
         fields = cast(Message, row.value)
         asked = "prompt" if "prompt" in fields else "messages"
         name = next(each for each in _COMPLETION.split("|") if each in fields)
@@ -163,7 +164,7 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _named(fields: Message) -> Message:
-    """The fields, those of OpenAI's preference data under TRL's names."""
+    """The fields, with OpenAI's preference data renamed to TRL's names."""
     if not is_object(fields, "preferred_output", "non_preferred_output"):
         return fields
     asked = fields.get("input")
@@ -180,7 +181,7 @@ _PROMPTS = ("prompt", "conversations", "messages")
 
 
 def _before(row: Row, fields: Message) -> list[Any]:
-    """The messages before the answers; none where each answer is a whole conversation."""
+    """The messages before the answers; empty if each answer is a whole conversation."""
     name = next((name for name in _PROMPTS if name in fields), None)
     if name is None:
         return []
@@ -199,28 +200,28 @@ def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which fields of a row (dotted paths) hold what was asked and what was answered, where their names do not tell."""
+    """The fields (dotted paths) with the prompt and the answers of a row, for names that no format knows."""
 
     prompt: str | None = None
     """None = `prompt` or `messages`."""
     answers: Sequence[str] = ()
-    """Each holds an attempt. None of them = `completion`, `response` or `output`."""
+    """Fields that each hold an attempt. Empty = `completion`, `response` or `output`."""
 
     @property
     def names(self) -> list[str]:
         return [*filter(None, [self.prompt]), *self.answers]
 
     def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
-        """A row with `prompt` and `completion` for each answer; empty cells are counted.
+        """One row with `prompt` and `completion` for each answer; empty cells are counted.
 
-        `known`: the fields of all rows. Raises `RowError` for one that no row has.
+        `known`: the fields of all rows. Raises `RowError` for a field that no row has.
         """
         names = (self.prompt,) if self.prompt else ("prompt", "messages")
         asked, prompt = _column(row, names, known, "--prompt-column")
         answers = [(name,) for name in self.answers] or [tuple(_COMPLETION.split("|"))]
         columns = [_column(row, names, known, "--answer-column") for names in answers]
         used = {asked, *(name for name, _ in columns), "prompt", "completion"}
-        found = [answer for name, value in columns for answer in _each_answer(row, name, value)]
+        found = [answer for name, value in columns for answer in _split_answers(row, name, value)]
         rest = {name: value for name, value in row.value.items() if name not in used}
         for name, answer in found:
             if answer is None or prompt is None:
@@ -231,7 +232,7 @@ class Columns:
 
 
 def _column(row: Row, names: Sequence[str], known: Collection[str], option: str) -> tuple[str, Any]:
-    """The first of the fields that the row has, and its value; None where only other rows have it."""
+    """The first of the fields that the row has, and its value; None if only other rows have it."""
     for name in names:
         if (value := at(row.value, name)) is not ABSENT:
             return name, value
@@ -243,8 +244,8 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
     )
 
 
-def _each_answer(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
-    """The answers of a column and where they stand: a list of texts, or of conversations, is as many.
+def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
+    """The answers of a column and their positions: a list of texts or conversations holds several.
 
     Raises `RowError` for lists of texts within a list, which may be one answer or many.
     """
@@ -263,7 +264,7 @@ def _each_answer(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _as_said(value: Any) -> Any:
-    """Messages as they are, anything else as its text."""
+    """Messages unchanged, anything else as text."""
     if isinstance(value, str) or (is_list(value) and _are_messages(value)):
         return value
     return [value] if is_object(value, "role") else json.dumps(value, ensure_ascii=False)
@@ -273,7 +274,7 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     """The attempts of a table whose columns a user named."""
     objects = [row.value for row in rows if is_object(row.value)]
     known = dict.fromkeys(name for value in objects for name in value)
-    for name in columns.names:  # which may lead into an object
+    for name in columns.names:  # paths may lead into objects
         above = name.rpartition(".")[0]
         inner = [at(value, above) for value in objects] if above else []
         known |= dict.fromkeys(f"{above}.{each}" for value in inner if is_object(value) for each in value)
@@ -301,21 +302,21 @@ PAIRS = Format(
 
 
 Z = 2.0
-"""Standard errors that the difference of two scores must exceed to be a preference."""
+"""Number of standard errors by which two scores must differ to be a preference."""
 
 
 def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: float) -> Iterator[Message]:
-    """TRL's rows for DPO: of each group the two members whose scores differ most, and clearly.
+    """TRL's DPO rows: of each group the two members whose scores differ most, and significantly.
 
-    Clearly is by at least `margin`, and by more than twice the standard error of the difference. What both members
-    begin with is the prompt. Groups without such a pair, and members without a score, are counted.
+    Significantly means by at least `margin`, and by more than twice the standard error of the difference. The prompt is
+    the messages that both members begin with. Groups without such a pair, and members without a score, are counted.
     """
     for each in stored:
         scored = _scored(each, losses)
         said = [(attempt, found) for attempt in scored if (found := _conversation(attempt, losses))]
         clear = [pair for pair in combinations(said, 2) if _is_clear(pair[0][0], pair[1][0], margin)]
         clear.sort(key=lambda pair: _reward(pair[1][0]) - _reward(pair[0][0]))
-        row = next((row for better, worse in clear if (row := _pair(*better, *worse, losses)) is not None), None)
+        row = next((row for better, worse in clear if (row := _make_pair(*better, *worse, losses)) is not None), None)
         losses.attempts += len(scored) - (2 if row else 0)
         if row:
             yield row
@@ -328,9 +329,9 @@ def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: floa
 
 
 def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: float | None) -> Iterator[Message]:
-    """TRL's rows for SFT: the best member of each group, of equal ones the first.
+    """TRL's SFT rows: the best member of each group, the first of equals.
 
-    Scores are relative, so a group whose members score alike has no best one, unless its score is above `above`.
+    Scores are relative, so a group with equal scores has no best member, unless its score is above `above`.
     """
     for each in stored:
         scored = [attempt for attempt in _scored(each, losses) if attempt.trajectory.status != "truncated"]
@@ -370,10 +371,10 @@ def _is_clear(better: StoredAttempt, worse: StoredAttempt, margin: float) -> boo
     return difference > Z * error and difference >= margin - 1e-9
 
 
-def _pair(
+def _make_pair(
     better: StoredAttempt, chosen: list[Message], worse: StoredAttempt, rejected: list[Message], losses: Losses
 ) -> Message | None:
-    """The row; None where the members begin with different messages, or say the same."""
+    """The row; None if the members begin with different messages, or are equal."""
     shared = list(takewhile(lambda pair: _said(pair[0]) == _said(pair[1]), zip(chosen, rejected, strict=False)))
     ends = range(min(len(shared), len(chosen) - 1, len(rejected) - 1), 0, -1)
     end = next((n for n in ends if chosen[n]["role"] == rejected[n]["role"] == "assistant"), 0)
@@ -390,7 +391,8 @@ def _pair(
 
 
 def _is_text(messages: Sequence[Message]) -> bool:
-    """Whether it is a prompt that a chat template wrote, and its completion: as messages, TRL would render it again."""
+    """Whether it is a prompt rendered by a chat template, and its completion: as messages, TRL would render it
+    again."""
     roles = [message["role"] for message in messages]
     return roles == ["user", "assistant"] and is_rendered(messages[0]["content"]) and messages[1].keys() <= _PLAIN
 
@@ -399,13 +401,13 @@ _PLAIN = {"role", "content"}
 
 
 def _said(message: Message) -> Message:
-    """The message without the ids of its calls, which differ between attempts that do the same."""
+    """The message without the ids of its calls, which differ between otherwise equal attempts."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
     return {**message, "tool_calls": calls, "tool_call_id": None}
 
 
 def _conversation(attempt: StoredAttempt, losses: Losses) -> list[Message]:
-    """The messages up to the last turn of the assistant; none where they hold more than text, or nobody answers."""
+    """The messages up to the last assistant turn; none if they hold more than text, or no such turn."""
     main, *further = attempt.trajectory.histories()
     losses.add("further history of an attempt: left out", len(further))
     found = turns(main, losses)
@@ -426,7 +428,7 @@ def _message(turn: Turn, losses: Losses) -> Message:
 
 
 def _call(call: Call, losses: Losses) -> Message:
-    """Arguments are an object: chat templates write text as a JSON string."""
+    """The call with its arguments as an object: chat templates write text as a JSON string."""
     if call.values is None:
         losses.add("tool call whose arguments are no JSON object: kept as text")
     arguments = losses.text(call.arguments) if call.values is None else call.values
@@ -435,6 +437,6 @@ def _call(call: Call, losses: Losses) -> Message:
 
 
 def _tools(attempt: StoredAttempt, losses: Losses) -> Message:
-    """The tools as JSON text, which TRL reads: a table would fill each with the fields of the others."""
+    """The tools as JSON text, which TRL reads: a table would give each tool the fields of the others."""
     found = tool_definitions(attempt.trajectory.histories()[0], losses)
     return {"tools": json.dumps(found, ensure_ascii=False)} if found else {}

@@ -6,7 +6,7 @@
     {"instructions": "You run a desk.", "input": […], "output": [… Responses items …]}
     {"conversations": [{"from": "human", "value": "Hi"}, …]}
 
-Such rows may be mixed in one file. What a row has besides is kept as metadata.
+Such rows may be mixed in one file. Other fields of a row are kept as metadata.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from gavel.scenarios.formats.row import (
     Source,
     WholeGroup,
     as_list,
-    checked,
+    check_item,
     is_list,
     is_object,
     trajectory,
@@ -74,7 +74,7 @@ def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
         elif is_object(row.value, _OWN):
             yield _own(row)
         elif (name := _list_name(row.value)) is not None:
-            yield from _samples(row, name)
+            yield from _read_choices(row, name)
         else:
             yield _response(row)
 
@@ -82,16 +82,16 @@ def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
 def _own(row: Row) -> Found:
     try:
         if "trajectories" in row.value:
-            return WholeGroup(checked(from_row(row.value), row.where), row, GROUPS)
-        return Attempt(checked(Trajectory.model_validate(row.value), row.where), row, TRAJECTORIES)
+            return WholeGroup(check_item(from_row(row.value), row.where), row, GROUPS)
+        return Attempt(check_item(Trajectory.model_validate(row.value), row.where), row, TRAJECTORIES)
     except (RecordVersionError, NotANumberError) as error:
         raise RowError(f"{row.where} cannot be read: {error.message}", error.remedy) from error
     except (ValidationError, TypeError) as error:
         raise unusable(row.where, error) from error
 
 
-def _samples(row: Row, name: str) -> Iterator[Attempt]:
-    """One attempt for each choice that the row keeps beside the messages of its request; without any, the messages."""
+def _read_choices(row: Row, name: str) -> Iterator[Attempt]:
+    """One attempt for each choice stored beside the request's messages; without choices, the messages themselves."""
     fields = cast(Message, row.value)
     choices = as_list(fields.get("choices"))
     if not choices or not all(is_object(choice, "message") for choice in choices):
@@ -117,7 +117,7 @@ def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
 
 
 def _system(fields: Message, row: Row) -> list[Message]:
-    """The system message that stands in a field of its own, which is taken out of the fields."""
+    """Takes the system message out of its separate field."""
     name = next((name for name in _SYSTEM if fields.get(name)), None)
     if name is None or not isinstance(fields[name], str | list | dict):
         return []
@@ -128,9 +128,9 @@ def _system(fields: Message, row: Row) -> list[Message]:
 
 
 def _response(row: Row) -> Attempt:
-    """A response with the input that it answers."""
+    """The conversation of a response and its input."""
     fields = cast(Message, row.value)
-    items = bodies.asked({"input": fields["input"] or [], "instructions": fields.get("instructions")})
+    items = bodies.read_request({"input": fields["input"] or [], "instructions": fields.get("instructions")})
     said, _ = chat.messages([*items, *fields["output"]], row.where)
     rest = {key: value for key, value in fields.items() if key not in ("input", "instructions", "output", "tools")}
     attempt = trajectory(said, row.where, tools=openai_tools(fields.get("tools")), fields=rest)

@@ -4,8 +4,8 @@
     {"input": "2 + 2?", "actualOutput": "4", "expectedOutput": "4", "toolsCalled": [{…}], "metricsData": [{…}]}
     {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"], "reference": "4", "faithfulness": 0.5}
 
-What was expected becomes the `reference`. Passages that were retrieved, and tools that a test case names, are shown as
-calls with their results, before the answer that was made of them.
+The expected answer becomes the `reference`. Retrieved passages, and the tools of a test case, become calls with results
+before the answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +36,10 @@ from gavel.scenarios.formats.text import cell
 _ERROR = 2
 """promptfoo's `failureReason` of a call that failed; 1 is an assertion's, which also fills `error`."""
 _TELLING = ("equals", "similar", "factuality", "model-graded-factuality")
-"""Assertions whose value is the answer that was expected."""
+"""Assertions whose value is the expected answer."""
 
 
-def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         value: Message = row.value
         test: Message = value.get("testCase") or {}
@@ -69,7 +69,7 @@ def _promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _conversation(value: Any, role: str) -> list[Any]:
-    """Messages, also as their JSON text; any other text is one message of `role`."""
+    """Messages, also as their JSON text; any other text becomes one message of `role`."""
     items = cell(value) if isinstance(value, str) else value
     items = [items] if is_object(items, "role") else items
     if is_list(items) and items and all(is_object(each, "role|type") and "function" not in each for each in items):
@@ -78,13 +78,13 @@ def _conversation(value: Any, role: str) -> list[Any]:
 
 
 def _answer(output: Any) -> list[Any]:
-    """What promptfoo keeps of an answer: a text, a value, a message, or the calls of one."""
+    """promptfoo's record of an answer: a text, a value, a message, or the calls of one."""
     if is_list(output) and output and all(is_object(call, "function") for call in output):
         return [{"role": "assistant", "content": None, "tool_calls": [tool_call(call) for call in output]}]
     return _conversation(output, "assistant")
 
 
-def _test_cases(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_deepeval(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     """DeepEval's test runs (camel case), evaluation results and data sets (snake case)."""
     for row in rows:
         value: Message = row.value
@@ -120,14 +120,14 @@ def _turn(row: Row, turn: Message) -> Iterator[Message]:
 
 
 def _side(row: Row, fields: Message, name: str, role: str) -> list[Message]:
-    """The messages of a field, which it takes out. Raises `RowError` for what is neither text nor messages."""
+    """Takes a field's messages out of the row. Raises `RowError` for anything but text or messages."""
     value = fields.pop(name, "")
     given = side(row, value if isinstance(value, str | list | dict) else as_json(value), role, name)
     return chat.messages(given, row.where)[0]
 
 
 def _used(fields: Message) -> Iterator[Message]:
-    """What an assistant retrieved and called before it answered."""
+    """An assistant's retrievals and calls before its answer."""
     if passages := _listed(fields.get("retrieval_context")):
         yield from _called("retrieve", {}, "\n\n".join(map(_text, passages)))
     for call in fields.get("tools_called") or ():
@@ -143,7 +143,7 @@ def _called(name: str, arguments: Any, output: Any) -> Iterator[Message]:
 
 
 def _with_ids(said: list[Message]) -> list[Message]:
-    """Calls and results with the ids that join them."""
+    """The calls and results with ids that join them."""
     for number, message in enumerate(said):
         for call in message.get("tool_calls") or ():
             call["id"] = f"call_{number}"
@@ -161,7 +161,7 @@ _EARLIER = {
 """The columns' names in ragas before 0.2."""
 
 
-def _samples(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_ragas(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         value: Message = row.value
         is_earlier = "user_input" not in value
@@ -219,8 +219,8 @@ PROMPTFOO = Format(
     "promptfoo results",
     ("prompt", "provider", "testIdx", "vars"),
     lambda value: is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw"),
-    _promptfoo,
+    _read_promptfoo,
 )
-DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _test_cases)
-RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _samples)
+DEEPEVAL = Format("DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, _read_deepeval)
+RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, _read_ragas)
 EVALUATIONS = (PROMPTFOO, DEEPEVAL, RAGAS)

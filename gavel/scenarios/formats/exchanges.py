@@ -38,12 +38,12 @@ _ANSWERS = "choices|candidates|content|output|error"
 
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
-        request, response, used = _halves(row.value) or ({}, {}, ())
+        request, response, used = _split_exchange(row.value) or ({}, {}, ())
         fields = {name: value for name, value in row.value.items() if name not in used}
-        yield from _attempts(row, request, bodies.answered(response), source, EXCHANGES.name, fields)
+        yield from _make_attempts(row, request, bodies.read_response(response), source, EXCHANGES.name, fields)
 
 
-def _attempts(
+def _make_attempts(
     row: Row,
     request: Message,
     answers: bodies.Answers,
@@ -52,12 +52,12 @@ def _attempts(
     fields: Message,
     task: dict[str, JsonValue] | None = None,
 ) -> Iterator[Attempt]:
-    """One for each answer; a request that failed is counted. Without a `request` it is not known what was asked."""
+    """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
     if answers.problem:
         source.left_out[f"request failed ({answers.problem})"] += 1
     if not answers.attempts:
         return
-    before = bodies.asked(request) if request else []
+    before = bodies.read_request(request) if request else []
     prompt = len(chat.messages(before, row.where)[0]) if request else None
     for answer in answers.attempts:
         said, _ = chat.messages([*before, *answer], row.where)
@@ -65,8 +65,8 @@ def _attempts(
         yield Attempt(made, row, form, task, prompt)
 
 
-def _halves(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
-    """The request, the response, and the fields of the row that held them; None when it holds no exchange."""
+def _split_exchange(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
+    """The request, the response, and the row's fields that held them; None if it holds no exchange."""
     if not is_object(value):
         return None
     for asked, answered in _PAIRS:
@@ -83,7 +83,7 @@ def _halves(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
 
 
 def _body(value: Any) -> Any:
-    """A body, also of a log that keeps it as its JSON text, or under `body`."""
+    """A body, possibly stored as JSON text or under `body`."""
     body = cell(value) if isinstance(value, str) else value
     return body["body"] if is_object(body, "body") and is_object(body["body"]) else body
 
@@ -91,7 +91,7 @@ def _body(value: Any) -> Any:
 EXCHANGES = Format(
     "requests with responses",
     ("request|modelInput", "response|modelOutput"),
-    lambda value: _halves(value) is not None,
+    lambda value: _split_exchange(value) is not None,
     _read,
 )
 
@@ -129,16 +129,16 @@ _ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_t
 _NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
 
 
-def _rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     """NeMo Gym's rollouts, and those of its sidecar of failures.
 
-    A masked sample, whose reward its environment calls no measurement, has failed.
+    A masked sample, whose environment declares its reward invalid, counts as failed.
     """
     for row in rows:
         value: Message = row.value
         request, response = value[_ASKED], value.get("response")
-        before = bodies.asked(request)
-        found = bodies.answered(response)
+        before = bodies.read_request(request)
+        found = bodies.read_response(response)
         answer = found.attempts[0] if found.attempts else []
         if answer and all(map(is_list, answer)):
             answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
@@ -163,7 +163,7 @@ NEMO_GYM = Format(
     "NeMo Gym rollouts",
     (_ASKED, "response"),
     lambda value: is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED]),
-    _rollouts,
+    _read_rollouts,
     task="task index",
 )
 
@@ -176,46 +176,46 @@ def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             f"request are compared. Put the input file (JSONL with custom_id and body) into {source.paths[0].parent}."
         )
     for row in rows:
-        found, name = _answers(row.value), _name(row.value)
+        found, name = _read_answers(row.value), _name(row.value)
         request = requests.get(name, {})
         if requests and not request and not found.problem:
             source.left_out["answer to no request of the input file"] += 1
             continue
         fields = {"custom_id": name}
-        yield from _attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
+        yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
 
 
 def _name(row: Message) -> Any:
     return row.get("custom_id", row.get("key"))
 
 
-def _answers(row: Message) -> bodies.Answers:
-    """What came back for one request."""
+def _read_answers(row: Message) -> bodies.Answers:
+    """The responses to one request."""
     result = row.get("result")
     if is_object(result):
         if result.get("type") == "succeeded" and is_object(result.get("message")):
-            return bodies.answered(result["message"])
+            return bodies.read_response(result["message"])
         return bodies.Answers([], {}, bodies.problem(result.get("error"), str(result.get("type"))))
     response: Message = row.get("response") or {}
     body, status = response.get("body", response), response.get("status_code", 200)
     if is_object(body) and status == 200 and not row.get("error"):
-        return bodies.answered(body)
+        return bodies.read_response(body)
     error = body.get("error") if is_object(body) else None
     return bodies.Answers([], {}, bodies.problem(error or row.get("error"), f"status {response.get('status_code')}"))
 
 
 def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
-    """The bodies of the requests by their name, from the file beside that holds the most of them."""
+    """The request bodies by name, from the neighbouring file that holds the most of them."""
     best: dict[Any, Message] = {}
     for directory in dict.fromkeys(path.parent for path in outputs):
         for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.json")]):
-            if path not in outputs and len(found := _bodies(path, names)) > len(best):
+            if path not in outputs and len(found := _read_bodies(path, names)) > len(best):
                 best = found
     return best
 
 
-def _bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
-    """Those of a file with one request on each line, or of a list of requests, alone or under `requests`."""
+def _read_bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
+    """The requests of a file: one per line, or a list, alone or under `requests`."""
     found: dict[Any, Message] = {}
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         if path.suffix == ".json":

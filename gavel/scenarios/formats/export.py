@@ -1,11 +1,11 @@
-"""Trajectories -> a file of another program's format, or OTLP's endpoint.
+"""Exports trajectories to a file in another program's format, or to an OTLP endpoint.
 
     told = export_file(stored, "verifiers", Path("traces.jsonl"))
     told.summary       # "wrote 1,600 attempts of 200 groups as verifiers traces to traces.jsonl"
     told.notes         # ["left out or changed: 3 × …"]
 
-A file appears when it is whole, and nothing is written over. Groups are written one at a time, so that what is exported
-may be larger than memory.
+A file appears once it is complete, and nothing is overwritten. Groups are written one at a time, so that an export may
+exceed memory.
 """
 
 import json
@@ -33,8 +33,8 @@ _JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.json
 _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
 
 
-def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
-    """All formats by name, those of integrations last. Raises `ExportError` where two have a name."""
+def _load_formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
+    """All formats by name, those of integrations last. Raises `ExportError` if two share a name."""
     created = datetime.now(UTC).isoformat()
     lines = (".jsonl",)
     found = {
@@ -56,7 +56,7 @@ def _formats(name: str = "gavel", margin: float = 0.0, above: float | None = Non
 
 
 def export_formats() -> list[str]:
-    return list(_formats())
+    return list(_load_formats())
 
 
 class ExportError(GavelError):
@@ -65,14 +65,14 @@ class ExportError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """Summary of an export."""
 
     summary: str
     notes: list[str]
 
 
 def stored_groups(groups: Iterable[TrajectoryGroup]) -> Iterator[StoredGroup]:
-    """Groups of a file, as they are exported."""
+    """The groups of a file, in the form that is exported."""
     for index, group in enumerate(groups):
         yield StoredGroup(group, index)
 
@@ -89,12 +89,11 @@ def export_file(
 ) -> Exported:
     """Writes all attempts. `out`: a file or directory, or for `otel` the http address of a collector.
 
-    `model`: the policy's name, where it is known; `name`: what an Inspect log is called.
-    `margin`: of `dpo`, the smallest difference of two scores that is a preference; `above`: of `sft`, what the score of
-    a conversation must exceed.
-    Raises `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
+    `model`: the policy's name, if known; `name`: of an Inspect log. `margin`: for `dpo`, the min difference of two
+    scores that is a preference; `above`: for `sft`, the threshold that a conversation's score must exceed. Raises
+    `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
     """
-    formats = _formats(name, margin, above)
+    formats = _load_formats(name, margin, above)
     if form not in formats:
         raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(formats)}.")
     export = formats[form]
@@ -135,7 +134,7 @@ def _check_name(path: Path, export: Export) -> None:
 
 
 def _write(path: Path, export: Export, documents: Iterable[Message | str]) -> None:
-    """A file, or a directory with the format's file, or with one for each document where it names none."""
+    """Writes a file, or a directory with the format's file, or with one file per document if the format names none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:

@@ -1,9 +1,9 @@
-"""An attempt as it is exported: its trajectory, where it stands, and what is known of it besides its turns.
+"""An attempt in the form that is exported: its trajectory, its origin, and its facts besides the turns.
 
-`facts` holds all that a trajectory and its group say beside messages and tools, so that each format can keep it in its
-free fields; the keys are those of `Trajectory` and `TrajectoryGroup`. `Losses` counts what a format cannot hold, and
-makes values that every reader of JSON takes: a lone surrogate becomes U+FFFD, a number that is not finite null. `turns`
-has the messages of a history as typed turns; what no field of a `Turn` takes is in its `rest`.
+`facts` holds all data of a trajectory and its group besides messages and tools, for each format's free fields; the keys
+are those of `Trajectory` and `TrajectoryGroup`. `Losses` counts data that a format cannot hold, and produces values
+that every JSON reader accepts: a lone surrogate becomes U+FFFD, a number that is not finite null. `turns` has the
+messages of a history as typed turns; data without a field of `Turn` is in its `rest`.
 """
 
 import base64
@@ -33,14 +33,14 @@ _DEEPEST = 100
 
 
 class Losses:
-    """Counts of what was left out, changed or moved, by reason."""
+    """Counts of dropped, changed or moved data, by reason."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self.attempts = 0
-        """Left out whole."""
+        """Number of attempts that were dropped."""
         self.groups = 0
-        """Of which no attempt is left."""
+        """Number of groups without a remaining attempt."""
 
     def add(self, reason: str, number: int = 1) -> None:
         if number:
@@ -51,7 +51,7 @@ class Losses:
         return [f"{number:,} × {reason}" for reason, number in self._counts.items()]
 
     def text(self, text: str) -> str:
-        """The text as Unicode."""
+        """The text as valid Unicode; replaces lone surrogates."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -60,14 +60,14 @@ class Losses:
         return text
 
     def number(self, value: float | None) -> float | None:
-        """The number; None for NaN and infinities, which JSON has not."""
+        """The number; None for NaN and infinities, which JSON lacks."""
         if value is None or math.isfinite(value):
             return value
         self.add(NOT_FINITE)
         return None
 
     def plain(self, value: Any, depth: int = 0) -> Any:
-        """The value as JSON: texts are Unicode, numbers are finite, and nothing is left out of objects and lists."""
+        """The value as JSON: texts are Unicode, numbers are finite, and objects and lists are complete."""
         match value:
             case dict() | list() | tuple() if depth == _DEEPEST:
                 self.add(TOO_DEEP)
@@ -96,33 +96,33 @@ def _as_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group, and where it was read."""
+    """A group and its origin."""
 
     group: TrajectoryGroup
     index: int
-    """From 0, over everything that is exported."""
+    """Index over everything that is exported, from 0."""
     split: str | None = None
     step: int | None = None
-    """None = it was read from a file, not from a run."""
+    """Training step; None = it was read from a file, not from a run."""
 
     @property
     def id(self) -> str:
-        """`train/12/3`, or `3` where it is of no run."""
+        """`train/12/3`, or `3` if it belongs to no run."""
         parts = (self.split, self.step, self.index)
         return "/".join(str(part) for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A format that is written."""
+    """A format that can be written."""
 
     title: str
     suffixes: tuple[str, ...]
-    """What the name of an output may end in; an empty suffix is a directory."""
+    """Allowed file name suffixes of an output; an empty suffix is a directory."""
     documents: Callable[[Iterable["StoredGroup"], str | None, "Losses"], Iterator[dict[str, Any] | str]]
-    """Of groups and the policy's name, where it is known: documents, each a line of JSON, or pieces of text."""
+    """Converts groups and the policy's name, if known, to documents: each a line of JSON, or pieces of text."""
     file: str = ""
-    """The file within an output that is a directory; else it has one for each document."""
+    """Name of the file in an output directory; empty = one file per document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class StoredAttempt:
 
     @property
     def id(self) -> str:
-        """Unique within an export, and the same each time."""
+        """An id that is unique within an export and stable between exports."""
         return f"{self.place.id}/{self.member}"
 
     @property
@@ -144,7 +144,7 @@ class StoredAttempt:
 
     @property
     def reward(self) -> float | None:
-        """What it was scored with, if it was."""
+        """The reward; None = not scored."""
         return self.trajectory.reward
 
 
@@ -155,9 +155,9 @@ def attempts(stored: StoredGroup) -> Iterator[StoredAttempt]:
 
 
 def facts(attempt: StoredAttempt, losses: Losses) -> dict[str, Any]:
-    """All that is known of an attempt beside its turns and tools, without what is empty.
+    """All known facts of an attempt besides its turns and tools, without empty ones.
 
-    The exceptions of a group are told with its first member.
+    A group's exceptions are reported with its first member.
     """
     own = attempt.trajectory.model_dump(
         exclude={"messages_and_choices", "tools", "additional_histories", "agent"}, warnings=False
@@ -175,19 +175,19 @@ def _told(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def count_untold(stored: StoredGroup, losses: Losses) -> None:
-    """Counts the exceptions of a group without members, for formats that have a record for each member."""
+    """Counts the exceptions of a group without members, for formats that have one record per member."""
     if not len(stored.group):
         losses.add("exception of a group in which no member ended: left out", len(stored.group.exceptions))
 
 
 def reward_or_none(attempt: StoredAttempt) -> float | None:
-    """The reward as JSON can hold it: what is not finite is counted with the `facts`."""
+    """The reward as JSON can hold it: a non-finite one is counted with the `facts`."""
     reward = attempt.reward
     return reward if reward is not None and Losses().number(reward) is not None else None
 
 
 def scores(attempt: StoredAttempt, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Reward, judge's score and metrics of `facts` by name, without what is not known."""
+    """The known values of reward, judge's score and metrics of `facts`, by name."""
     judgement: dict[str, Any] = known.get("judgement") or {}
     given = {"reward": reward_or_none(attempt), "judge": judgement.get("score")}
     found = {name: value for name, value in given.items() if value is not None}
@@ -198,7 +198,7 @@ def scores(attempt: StoredAttempt, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hex_id(*parts: Any, size: int) -> str:
-    """An id of `size` bytes as hexadecimal digits, the same for the same parts."""
+    """A hexadecimal id of `size` bytes, derived from the parts."""
     return hashlib.sha256("\0".join(map(str, parts)).encode(errors="replace")).hexdigest()[: 2 * size]
 
 
@@ -222,14 +222,14 @@ class Media:
 
     kind: Literal["image", "audio"]
     url: str
-    """A `data:` URL where the bytes are in the message."""
+    """The address; a `data:` URL if the message holds the bytes."""
     mime: str | None
-    """None = neither the message nor the name of the file tells it."""
+    """None = neither the message nor the file name tells it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A part of a kind that is known to no format."""
+    """A part of a kind that no format knows."""
 
     part: Any
 
@@ -247,7 +247,7 @@ class Other:
 
     @property
     def text(self) -> str:
-        """As JSON, for formats that have only text."""
+        """The part as JSON, for text-only formats."""
         return json.dumps(self.part, ensure_ascii=False)
 
 
@@ -256,28 +256,26 @@ Part = Text | Media | Other
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool."""
-
     id: str | None
     name: str
     arguments: str
     """The JSON text that the model wrote; any text for a custom tool."""
     values: dict[str, Any] | None
-    """The arguments as an object; None where they are none."""
+    """The arguments as an object; None if they are none."""
     rest: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What is known of how a turn was sampled."""
+    """Sampling data of a turn."""
 
     finish_reason: str | None
     prompt_ids: list[int] | None
     ids: list[int] | None
     logprobs: list[float] | None
-    """[T], one for each of `ids`; None where one of them is missing or not finite."""
+    """[T], aligned with `ids`; None if one is missing or not finite."""
     tokens: list[str] | None
-    """[T], the texts of the tokens, where the sampler told them."""
+    """[T], the texts of the tokens, if the sampler reported them."""
     policy_version: int | None
     rest: dict[str, Any]
 
@@ -289,15 +287,15 @@ class Turn:
     reasoning: str = ""
     calls: tuple[Call, ...] = ()
     call_id: str | None = None
-    """Of the call that a tool's result answers."""
+    """Id of the call that a tool's result answers."""
     name: str | None = None
     sampled: Sampled | None = None
     rest: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of the message with no place above."""
+    """Fields of the message that have no attribute here."""
 
     @property
     def beside(self) -> dict[str, Any]:
-        """The fields of the message with no place above, its name among them, where it has one."""
+        """The message's remaining fields, including its name if it has one."""
         return {**self.rest, **({} if self.name is None else {"name": self.name})}
 
     @property
@@ -307,13 +305,13 @@ class Turn:
 
     @property
     def is_text(self) -> bool:
-        """Whether it has no part but text."""
+        """Whether all its parts are text."""
         return all(isinstance(part, Text) for part in self.parts)
 
 
 def turns(history: History, losses: Losses) -> list[Turn]:
     """The turns of a history, in order."""
-    return [_turn(item, losses) for item in history.messages_and_choices]
+    return [_convert_turn(item, losses) for item in history.messages_and_choices]
 
 
 def tool_definitions(history: History, losses: Losses) -> list[Message]:
@@ -322,12 +320,12 @@ def tool_definitions(history: History, losses: Losses) -> list[Message]:
 
 
 def tool_functions(history: History, losses: Losses) -> list[Message]:
-    """The same without OpenAI's wrapping: name, description, parameters."""
+    """The tools without OpenAI's wrapping: name, description, parameters."""
     tools = tool_definitions(history, losses)
     return [cast(Message, body) if isinstance(body := tool.get("function"), dict) else tool for tool in tools]
 
 
-def _turn(item: Choice | Message, losses: Losses) -> Turn:
+def _convert_turn(item: Choice | Message, losses: Losses) -> Turn:
     (whole,) = to_messages([item])
     message: Message = losses.plain(whole)
     given = str(message.get("role") or "user")
@@ -344,7 +342,7 @@ def _turn(item: Choice | Message, losses: Losses) -> Turn:
         tuple(_call(call, losses) for call in calls),
         _text_or_none(message.get("tool_call_id")),
         _text_or_none(message.get("name")),
-        _sampled(item, losses) if isinstance(item, Choice) else None,
+        _read_sampling(item, losses) if isinstance(item, Choice) else None,
         rest,
     )
 
@@ -355,12 +353,12 @@ def _text_or_none(value: Any) -> str | None:
 
 def _parts(content: Any) -> Iterator[Part]:
     if isinstance(content, list):
-        yield from map(_part, cast("list[Any]", content))
+        yield from map(_convert_part, cast("list[Any]", content))
     elif content is not None and content != "":
         yield Text(content) if isinstance(content, str) else Other(content)
 
 
-def _part(part: Any) -> Part:
+def _convert_part(part: Any) -> Part:
     match part:
         case str():
             return Text(part)
@@ -382,7 +380,7 @@ def _mime(url: str) -> str | None:
 
 
 def inline(media: Media) -> str | None:
-    """The base64 text of a `data:` URL; None for every other address."""
+    """The base64 text of a `data:` URL; None for any other address."""
     head, comma, data = media.url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         return None
@@ -407,7 +405,7 @@ def _call(call: Any, losses: Losses) -> Call:
     return Call(_text_or_none(fields.get("id")), str(body.get("name") or ""), arguments, values, rest)
 
 
-def _sampled(choice: Choice, losses: Losses) -> Sampled:
+def _read_sampling(choice: Choice, losses: Losses) -> Sampled:
     extra = choice.model_extra or {}
     content: Sequence[Any] = (choice.logprobs.content if choice.logprobs is not None else None) or ()
     given: list[Any] | None = extra.get("token_logprobs") or [entry.logprob for entry in content] or None

@@ -1,7 +1,7 @@
-"""A path -> rows, whatever holds them: text, compressed text, a table, a log archive, or a directory of these.
+"""Reads rows from a path: text, compressed text, a table, a log archive, or a directory of these.
 
-What a file is, is told by its first bytes, not by its name. Standard input (`-`) and pipes are read once, into a
-temporary file.
+The kind of a file is detected from its first bytes, not from its name. Standard input (`-`) and pipes are read once,
+into a temporary file.
 """
 
 import base64
@@ -44,7 +44,7 @@ _FOREIGN = {
     (0, b"\x80\x05\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
     (257, b"ustar"): ("a tar archive", "Unpack it, and name the file inside it."),
 }
-"""Where a file holds which bytes -> what it is, and what to do."""
+"""Magic bytes by offset, with the kind of file and the remedy."""
 _PLAIN = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval")
 _SUFFIXES = (*_PLAIN, ".gz", ".zst", ".bz2", ".xz")
 _STORE = ".jsonl.zst"
@@ -58,24 +58,24 @@ _BESIDE = {
     "eval-set.json",
     "listing.json",
 }
-"""Files that describe the rows and hold none."""
+"""Metadata files of datasets, which hold no rows."""
 
 
 def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
     """All rows of a file, or of each data file of a directory; `said`: see `text.rows`. Raises `RowError`."""
     try:
-        return {file: _rows(file, said) for file in (_files(path) if path.is_dir() else [path])}
+        return {file: _rows(file, said) for file in (_list_files(path) if path.is_dir() else [path])}
     except OSError as error:
         raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
 
 
-def expanded(path: Path) -> list[tuple[Path, bool]]:
-    """The path itself, or the files that it stands for, each with whether it is a store of trajectory groups.
+def expand(path: Path) -> list[tuple[Path, bool]]:
+    """The path itself, or the files that it expands to, each with whether it is a store of trajectory groups.
 
-    A run stands for the stores of its training attempts, in the order of its steps; a directory of stores for these.
-    Raises `RowError` for a run that has none.
+    A run expands to the stores of its training attempts, in the order of its steps; a directory of stores to these.
+    Raises `RowError` for a run without any.
     """
-    if (path / "model.json").is_file() and not (path / "config.json").is_file():  # that of a model has both
+    if (path / "model.json").is_file() and not (path / "config.json").is_file():  # a model's directory has both
         if found := sorted((path / "trajectories" / "train").glob(f"*{_STORE}")):
             return [(file, True) for file in found]
         splits = sorted(each.name for each in (path / "trajectories").glob("*") if any(each.glob(f"*{_STORE}")))
@@ -87,16 +87,16 @@ def expanded(path: Path) -> list[tuple[Path, bool]]:
         )
     if not path.is_dir():
         return [(path, _is_store(path))]
-    files = _files(path)
-    # Beside whole stores, one may hold nothing but the record at which its writer was stopped.
+    files = _list_files(path)
+    # Beside complete stores, one may hold only the record that its writer was interrupted at.
     if any(map(_is_store, files)) and all(file.name.endswith(_STORE) and _is_store(file, torn=True) for file in files):
         return [(file, True) for file in files]
     return [(path, False)]
 
 
 def _is_store(path: Path, torn: bool = False) -> bool:
-    """Whether a file is a store of trajectory groups, or by its name ought to be one; with `torn`, whether it may be
-    one that breaks off before its first record's end."""
+    """Whether a file is a store of trajectory groups, or should be by its name; with `torn`, whether it may be one that
+    ends within its first record."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -112,8 +112,8 @@ def _is_store(path: Path, torn: bool = False) -> bool:
         return False
 
 
-def _files(directory: Path) -> list[Path]:
-    """The data files of a directory, in the order of their names; those of one kind only."""
+def _list_files(directory: Path) -> list[Path]:
+    """The data files of a directory, sorted by name; those of one kind only."""
     files = sorted(
         file
         for file in directory.rglob("*")
@@ -155,13 +155,13 @@ _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
 def inspect_samples(path: Path) -> list[Row]:
-    """The samples, in the order in which they were logged.
+    """The samples, in logged order.
 
     Raises `RowError` for another kind of zip, or a damaged one.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            members = {info.filename: info for info in archive.infolist()}  # the last of a name is the one that counts
+            members = {info.filename: info for info in archive.infolist()}  # the last member of a name counts
             samples = [info for name, info in members.items() if name.startswith("samples/")]
             if any(name.startswith("xl/workbook.") for name in members):
                 raise RowError(
@@ -181,7 +181,7 @@ def inspect_samples(path: Path) -> list[Row]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> bytes:
-    """The content of a member; Python's own reader knows zstd only from 3.14 on."""
+    """Reads an archive's member; Python's own reader supports zstd only from 3.14 on."""
     if info.compress_type != _ZSTD:
         return archive.read(info)
     file.seek(info.header_offset)
@@ -195,7 +195,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> 
 
 
 def unpacked_zstd(packed: bytes) -> bytes:
-    """All frames, one after another. Raises `ZstdError` when the last one breaks off: zstandard's streams do not."""
+    """Decompresses all frames, in order. Raises `ZstdError` if the last one is cut off, unlike zstandard's streams."""
     parts: list[bytes] = []
     while packed:
         frame = zstandard.ZstdDecompressor().decompressobj()
@@ -207,7 +207,7 @@ def unpacked_zstd(packed: bytes) -> bytes:
 
 
 _PACKED = {GZIP: gzip.decompress, ZSTD: unpacked_zstd, b"BZh": bz2.decompress, b"\xfd7zXZ\0": lzma.decompress}
-"""What packed data begin with -> what unpacks them."""
+"""Decompressor by magic bytes."""
 
 STDIN = Path("-")
 _NAME = "standard input"
@@ -217,7 +217,7 @@ _NAME = "standard input"
 class Inputs:
     paths: list[Path]
     names: dict[str, str] = field(default_factory=dict[str, str])
-    """A temporary file's path -> how the user knows it."""
+    """A temporary file's path -> its name for the user."""
 
     def told(self, message: str) -> str:
         for path, name in self.names.items():
@@ -227,7 +227,7 @@ class Inputs:
 
 @contextmanager
 def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
-    """The files that are named, for as long as the context lasts. Raises `RowError` for one that cannot be read."""
+    """Provides local paths of the named files while the context lasts. Raises `RowError` for an unreadable one."""
     with tempfile.TemporaryDirectory(prefix="gavel-") as directory:
         inputs = Inputs([])
         for number, path in enumerate(named):
@@ -252,7 +252,7 @@ def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
 def table_rows(path: Path, data: bytes) -> list[Row]:
     """The rows of a parquet file, or of an Arrow file or stream, whose bytes are `data`.
 
-    Raises `RowError` when it is damaged, or pyarrow is not installed.
+    Raises `RowError` if it is damaged, or pyarrow is not installed.
     """
     kind = "parquet" if data.startswith(PARQUET) else "Arrow"
     try:
@@ -275,7 +275,7 @@ def table_rows(path: Path, data: bytes) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON knows it, without null fields."""
+    """The value in JSON's types, without null fields."""
     match value:
         case dict():
             fields = cast(dict[Any, Any], value)

@@ -1,13 +1,12 @@
-"""Attempts -> groups of attempts at the same task, in order of first appearance.
+"""Groups attempts at the same task, in order of first appearance.
 
     group(attempts)              # by the task's id, and by what stands before the assistant's first turn
     group(attempts, "task.id")   # by the value of that field of the row
     group(attempts, "opening")   # by what stands before the assistant's first turn alone
 
-Attempts that begin with different messages, or have different truths to be judged by, were not asked the same. Without
-`by` they are never in one group; with it they are, and `Groups.notes` tells.
-The opening is what stands before the assistant's first turn. Ids and times of messages, which differ between two
-recordings of one request, are no part of it.
+Attempts with different opening messages, or with different judging criteria, have different prompts. Without `by` they
+are never in one group; with it they are, and `Groups.notes` tells. The opening is what stands before the assistant's
+first turn. Ids and times of messages, which differ between two recordings of one request, are no part of it.
 """
 
 import json
@@ -27,15 +26,15 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 TRUTHS = ("rubric", "reference", "criteria")
-"""Fields of a row that say what its attempt is judged by."""
+"""Fields of a row with the task's own judging criteria."""
 _TASK_FIELD = re.compile(
     r"task(_?(id|name|index|idx))?|(example|problem|question|instance|prompt|puzzle|scenario|dataset_?item"
     r"|reference_?example)_?(id|index|idx)",
     re.IGNORECASE,
 )
-"""`task`, `task_id`, `taskId`, `problem_id`, …: what programs call the task of a row."""
+"""`task`, `task_id`, `taskId`, `problem_id`, …: common names of a row's task field."""
 _BESIDE = ("image", "images", "audio", "audios", "video", "videos", "document", "documents", "attachments", "context")
-"""Fields of a row that are a part of what was asked, beside its messages. A context that is no text is none."""
+"""Fields of a row that are part of the prompt, besides its messages. A context that is no text does not count."""
 _NESTED = ("metadata", "info", "extra", "extra_info")
 """Fields that hold further fields of the row."""
 _OF_A_RECORDING = re.compile(
@@ -44,13 +43,13 @@ _OF_A_RECORDING = re.compile(
     r"|children_?ids|tool_?call_?id|call_?id|tool_?use_?id",
     re.IGNORECASE,
 )
-"""Fields of a message, or of a part of one, that say when and under which id it was recorded."""
+"""Fields of a message or part that record its time and id."""
 
 
 def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
-    """What the attempt was asked and is judged by; equal for attempts that can be compared.
+    """The attempt's prompt and judging criteria; attempts can be compared if they are equal.
 
-    `prompt`: how many messages are the prompt, where that is known.
+    `prompt`: the number of prompt messages, if known.
     """
     truths = {name: trajectory.metadata[name] for name in TRUTHS if name in trajectory.metadata}
     whole = [opening(trajectory, prompt), truths, beside_messages(trajectory)]
@@ -58,13 +57,13 @@ def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
 
 
 def beside_messages(trajectory: Trajectory) -> dict[str, JsonValue]:
-    """What was asked in fields of the row beside its messages, such as images: a judge is not shown it."""
+    """Prompt fields beside the messages, such as images, which a judge is not shown."""
     found = {name: value for name in _BESIDE if (value := trajectory.metadata.get(name))}
     return {name: value for name, value in found.items() if name != "context" or isinstance(value, str)}
 
 
 def opening(trajectory: Trajectory, prompt: int | None = None) -> list[Any]:
-    """What stands before the assistant's first turn; where no user has spoken by then, all up to the user's first."""
+    """The messages before the assistant's first turn; if no user message is among them, up to the user's first."""
     items = trajectory.messages_and_choices
     roles = ["assistant" if isinstance(item, Choice) else item.get("role") for item in items]
     end = roles.index("assistant") if "assistant" in roles else len(items)
@@ -77,7 +76,7 @@ def opening(trajectory: Trajectory, prompt: int | None = None) -> list[Any]:
 
 
 def as_asked(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without what differs between two recordings of it."""
+    """The message without fields that differ between recordings of it."""
     fields: dict[str, Any] = _without_recording(message)
     content = fields.get("content")
     if is_list(content) and len(content) == 1 and is_object(content[0], "text") and content[0].get("type") == "text":
@@ -115,21 +114,21 @@ def _task_fields(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 _SHARED = (*TRUTHS, "answer", "target")
-"""Fields that a group's metadata has when all its members have them, and the same."""
+"""Fields that become group metadata if all members have the same value."""
 OPENING = "opening messages"
 BY_OPENING = "opening"
-"""The `by` that ignores ids of tasks, unless the rows have a field of that name."""
+"""The value of `by` that ignores task ids, unless the rows have a field of that name."""
 
 
 @dataclass(slots=True)
 class Groups:
     groups: list[TrajectoryGroup]
     by: str
-    """What the attempts were grouped by; empty when the file held groups alone."""
+    """The field or rule used for grouping; empty if the file held whole groups only."""
     notes: list[str]
-    """What a user should know of the groups."""
+    """Notes on the groups for the user."""
     unasked: list[Attempt] = field(default_factory=list[Attempt])
-    """Attempts of which nothing says what they were asked: they are in no group."""
+    """Attempts with an unknown prompt: they are in no group."""
 
 
 @dataclass(slots=True)
@@ -137,13 +136,14 @@ class _Group:
     group: TrajectoryGroup
     name: str
     is_whole: bool = False
-    """Whether it stands in the file as a group."""
+    """Whether the file stored it as a group."""
     tasks: dict[str, str] = field(default_factory=dict[str, str])
-    """What was asked -> where the first row stands that asks it."""
+    """Prompt -> position of the first row with it."""
 
 
 def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Groups:
-    """`own`: what the format's own task ids are told as. Raises `RowError` for a row without the field `by`."""
+    """Groups the attempts. `own`: the name for the format's own task ids. Raises `RowError` for a row without the field
+    `by`."""
     attempts = [each for each in found if isinstance(each, Attempt)]
     only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
     by, own = (None, "") if only_opening else (by, own)
@@ -187,7 +187,7 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
 
 
 def _asks_nothing(attempt: Attempt, only_opening: bool) -> bool:
-    """Whether its user's messages are blank, as cells of a table may be, and no field names its task."""
+    """Whether its user messages are blank, as table cells may be, and no field names its task."""
     found = attempt.trajectory
     if not only_opening and (attempt.task or named_task(found)):
         return False
@@ -203,7 +203,7 @@ def _says_something(message: Mapping[str, Any]) -> bool:
 
 
 def _fields_of_tasks(attempts: Sequence[Attempt], openings: Mapping[int, str]) -> dict[str, None]:
-    """The fields of the rows that name a task, where rows of different tasks have equal openings; else none."""
+    """The fields that name a task, if rows of different tasks have equal openings; else none."""
     tasks = {id(each): named_task(each.trajectory) for each in attempts if each.task is None}
     of_opening: dict[str, set[str]] = {}
     for key, task in tasks.items():
@@ -225,7 +225,7 @@ def _name(metadata: dict[str, JsonValue]) -> str:
 
 
 def _share(group: TrajectoryGroup) -> None:
-    """Puts what all members are judged by into the group's metadata."""
+    """Moves the criteria that all members share into the group's metadata."""
     for name in _SHARED:
         values = [trajectory.metadata.get(name) for trajectory in group.trajectories] or [None]
         if name not in group.metadata and values[0] is not None and all(v == values[0] for v in values):
@@ -273,7 +273,7 @@ def _single(groups: Sequence[_Group], attempts: Sequence[Attempt], by: str | Non
 
 
 def _examples(groups: Sequence[_Group]) -> list[str]:
-    """Members that differ first in what a user says may have been asked different things after the same examples."""
+    """Members that differ first in a user message may be different questions after the same few-shot examples."""
     odd = [each for each in groups if _differ_in_the_user(each.group.trajectories)]
     if not odd:
         return []

@@ -5,8 +5,8 @@
 Scores are metrics by their scorer's name; a single one is the independent reward. The target is the reference.
 
 Writing, as far as Inspect's viewer reads a log: a sampled turn is an event `model`, with its log-probs; long texts
-stand once, among the sample's attachments. Reward, score and metrics are the sample's scores, what else is known of it
-is its metadata. Inspect ran nothing: the log has no solver, and its times are that of the export.
+stand once, among the sample's attachments. Reward, score and metrics become the sample's scores, other facts its
+metadata. Inspect ran nothing: the log has no solver, and its times are that of the export.
 """
 
 import json
@@ -63,7 +63,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if sample["target"]:
             fields["reference"] = sample["target"]
         given: Message = sample.get("scores") or {}
-        if is_object(older := sample.get("score"), "value"):  # logs of 2024 and before
+        if is_object(older := sample.get("score"), "value"):  # logs of 2024 and earlier
             given = {"score": older, **given}
         scores = with_single_score({name: _value(score) for name, score in given.items()})
         found = trajectory(said, row.where, tools=_tools(sample), fields=fields, metrics=scores, **_ended(sample))
@@ -71,7 +71,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _attached(value: Any, attachments: Message) -> Any:
-    """The value with what the log keeps beside it (long texts, images) in its place."""
+    """The value with its attachments (long texts, images), which the log stores separately, in place."""
     if isinstance(value, str) and value.startswith(_ATTACHED):
         return attachments.get(value.removeprefix(_ATTACHED), value)
     if is_list(value):
@@ -106,7 +106,7 @@ def _value(score: Any) -> Any:
 
 
 def _tools(sample: Message) -> list[Message] | None:
-    """The tools that the model was offered in its first call."""
+    """The tools offered to the model in its first call."""
     events: list[Any] = sample.get("events") or []
     for event in events:
         if is_object(event, "tools") and event.get("event") == "model":
@@ -131,7 +131,7 @@ INSPECT = Format(
 
 
 _LONG = 100
-"""Characters from which on a text of an event is kept among the attachments."""
+"""Min characters of an event text that is stored as an attachment."""
 _STOP = {
     **{"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls", "function_call": "tool_calls"},
     "content_filter": "content_filter",
@@ -141,7 +141,7 @@ _STOP = {
 def log_chunks(
     groups: Iterable[StoredGroup], model: str | None, losses: Losses, *, name: str, created: str
 ) -> Iterator[str]:
-    """The log's text, in pieces of a sample each. `created`: ISO 8601; `name`: what the log is called in the viewer."""
+    """The log's text in chunks, one per sample. `created`: ISO 8601; `name`: the log's name in the viewer."""
     spec = {
         **{"eval_id": hex_id(name, created, size=11), "run_id": hex_id(created, name, size=11), "created": created},
         **{"task": losses.text(name), "task_id": hex_id(name, size=11), "dataset": {"name": losses.text(name)}},
@@ -153,7 +153,7 @@ def log_chunks(
     for stored in groups:
         count_untold(stored, losses)
         for attempt in attempts(stored):
-            sample = json.dumps(_sample(attempt, model or "none/none", losses, created), allow_nan=False)
+            sample = json.dumps(_build_sample(attempt, model or "none/none", losses, created), allow_nan=False)
             yield f"{',' if total else ''}\n{sample}"
             total += 1
     results = {"total_samples": total, "completed_samples": total}
@@ -161,12 +161,12 @@ def log_chunks(
     yield f'\n], "results": {json.dumps(results)}, "stats": {json.dumps(stats)}}}\n'
 
 
-def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) -> Message:
+def _build_sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) -> Message:
     trajectory = attempt.trajectory
     main, *others = trajectory.histories()
     known = facts(attempt, losses)
     said = turns(main, losses)
-    messages = [_written_message(turn, losses) for turn in said]
+    messages = [_write_message(turn, losses) for turn in said]
     first = next((n for n, turn in enumerate(said) if turn.role == "assistant"), len(said))
     reference = trajectory.metadata.get("reference")
     events = _Events(model, created, losses)
@@ -175,11 +175,11 @@ def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) ->
         losses.add("further history of an attempt: written as events, the messages of the sample are the main one's")
         events.begin(number, other.agent or attempt.agent)
         more = turns(other, losses)
-        events.add(other, more, [_written_message(turn, losses) for turn in more])
+        events.add(other, more, [_write_message(turn, losses) for turn in more])
     sample: Message = {
         **{"id": attempt.place.id, "epoch": attempt.member + 1, "uuid": hex_id(attempt.id, created, size=11)},
         **{"input": messages[:first] or "", "target": losses.text(reference) if isinstance(reference, str) else ""},
-        **{"messages": messages, "output": _output(said, messages, model, losses)},
+        **{"messages": messages, "output": _build_output(said, messages, model, losses)},
         **{"scores": _scores(attempt, known), "metadata": {"gavel": known}},
         **{"events": events.events, "attachments": events.attachments},
     }
@@ -194,7 +194,7 @@ def _sample(attempt: StoredAttempt, model: str, losses: Losses, created: str) ->
 
 @dataclass(slots=True)
 class _Events:
-    """The events of a sample, and the long texts that they refer to."""
+    """The events of a sample, and their attachments."""
 
     model: str
     created: str
@@ -203,12 +203,12 @@ class _Events:
     attachments: dict[str, str] = field(default_factory=dict[str, str])
 
     def begin(self, number: int, agent: str) -> None:
-        """Tells whose turns follow."""
+        """Sets the agent of the following turns."""
         data = {"history": number, "agent": self.losses.text(agent)}
         self.events.append({"event": "info", "source": "gavel", "timestamp": self.created, "data": data})
 
     def add(self, history: History, said: Sequence[Turn], messages: Sequence[Message]) -> None:
-        """An event for each sampled turn, and for messages that no sampled turn has seen."""
+        """Adds an event for each sampled turn, and for messages after the last sampled turn."""
         tools = [_tool(each) for each in tool_functions(history, self.losses)]
         seen: list[Message] = []
         unseen = False
@@ -218,7 +218,7 @@ class _Events:
             if turn.sampled is not None:
                 event = {"event": "model", "model": self.model, "input": list(seen), "tools": tools}
                 event |= {"tool_choice": "auto", "config": {}, "timestamp": self.created}
-                self.events.append({**event, "output": _output([turn], [short], self.model, self.losses)})
+                self.events.append({**event, "output": _build_output([turn], [short], self.model, self.losses)})
                 unseen = False
             seen.append(short)
         if unseen or (tools and not any(turn.sampled for turn in said)):
@@ -226,7 +226,7 @@ class _Events:
             self.events.append({**event, "config": {}, "timestamp": self.created, "output": {"model": self.model}})
 
     def _attached(self, value: Any) -> Any:
-        """A message's content, with its long texts among the attachments."""
+        """A message's content, with its long texts moved to the attachments."""
         match value:
             case str() if len(value) > _LONG:
                 name = hex_id(value, size=16)
@@ -240,8 +240,8 @@ class _Events:
                 return value
 
 
-def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
-    """What the last sampled turn said, with its log-probs."""
+def _build_output(said: Sequence[Turn], messages: Sequence[Message], model: str, losses: Losses) -> Message:
+    """The output of the last sampled turn, with its log-probs."""
     found = [(turn.sampled, message) for turn, message in zip(said, messages, strict=True) if turn.sampled is not None]
     if not found:
         return {"model": model}
@@ -261,7 +261,7 @@ def _output(said: Sequence[Turn], messages: Sequence[Message], model: str, losse
     return output
 
 
-def _written_message(turn: Turn, losses: Losses) -> Message:
+def _write_message(turn: Turn, losses: Losses) -> Message:
     content = _content(turn, losses)
     message: Message = {"role": turn.role, "content": content}
     rest = turn.beside
@@ -277,13 +277,13 @@ def _written_message(turn: Turn, losses: Losses) -> Message:
 
 
 def _content(turn: Turn, losses: Losses) -> str | list[Message]:
-    parts = [_written_part(part, losses) for part in turn.parts]
+    parts = [_write_part(part, losses) for part in turn.parts]
     if turn.reasoning:
         return [{"type": "reasoning", "reasoning": turn.reasoning}, *parts]
     return turn.text if turn.is_text and len(parts) < 2 else parts
 
 
-def _written_part(part: Part, losses: Losses) -> Message:
+def _write_part(part: Part, losses: Losses) -> Message:
     match part:
         case Text():
             return {"type": "text", "text": part.text}

@@ -5,11 +5,11 @@
       execute_tool refund     a tool's result
       invoke_agent searcher   a further history
 
-A trajectory has no times, so spans follow one another by a millisecond each from the time of the export on. Ids are
-made of an attempt's place and the export's time: a collector takes a second export as new traces.
+A trajectory has no times, so spans follow at intervals of a millisecond from the export on. Ids derive from an
+attempt's position and the export's time: a collector treats a second export as new traces.
 
-`OtlpEndpoint` sends them to a collector over HTTP. What the SDK's environment variables say of headers (keys of a
-hosted collector) is sent, and never printed.
+`OtlpEndpoint` sends them to a collector over HTTP. Headers from the SDK's environment variables (keys of a hosted
+collector) are sent, and never printed.
 """
 
 import json
@@ -56,17 +56,17 @@ _PROVIDER = "gavel"
 
 @dataclass(slots=True)
 class _Trace:
-    """The spans of an attempt as they are made."""
+    """The spans of an attempt under construction."""
 
     id: str
     clock: Iterator[int]
-    """Nanoseconds, a millisecond further each time."""
+    """Nanoseconds, advancing by a millisecond each time."""
     model: str | None
     losses: Losses
     spans: list[Message] = field(default_factory=list[Message])
 
     def open(self, name: str, kind: int, parent: Message | None, attributes: Mapping[str, Any]) -> Message:
-        """A span that begins now; it ends with `close`."""
+        """Starts a span, which `close` ends."""
         span: Message = {
             "traceId": self.id,
             "spanId": hex_id(self.id, len(self.spans), size=8),
@@ -92,19 +92,19 @@ def requests(groups: Iterable[StoredGroup], model: str | None, losses: Losses, n
         count_untold(stored, losses)
         for attempt in attempts(stored):
             trace = _Trace(hex_id(now_ns, attempt.id, size=16), clock, model, losses)
-            _attempt(attempt, trace)
+            _add_attempt(attempt, trace)
             resource = {"attributes": _attributes({"service.name": "gavel"})}
             yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": trace.spans}]}]}
 
 
-def _attempt(attempt: StoredAttempt, trace: _Trace) -> None:
+def _add_attempt(attempt: StoredAttempt, trace: _Trace) -> None:
     main, *others = attempt.trajectory.histories()
     known = facts(attempt, trace.losses)
-    root = _agent(
+    root = _add_agent_spans(
         main, attempt.agent, None, trace, {"gavel.attempt": _json(known), "gen_ai.conversation.id": attempt.id}
     )
     for other in others:
-        _agent(other, other.agent or attempt.agent, root, trace, {})
+        _add_agent_spans(other, other.agent or attempt.agent, root, trace, {})
     trace.close(root)
     root["events"] = list(_evaluations(attempt, known, root["endTimeUnixNano"]))
     if attempt.trajectory.status == "failed":
@@ -122,8 +122,10 @@ def _evaluations(attempt: StoredAttempt, known: Message, time: str) -> Iterator[
         yield {"timeUnixNano": time, "name": "gen_ai.evaluation.result", "attributes": _attributes(attributes)}
 
 
-def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, more: Mapping[str, Any]) -> Message:
-    """The span of a history, with those of its turns; of the main one it stays open."""
+def _add_agent_spans(
+    history: History, agent: str, parent: Message | None, trace: _Trace, more: Mapping[str, Any]
+) -> Message:
+    """The span of a history, with its turns' spans; the main history's stays open."""
     agent = trace.losses.text(agent)
     common = {"gen_ai.provider.name": _PROVIDER, "gen_ai.request.model": trace.model}
     operation = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
@@ -134,13 +136,13 @@ def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, 
     seen: list[Message] = []
     names: dict[str, str] = {}
     for turn in turns(history, trace.losses):
-        message = _message(turn)
+        message = _convert_message(turn)
         if turn.role == "system" and not seen:
             opening += map(_json, message["parts"])
             continue
         if turn.role == "assistant":
             names |= {call.id: call.name for call in turn.calls if call.id is not None}
-            _chat(turn, message, seen, opening, span, trace, {**common, **tools})
+            _add_chat_span(turn, message, seen, opening, span, trace, {**common, **tools})
         elif turn.role == "tool":
             _tool(turn, message, names, span, trace)
         seen.append(message)
@@ -154,7 +156,7 @@ def _agent(history: History, agent: str, parent: Message | None, trace: _Trace, 
     return span
 
 
-def _chat(
+def _add_chat_span(
     turn: Turn,
     message: Message,
     seen: list[Message],
@@ -201,8 +203,8 @@ def _tool(turn: Turn, message: Message, names: Mapping[str, str], parent: Messag
     trace.close(trace.open(f"execute_tool {name or 'unknown'}", _INTERNAL, parent, attributes))
 
 
-def _message(turn: Turn) -> Message:
-    """A message of the conventions' schema, which lets a part and a message have further fields."""
+def _convert_message(turn: Turn) -> Message:
+    """A message in the conventions' schema, which allows further fields of parts and messages."""
     parts: list[Message] = [{"type": "reasoning", "content": turn.reasoning}] if turn.reasoning else []
     if turn.role == "tool":
         shown: Any = turn.text if turn.is_text else list(map(_part, turn.parts))
@@ -242,7 +244,7 @@ def _json(value: Any) -> str:
 
 
 def _attributes(values: Mapping[str, Any]) -> list[Message]:
-    """Key and value as OTLP's JSON has them, without those that are None."""
+    """Key and value pairs in OTLP's JSON form, without None values."""
     return [{"key": name, "value": _value(value)} for name, value in values.items() if value is not None]
 
 
@@ -263,13 +265,13 @@ def _value(value: Any) -> Message:
 _SECONDS = 60.0
 _TRIES = 4
 _PASSING = (429, 502, 503, 504)
-"""Answers after which OTLP's clients try again."""
+"""Retryable statuses of OTLP."""
 _LONGEST_WAIT = 30.0
 _TOO_LARGE = 413
 
 
 class OtlpError(GavelError):
-    """A collector does not take spans."""
+    """A collector rejects spans."""
 
 
 class OtlpEndpoint:
@@ -289,7 +291,7 @@ class OtlpEndpoint:
         self._client.close()
 
     def send(self, request: Message) -> None:
-        """Sends the spans; tries again when the collector is busy. Raises `OtlpError`."""
+        """Sends the spans; retries while the collector is busy. Raises `OtlpError`."""
         content = _json(request).encode()
         answer = self._post(content)
         for number in range(_TRIES - 1):
@@ -322,7 +324,7 @@ class OtlpEndpoint:
 
 
 def _headers() -> dict[str, str]:
-    """As the SDK reads them: `key=value` pairs between commas, percent-encoded."""
+    """Parses headers as the SDK does: `key=value` pairs between commas, percent-encoded."""
     given = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
     return {name.strip().lower(): unquote(value.strip()) for name, _, value in pairs}

@@ -1,12 +1,12 @@
-"""A file of attempts in any format that is known -> groups of trajectories.
+"""Reads a file of attempts in any known format into groups of trajectories.
 
     reading = read_file(Path("results.jsonl"))
     reading.summary     # "reads as: verifiers results, 12 rows in 3 groups by example_id"
     reading.groups      # list[TrajectoryGroup]
     reading.notes       # what was left out, what cannot be compared
 
-The format is told by the fields of the rows. All rows have one format; a row that has not is an error that names file,
-line and fields. No row is skipped: what holds nothing to judge is counted in the notes.
+The format is detected from the rows' fields. All rows must share one format; any other row is an error with file, line
+and fields. No row is skipped silently: rows without anything to judge are counted in the notes.
 """
 
 import json
@@ -30,7 +30,7 @@ from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, rea
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
-from gavel.scenarios.formats.files import expanded, on_disk, rows_by_file
+from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.row import (
@@ -41,7 +41,7 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
-    checked,
+    check_item,
     is_list,
     is_object,
     unusable,
@@ -69,13 +69,13 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
     except NotANumberError as error:
         raise RowError(f"{rows[0].where} cannot be read: {error.message}", error.remedy) from error
     for row, whole in zip(first, groups, strict=True):
-        yield WholeGroup(checked(whole, row.where), row, JUDGED.name)
+        yield WholeGroup(check_item(whole, row.where), row, JUDGED.name)
 
 
 JUDGED = Format(
     "Gavel's judged table",
     ("group", "status", "trajectory", "group_record"),
-    # a column may be missing where a row has no value in it
+    # a table may omit a column in rows without a value
     lambda value: (
         is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
     ),
@@ -89,7 +89,7 @@ _AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
 
 @cache
 def all_formats() -> tuple[Format, ...]:
-    """Those of this folder, and between them those of integrations.
+    """The formats of this folder and of integrations, in order of detection.
 
     From the most specific to the most general: a row is of the first that fits.
     """
@@ -101,11 +101,11 @@ def all_formats() -> tuple[Format, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file holds."""
+    """The contents of a file."""
 
     groups: list[TrajectoryGroup]
     summary: str
-    """One line: format, rows, groups, and what they are grouped by."""
+    """One line: format, rows, groups, and the grouping."""
     notes: list[str]
 
 
@@ -121,8 +121,8 @@ def read_file(
 
     `path`: `-` is standard input; of the directory of a run, its training attempts are read. An unfinished record at
     the end of a store is skipped, with a warning. `by`: a field of the rows (a dotted path, such as
-    `metadata.task.id`), which is kept in the group's metadata, or "opening" (see `grouping.group`). `columns`: where
-    the rows of a table hold what was asked and answered.
+    `metadata.task.id`), which is kept in the group's metadata, or "opening" (see `grouping.group`). `columns`: the
+    columns of a table with prompt and answers.
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
@@ -139,13 +139,13 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     rows: list[Row] = []
     found: list[Found] = []
     form: Format | None = None
-    for path, is_store in (each for named in paths for each in expanded(named)):
+    for path, is_store in (each for named in paths for each in expand(named)):
         if is_store:
             for number, each in enumerate(TrajectoryStore(path).read()):
                 row = Row(f"{path}, record {number}", each)
-                found.append(WholeGroup(checked(each, row.where), row, GROUPS))
+                found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
-            rows += _rows(path, source, columns)
+            rows += _read_rows(path, source, columns)
     count = len(found) + len(rows)
     if columns and found:
         raise RowError(
@@ -155,7 +155,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     if columns:
         found = list(read_columns(rows, columns, source))
     elif rows:
-        form = _format(rows)
+        form = _detect_format(rows)
         found += form.read(rows, source)
     for each in found:
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
@@ -173,18 +173,18 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
-    return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
+    return Reading(grouped.groups, summary, [*notes, *source.notes, *describe_shortfalls(found), *grouped.notes])
 
 
-def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
-    """The rows of a file, or of those files of a directory that hold attempts; the others are told."""
+def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
+    """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
     if columns:
         return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
     files = rows_by_file(path)
     others = [
         file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
     ]
-    if len(others) == len(files):  # none of them holds attempts: the error names the first one's fields
+    if len(others) == len(files):  # no file holds attempts: the error names the first one's fields
         others = []
     if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
@@ -193,15 +193,15 @@ def _rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     return [row for file, rows in files.items() if file not in others for row in rows]
 
 
-def _format(rows: Sequence[Row]) -> Format:
-    """The format of the first row, which all others must have."""
+def _detect_format(rows: Sequence[Row]) -> Format:
+    """The format of the first row, which all others must share."""
     first: Format | None = None
     for row in rows:
         if first is not None and first.fits(row.value):
             continue
         form = next((each for each in all_formats() if each.fits(row.value)), None)
         if form is None:
-            raise _unknown(row, all_formats() if first is None else (first, *all_formats()))
+            raise _describe_unknown(row, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
@@ -212,8 +212,8 @@ def _format(rows: Sequence[Row]) -> Format:
     return first
 
 
-def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
-    """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
+def _describe_unknown(row: Row, forms: Sequence[Format]) -> RowError:
+    """The error for a row of unknown format: its fields, the nearest format with the missing fields, and the remedy."""
     fields = row.value
     if not is_object(fields):
         return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
@@ -249,26 +249,25 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
 _ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
-"""Names of columns to propose; the user decides."""
+"""Column names to propose; the user decides."""
 _EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
-"""Names of columns that hold what was expected: never proposed, for nobody wants it judged."""
+"""Names of columns with expected answers, which are never proposed: nobody wants them judged."""
 _IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
-"""Words with spaces between them, or a script that may do without."""
+"""Words separated by spaces, or a script that may do without."""
 _SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
 _NEAR = 0.5
-"""Share of a format's fields from which on a row is called near to it."""
+"""Min share of a format's fields that makes a row near to it."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 
 
 def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
-    """The columns (dotted paths) of what was asked and of what was answered, as far as names and texts tell; else
-    `COLUMN`."""
+    """The likely columns (dotted paths) of prompt and answer, by names and texts; else `COLUMN`."""
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
     asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
     likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked]
-    # An answer deeper than a column of such a name is what the question came with: what was expected.
+    # A deeper column of such a name is part of the question: the expected answer.
     likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
     written = [path for path, text in likely if _SENTENCE.search(text)]
     short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
@@ -276,7 +275,7 @@ def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Each field, also of objects within, and its text; of a list, that of its first text or message, if it has one."""
+    """Each field, also of nested objects, and its text; of a list, its first text or message, if any."""
     for name, value in fields.items():
         if is_object(value):
             yield from _columns(value, f"{within}{name}.")
@@ -287,7 +286,7 @@ def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, st
 
 
 def _likeness(form: Format, fields: dict[str, Any]) -> float:
-    """The share of the format's fields that the row has; one of a similar name counts half."""
+    """The share of the format's fields that the row has; a field of a similar name counts half."""
     found = 0.0
     for name in form.fields:
         similar = any(get_close_matches(each, list(fields), cutoff=0.8) for each in name.split("|"))
@@ -295,8 +294,8 @@ def _likeness(form: Format, fields: dict[str, Any]) -> float:
     return found / len(form.fields)
 
 
-def shortfalls(found: Sequence[Found]) -> list[str]:
-    """A note for each kind, with the first attempt of that kind. Groups that stand in the file are not looked at."""
+def describe_shortfalls(found: Sequence[Found]) -> list[str]:
+    """One note per kind of problem, with the first affected attempt. Groups stored as groups are skipped."""
     attempts = [each for each in found if isinstance(each, Attempt)]
     failed = [each for each in attempts if each.trajectory.status == "failed"]
     all_of_them = counted(len(attempts), "attempt")

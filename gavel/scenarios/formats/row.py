@@ -18,7 +18,7 @@ from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 
 
 class RowError(GavelError):
-    """A file holds something that cannot be judged."""
+    """A file holds data that cannot be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One trajectory, with the row that it stands in."""
+    """One trajectory with the row that it comes from."""
 
     trajectory: Trajectory
     row: Row
     form: str
-    """The format's name, as it is told."""
+    """The format's name for the user."""
     task: dict[str, JsonValue] | None = None
-    """The format's own name of the task, by field. None = it has none: the opening messages tell the task."""
+    """The format's own task fields. None = it has none: the opening messages identify the task."""
     prompt: int | None = None
-    """Number of its messages that are the prompt, where the format tells them apart: they may hold examples."""
+    """Number of prompt messages, if the format separates them: they may hold examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeGroup:
-    """A group that stands in the file as a group."""
+    """A group that the file stores as a group."""
 
     group: TrajectoryGroup
     row: Row
@@ -57,26 +57,26 @@ Found = Attempt | WholeGroup
 
 @dataclass(slots=True)
 class Source:
-    """The files that are being read, of which there is at least one."""
+    """The files being read, at least one."""
 
     paths: list[Path]
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """Rows that hold nothing to judge, by reason."""
+    """Rows without anything to judge, by reason."""
     notes: list[str] = field(default_factory=list[str])
-    """What else a user should know of how it was read."""
+    """Other notes for the user on how it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of rows."""
+    """A file format, as a reader of rows."""
 
     name: str
     fields: tuple[str, ...]
-    """Fields that every row of it has; `a|b` = one of them. Serves to name the nearest format."""
+    """Fields that every row of it has; `a|b` = one of them. Used to name the nearest format."""
     fits: Callable[[Any], bool]
     read: Callable[[Sequence[Row], Source], Iterable[Found]]
     task: str = ""
-    """What its own names of tasks are told as."""
+    """The name for its own task ids."""
 
 
 def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
@@ -85,7 +85,7 @@ def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
 
 
 def at(value: Any, path: str) -> Any:
-    """The value of a field, or at a dotted path (`out.0.text`); `ABSENT` where there is none."""
+    """The value of a field, or at a dotted path (`out.0.text`); `ABSENT` if there is none."""
     for part in [path] if is_object(value, path) else path.split("."):
         if is_list(value) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
@@ -107,18 +107,18 @@ def as_list(value: Any) -> list[Any]:
 
 
 def first_of(fields: Mapping[str, Any], *names: str) -> Any:
-    """The value of the first field that is there and not empty; None without one."""
+    """The value of the first field that exists and is not empty; None if there is none."""
     return next((value for name in names if (value := fields.get(name))), None)
 
 
 Item = TypeVar("Item", bound=Trajectory | TrajectoryGroup)
 INDEPENDENT = "independent_reward"
-"""The metric that holds a reward which no judge of Gavel's gave."""
+"""Metric of a reward that does not come from Gavel's judge."""
 _REWARDS = ("reward", "score", "label")
 
 
 class _Loose(BaseModel):
-    """Only what is read later is checked; whatever else a message carries is kept."""
+    """Only fields that are read later are checked; a message's other fields are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -154,7 +154,7 @@ def trajectory(
     metrics: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Trajectory:
-    """A trajectory whose row has `fields` besides its messages: its metadata. A reward among them is a metric, too.
+    """A trajectory with a row's other `fields` as its metadata. A reward among them becomes a metric, too.
 
     Raises `RowError` when it cannot be judged.
     """
@@ -168,11 +168,11 @@ def trajectory(
         )
     except (FieldError, TypeError) as error:
         raise unusable(where, error) from error
-    return checked(found, where)
+    return check_item(found, where)
 
 
 def _reward(fields: Mapping[str, Any]) -> float | None:
-    """The first reward among the fields. A label is one only where it says yes or no: other labels name classes."""
+    """The first reward among the fields. A label counts only if it is a yes or no: other labels name classes."""
     for name in _REWARDS:
         number = as_number(fields.get(name))
         if number is not None and (name != "label" or number in (0.0, 1.0)):
@@ -181,7 +181,7 @@ def _reward(fields: Mapping[str, Any]) -> float | None:
 
 
 def as_number(value: Any) -> float | None:
-    """A finite number, also one that a table keeps as text; None for anything else."""
+    """A finite number, also from text as in tables; None for anything else."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -195,12 +195,12 @@ def as_number(value: Any) -> float | None:
 
 
 def rest_of(fields: Message, *used: str) -> Message:
-    """The other fields that hold something."""
+    """The other fields that are not empty."""
     return {name: value for name, value in fields.items() if name not in used and value is not None}
 
 
 def joined(parts: list[Any]) -> Any:
-    """The text of a content that is one plain text, else its parts."""
+    """The text of a content that is one plain text, else its joined parts."""
     match parts:
         case [{"type": "text", "text": str() as text, **rest}] if not rest:
             return text
@@ -209,7 +209,7 @@ def joined(parts: list[Any]) -> Any:
 
 
 def with_single_score(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores; a single one is the reward that the attempt came with."""
+    """The scores; a single one is also the attempt's own reward."""
     return {**scores, INDEPENDENT: next(iter(scores.values()))} if len(scores) == 1 else dict(scores)
 
 
@@ -217,14 +217,15 @@ _LONGEST_REASON = 300
 
 
 def first_line(text: Any) -> str:
-    """The first line of an error, without a traceback, as the reason for a failed attempt."""
+    """The first line of an error, without a traceback, as the reason of a failed attempt."""
     line = next((line for line in str(text or "").splitlines() if line.strip()), "no reason is recorded")
     line = line.partition("Traceback (most recent call last)")[0].strip() or str(text).strip().splitlines()[-1]
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
 
 
-def checked(item: Item, where: str) -> Item:
-    """The item. Raises `RowError` when its messages and tools cannot be shown to a judge, or a judge's score is NaN."""
+def check_item(item: Item, where: str) -> Item:
+    """Returns the item. Raises `RowError` if a judge cannot be shown its messages and tools, or a judge's score is
+    NaN."""
     for each in [item] if isinstance(item, Trajectory) else item.trajectories:
         try:
             for history in each.histories():
@@ -241,22 +242,22 @@ def checked(item: Item, where: str) -> Item:
 
 
 def unusable(where: str, error: Exception) -> RowError:
-    """The error for a row that is not shaped as its format says, with the field."""
+    """The error for a row with a wrong shape for its format, with the field."""
     text = problem(error) if isinstance(error, ValidationError) else str(error)
     text = error.message if isinstance(error, GavelError) else text
     return RowError(f"{where} cannot be judged: {text}", "Rows hold messages and tools in OpenAI's chat format.")
 
 
 def as_message(value: Any, role: str) -> list[Message]:
-    """A text as one message of `role`; a list of messages, or one message, as it is."""
+    """A text as one message of `role`; a list of messages, or one message, unchanged."""
     if isinstance(value, list):
         return cast(list[Message], value)
     return [cast(Message, value)] if isinstance(value, dict) else [{"role": role, "content": value}]
 
 
 def tool_call(call: Any) -> Any:
-    """A tool call in OpenAI's form, where it can be read: other programs keep it flat, with arguments as an object, or
-    as JSON text."""
+    """Converts a tool call to OpenAI's form if possible: other programs keep it flat, with arguments as an object or
+    JSON text."""
     fields = loaded(call) if isinstance(call, str) else call
     if not is_object(fields):
         return call
@@ -274,14 +275,14 @@ def tool_call(call: Any) -> Any:
 
 
 def as_json(arguments: Any) -> str:
-    """Arguments as the JSON text that OpenAI's calls carry."""
+    """Arguments as JSON text, as OpenAI's calls carry them."""
     if arguments is None:
         return "{}"
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
 def loaded(text: str) -> Any:
-    """What a text is as JSON; None where it is none."""
+    """A text parsed as JSON; None if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Text -> rows: JSON lines, one JSON document (an array, an object, or several after one another), or CSV.
+"""Parses text into rows: JSON lines, one JSON document (an array, an object, or several in sequence), or CSV.
 
     rows('{"a": 1}\n\n{"a": 2}\n', "f.jsonl")    # Row("f.jsonl:1", {"a": 1}), Row("f.jsonl:3", {"a": 2})
     rows('[{"a": 1}, {"a": 2}]', "f.json")       # Row("f.json[0]", {"a": 1}), Row("f.json[1]", {"a": 2})
@@ -29,7 +29,7 @@ _TRAILING_COMMA = re.compile(r",\s*[\]}]\s*\Z")
 
 
 def decode(data: bytes, where: str) -> str:
-    """The text, whatever its Unicode encoding. Raises `RowError` when it is no text."""
+    """The text in any Unicode encoding. Raises `RowError` if it is no text."""
     encoding = json.detect_encoding(data)
     try:
         return data.decode(encoding)
@@ -42,38 +42,43 @@ def decode(data: bytes, where: str) -> str:
 
 
 def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
-    """The rows of a text; `said`: further columns of a table that hold what was said, so that their cells stay text.
+    """The rows of a text; `said`: further text columns of a table, whose cells are not parsed.
 
-    Raises `RowError` with the line that cannot be read.
+    Raises `RowError` with the unreadable line.
     """
     start = text.lstrip()[:1]
     lines = text.split("\n")
-    if start and start not in "{[" and not _is_quoted_row(text) and (table := _csv(text, where, said)) is not None:
+    if (
+        start
+        and start not in "{["
+        and not _is_quoted_row(text)
+        and (table := _parse_csv(text, where, said)) is not None
+    ):
         return table
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return []
     if _is_quoted_row(text):
-        return [Row(row.where, json.loads(row.value)) for row in _json_lines(lines, where)]
+        return [Row(row.where, json.loads(row.value)) for row in _parse_json_lines(lines, where)]
     if _is_json(lines[first]) and any(line.strip() for line in lines[first + 1 :]):
-        return list(_json_lines(lines, where))
-    documents = _documents(text, where)
+        return list(_parse_json_lines(lines, where))
+    documents = _parse_documents(text, where)
     if documents is None:
-        return list(_json_lines(lines, where, document=text))
+        return list(_parse_json_lines(lines, where, document=text))
     if len(documents) == 1:
-        return _items(documents[0], where)
+        return _split_document(documents[0], where)
     return [Row(f"{where}[{number}]", document) for number, document in enumerate(documents)]
 
 
 def _is_quoted_row(text: str) -> bool:
-    """Whether the first line is a JSON string that holds a row as JSON: written with `json.dumps` twice."""
+    """Whether the first line is a JSON string that holds a row as JSON, the result of calling `json.dumps` twice."""
     first = text.lstrip().partition("\n")[0]
     inner = loaded(first) if first[:2] in ('"{', '"[') else None
     return isinstance(inner, str) and loaded(inner) is not None
 
 
-def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
-    """`document`: the text of all lines, where no line need be a row of its own."""
+def _parse_json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
+    """`document`: the text of all lines, for the case that a row spans several."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -101,7 +106,7 @@ def _is_json(text: str) -> bool:
 
 
 def _first_problem(document: str, where: str) -> tuple[str, str] | None:
-    """Where a document of several lines stops being JSON."""
+    """The first position at which a document of several lines is invalid JSON."""
     with contextlib.suppress(ValueError, RecursionError):
         try:
             json.loads(document)
@@ -115,8 +120,8 @@ def _is_row(line: str) -> bool:
     return bool(parsed) and isinstance(parsed, dict | list)
 
 
-def _documents(text: str, where: str) -> list[Any] | None:
-    """The JSON values of a text, one after another; None when it holds anything else."""
+def _parse_documents(text: str, where: str) -> list[Any] | None:
+    """The JSON values of a text in sequence; None if it holds anything else."""
     found: list[Any] = []
     at, line = _space_from(text, 0), 1 + text.count("\n", 0, _space_from(text, 0))
     while at < len(text):
@@ -132,7 +137,7 @@ def _documents(text: str, where: str) -> list[Any] | None:
 
 
 def _check_keys(value: str, where: str, line: int) -> None:
-    """Raises `RowError` where an object of a JSON value that begins on this line has a key twice: one would be lost."""
+    """Raises `RowError` if an object in the JSON value on this line has a duplicate key: one value would be lost."""
     try:
         jiter.from_json(value.encode(errors="surrogatepass"), catch_duplicate_keys=True)
     except ValueError as error:
@@ -146,8 +151,8 @@ def _space_from(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _items(document: Any, where: str) -> list[Row]:
-    """The rows of one JSON document: those of an array or of a page of an API, or else the document itself."""
+def _split_document(document: Any, where: str) -> list[Row]:
+    """The rows of one JSON document: those of an array or of an API page, or the document itself."""
 
     def numbered(name: str, items: Sequence[Any]) -> list[Row]:
         return [Row(f"{where}{name}[{number}]", item) for number, item in enumerate(items)]
@@ -161,10 +166,10 @@ def _items(document: Any, where: str) -> list[Row]:
             return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
             return numbered(" results", cast(list[Any], page))
-        case {"test_results": [{}, *_] as page}:  # DeepEval's result of an evaluation, and its test runs
+        case {"test_results": [{}, *_] as page}:  # DeepEval's evaluation result, and its test runs
             return numbered(" test_results", cast(list[Any], page))
         case {"testCases": list()} | {"conversationalTestCases": list()} if not is_object(document, "prompt|messages"):
-            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # what a run leaves out of a case
+            absent: dict[str, Any] = {"metricsData": [], "actualOutput": None}  # fields that a run omits from a case
             return [
                 replace(row, value={**absent, **row.value} if is_object(row.value) else row.value)
                 for name in ("testCases", "conversationalTestCases")
@@ -172,21 +177,21 @@ def _items(document: Any, where: str) -> list[Row]:
             ]
         case {"data": [{}, *_] as page, **rest} if _is_beside_rows(cast(dict[str, Any], rest), list(page)):
             items = cast(list[Any], page)
-            # the items of one conversation of OpenAI's, unless they are a thread's, the newest first
+            # items of one OpenAI conversation, unless they are a thread's, which come newest first
             is_one = is_conversation(items) and not any(is_object(item, "object") for item in items)
             return [Row(f"{where} data", items)] if is_one else numbered(" data", items)
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             return numbered(" runs", cast(list[Any], page))
-        case dict() if (table := _by_columns(cast(dict[str, Any], document))) is not None:
+        case dict() if (table := _read_columns(cast(dict[str, Any], document))) is not None:
             return [Row(f"{where} row {number}", row) for number, row in table.items()]
         case _:
             return [Row(f"{where}:1", document)]
 
 
-def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
-    """The rows of a table that is written as pandas does (`to_json` but for lines, `to_dict`), by their numbers.
+def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
+    """The rows of a table in pandas' column form (`to_json` except lines, `to_dict`), by their numbers.
 
-    Columns that are lists are a table only where one of them is text alone, and none the messages of a conversation.
+    Columns that are lists are a table only if one of them is all text, and none holds a conversation's messages.
     """
     columns = list(document.values())
     first = columns[0] if columns else None
@@ -208,7 +213,8 @@ def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
 
 
 def _is_beside_rows(fields: dict[str, Any], rows: list[Any]) -> bool:
-    """Whether fields only describe the rows beside them, as `version` does: none is of an API's or holds anything."""
+    """Whether all fields merely describe the rows beside them, as `version` does: none belongs to an API or holds
+    data."""
     plain = not any(isinstance(each, list | dict) for each in fields.values())
     return not fields.keys() - _PAGE or (plain and not is_conversation(rows) and not is_object(fields, "prompt"))
 
@@ -217,7 +223,7 @@ _PAGE = {
     *("meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"),
     "schema",
 }
-"""What APIs, and pandas, write beside the rows of a page."""
+"""Fields that APIs, and pandas, write beside the rows of a page."""
 
 
 def is_conversation(items: list[Any]) -> bool:
@@ -236,7 +242,7 @@ def _is_message(item: dict[str, Any]) -> bool:
 
 
 _PAIRS = ({"kind", "parts"}, {"message", "finish_reason"}, {"lc", "kwargs"})
-"""Fields of a message of Pydantic AI, of a choice, and of what LangChain serialises."""
+"""Field sets of a Pydantic AI message, of a choice, and of LangChain's serialization."""
 
 
 _PRINTED = re.compile(r"""\s*(?:(?:np\.|numpy\.)?array\()?\s*\[?\s*\{\s*['"]""")
@@ -248,7 +254,7 @@ PRINTED = (
 
 
 def is_printed(text: str) -> bool:
-    """Whether a text holds messages in a form that cannot be read back: printed by numpy or pandas, or cut off."""
+    """Whether a text holds messages in an unparsable form: printed by numpy or pandas, or truncated."""
     return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
 
 
@@ -260,13 +266,13 @@ _RENDERED_ENDS = re.compile(
 
 
 def is_rendered(text: str) -> bool:
-    """Whether a prompt is what a chat template wrote: special tokens begin it, and open the assistant's turn at its
-    end, perhaps with thoughts."""
+    """Whether a prompt was rendered by a chat template: it begins with special tokens and ends by opening the
+    assistant's turn, perhaps with thoughts."""
     return bool(_RENDERED_BEGINS.match(text)) and bool(_RENDERED_ENDS.search(text[-400:]))
 
 
 _SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input", "question", "answer")
-"""Columns of what was said: text, even where it looks like JSON, unless it is messages."""
+"""Text columns: their cells are text even if they look like JSON, unless they are messages."""
 
 
 def _said(text: str) -> Any:
@@ -278,11 +284,11 @@ def _said(text: str) -> Any:
 
 _EXCEL_HINT = re.compile(r"sep=[,;|\t]\r?\n")
 _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:"\s*)?(?:[\[{]|array\()""")
-"""A table with one column, whose cells hold JSON or what Python prints of a list."""
+"""A table with one column, whose cells hold JSON or a printed Python list."""
 
 
-def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
-    """Rows of a table with a header, separated by commas, semicolons, bars or tabs; None when the text is none."""
+def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
+    """Rows of a table with a header, separated by commas, semicolons, bars or tabs; None if the text is none."""
     if hint := _EXCEL_HINT.match(text):
         text = "\n" + text[hint.end() :]
     header = text.lstrip("\r\n").split("\n", 1)[0]
@@ -324,8 +330,7 @@ def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
 
 
 def cell(text: str) -> Any:
-    """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
-    else its text."""
+    """A cell's value: JSON (also of a text that is JSON), or a printed Python list or dict; else its text."""
     start = text.lstrip()[:2]
     if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
         return cell(quoted)

@@ -4,8 +4,8 @@
     {"id": "o1", "traceId": "t1", "type": "GENERATION", "startTime": …, "input": [{…}], "output": {…}}
     {"id": "r1", "trace_id": "r1", "run_type": "chain", "inputs": {…}, "outputs": {…}, "parent_run_id": null, …}
 
-Where calls to models are exported too, the conversation is that of the last one, which repeats those before it;
-conversations that none repeats (of sub-agents) are additional histories.
+If model calls are exported too, the conversation is that of the last call, which repeats the earlier ones;
+conversations that no later call repeats (sub-agents') become additional histories.
 """
 
 from collections import Counter
@@ -36,22 +36,20 @@ from gavel.scenarios.trajectory import History, MessageOrChoice
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """One trace, of either tracer."""
-
     id: Any
     row: Row
     root: Message
     calls: list[tuple[Any, Any, list[Message] | None]]
-    """Input, output and offered tools of each call to a model, in order of time; of the root where there is none."""
+    """Input, output and offered tools of each model call, in order of time; of the root if there is none."""
     scores: dict[str, Any]
     error: Any
-    """What ended it; None = nothing did."""
+    """The final error; None = none."""
     has_output: bool
     missing: str
-    """Why it has failed if it has no output and nobody answers."""
+    """Reason of its failure if it has no output and no answer."""
 
 
-def _attempts(
+def _make_attempts(
     traces: Iterator[_Trace], source: Source, form: str, kept: Sequence[str], empty: str
 ) -> Iterator[Attempt]:
     for trace in traces:
@@ -84,7 +82,7 @@ def _attempts(
 _TRACE_IDS = ("traceId", "trace_id")
 
 
-def _langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
+def _read_langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
     traces: dict[Any, list[Row]] = {}
     known: Counter[Any] = Counter()
     for row in rows:
@@ -96,7 +94,7 @@ def _langfuse(rows: Sequence[Row]) -> Iterator[_Trace]:
         key = name if known[name] < 2 else f"{name} ({known[name]})"  # rows of other programs may share an id
         traces.setdefault(key, []).append(row)
     for name, records in traces.items():
-        root, observations = _records(records)
+        root, observations = _sort_records(records)
         calls = [each for each in observations if str(each.get("type")).upper() == "GENERATION"] or [root]
         scores = parsed(root.get("scores"))
         last = observations[-1] if observations else root
@@ -123,7 +121,7 @@ def _is_observation(record: Message) -> bool:
     return first_of(record, *_TRACE_IDS) is not None and "type" in record
 
 
-def _records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
+def _sort_records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
     """The trace's own record (or else its root observation), and its observations in order of time."""
     whole: Message = {}
     observations: list[Message] = []
@@ -155,11 +153,11 @@ LANGFUSE = Format(
     "Langfuse export",
     ("id", "traceId|trace_id|timestamp", "input|output"),
     _fits,
-    lambda rows, source: _attempts(_langfuse(rows), source, LANGFUSE.name, _TRACE_FIELDS, "input and output"),
+    lambda rows, source: _make_attempts(_read_langfuse(rows), source, LANGFUSE.name, _TRACE_FIELDS, "input and output"),
 )
 
 
-def _langsmith(rows: Sequence[Row]) -> Iterator[_Trace]:
+def _read_langsmith(rows: Sequence[Row]) -> Iterator[_Trace]:
     traces: dict[Any, list[tuple[Row, Message]]] = {}
     for row in rows:
         name = first_of(row.value, "trace_id", "id", "run_id")
@@ -209,7 +207,9 @@ LANGSMITH = Format(
     "LangSmith runs",
     ("id|run_id", "run_type", "inputs|outputs"),
     lambda value: is_object(value, "run_type", "id|run_id", "inputs|outputs"),
-    lambda rows, source: _attempts(_langsmith(rows), source, LANGSMITH.name, _RUN_FIELDS, "inputs and outputs"),
+    lambda rows, source: _make_attempts(
+        _read_langsmith(rows), source, LANGSMITH.name, _RUN_FIELDS, "inputs and outputs"
+    ),
     task="reference example",
 )
 _RUN_FIELDS = ("name", "session_id", "session_name", "tags", "extra")
@@ -220,11 +220,11 @@ _OUTPUTS = ("messages", "output", "generations", "choices", "message")
 
 
 def conversation(given: Any, answered: Any, where: str) -> list[Message]:
-    """The messages of the input and those of the output; the output's alone where it holds the whole (LangGraph)."""
+    """The input's messages and the output's; the output's alone if it holds the whole conversation (LangGraph)."""
     before, _ = chat.messages(_messages(given, _LISTS, "user"), where)
     after, _ = chat.messages(_messages(answered, _OUTPUTS, "assistant"), where)
     if not has_messages(given) and any(message.get("role") == "user" for message in after):
-        return after  # a whole conversation, for whose beginning the input holds only the values
+        return after  # the output is a whole conversation, and the input holds only template values for its beginning
     repeated = len(after) > len(before) and [_core(m) for m in after[: len(before)]] == [_core(m) for m in before]
     return after if repeated else [*before, *after]
 
@@ -236,17 +236,17 @@ def offered_tools(given: Any) -> list[Message] | None:
 
 
 def has_messages(given: Any) -> bool:
-    """Whether an input holds messages, and not only text."""
-    return bool(_found(given, _LISTS))
+    """Whether an input holds messages, not only text."""
+    return bool(_find_conversation(given, _LISTS))
 
 
 def parsed(value: Any) -> Any:
-    """A payload that a table keeps as its JSON text."""
+    """Parses a payload that a table stores as JSON text."""
     return cell(value) if isinstance(value, str) else value
 
 
 def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
-    """Those that are not the beginning of a later one: a call repeats the conversation so far. The longest first."""
+    """Messages lists that are no prefix of a later one, the longest first: a call repeats the conversation so far."""
     kept: list[list[Message]] = []
     conversations = [each for each in conversations if each]
     cores = [[_core(message) for message in each] for each in conversations]
@@ -258,18 +258,18 @@ def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
 
 
 def _core(message: Message) -> tuple[Any, ...]:
-    """What makes two loggings of one message the same."""
+    """The content that two loggings of one message share."""
     calls = message.get("tool_calls")
     named = [as_json(call.get("function")) for call in calls if is_object(call)] if is_list(calls) else []
     return message.get("role"), as_json(message.get("content") or ""), *named
 
 
 def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
-    """The payload's messages; a payload without any is one message of `role`."""
+    """The payload's messages; a payload without any becomes one message of `role`."""
     payload = parsed(payload)
     if payload is None or payload in ("", {}, []):
         return []
-    found = _found(payload, names)
+    found = _find_conversation(payload, names)
     if found:
         system = anthropic.system(payload.get("system")) if is_object(payload, "messages", "system") else []
         return [*system, *found]
@@ -278,18 +278,20 @@ def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
     return [{"role": role, "content": payload if isinstance(payload, str) else as_json(payload)}]
 
 
-def _found(payload: Any, names: Sequence[str]) -> list[Any]:
-    """The conversation in a payload, however deep; none where there is none."""
+def _find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
+    """The conversation in a payload, at any depth; empty if there is none."""
     payload = parsed(payload)
     if is_list(payload):
         if is_conversation(payload):
             return payload
-        return _found(payload[0], names) if len(payload) == 1 else []  # batches of one, as LangChain logs them
+        return (
+            _find_conversation(payload[0], names) if len(payload) == 1 else []
+        )  # batches of one, as LangChain logs them
     if not is_object(payload):
         return []
     if is_conversation([payload]) and "finish_reason" not in payload:
         return [payload]
     for name in names:
-        if found := _found(payload.get(name), names):
+        if found := _find_conversation(payload.get(name), names):
             return found
     return []

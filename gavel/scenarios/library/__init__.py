@@ -1,1 +1,1 @@
-"""Shipped scenarios: one module each, with its `scenario` and, where it is played by script, its `PLAYERS`."""
+"""Shipped scenarios: one module each, with its `scenario` and, if scripted players exist, its `PLAYERS`."""

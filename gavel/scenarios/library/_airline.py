@@ -1,11 +1,11 @@
 """An airline's records: flights, bookings and what was declined.
 
-Every change is checked for what is possible, never for what the fare rules allow: that is the agent's work.
+Changes are checked for feasibility, never against the fare rules: that is the agent's job.
 
-The passengers' wishes, and what the records must be afterwards. All of it follows from the number of the task.
+The passengers' wishes, and the correct records afterwards, follow from the number of the task.
 
-A task is a journey to book, a booking to move to another day, or one to give back. About one in five cannot be done
-as the passenger wants, and is to be declined with the reason.
+A task is to book a journey, or to move or cancel a booking. About one in five is impossible as requested, and must be
+declined with the reason.
 """
 
 import random
@@ -28,14 +28,14 @@ class Flight(BaseModel):
     origin: str
     destination: str
     day: int
-    """In so many days from today."""
+    """Days from today."""
     departs: str
-    """Of the 24-hour clock, "07:40"."""
+    """Departure time on the 24-hour clock, "07:40"."""
     arrives: str
     prices: dict[Fare, int]
     seats: int
     is_cancelled: bool = False
-    """By the airline."""
+    """Whether the airline cancelled it."""
 
 
 class Booking(BaseModel):
@@ -44,7 +44,7 @@ class Booking(BaseModel):
     flight: str
     fare: Fare
     paid: int
-    """Whole euros."""
+    """Price paid, in whole euros."""
 
 
 class Cancelled(BaseModel):
@@ -53,13 +53,13 @@ class Cancelled(BaseModel):
 
 
 class Airline(BaseModel):
-    """One airline. What cannot be done raises `ValueError`."""
+    """One airline. An impossible change raises `ValueError`."""
 
     flights: list[Flight]
     bookings: list[Booking]
     cancelled: list[Cancelled] = []
     declined: list[tuple[str, Request, Reason]] = []
-    """Booking, request and reason."""
+    """Declined requests: booking, request and reason."""
     next_number: int
 
     def flight(self, flight: str) -> Flight:
@@ -75,7 +75,7 @@ class Airline(BaseModel):
         raise ValueError(f"there is no booking {booking}")
 
     def between(self, origin: str, destination: str, day: int) -> list[Flight]:
-        """Flights that can be booked, by departure."""
+        """Bookable flights, by departure."""
         wanted = (origin.strip().casefold(), destination.strip().casefold(), day)
         found = [
             each
@@ -132,7 +132,7 @@ class Airline(BaseModel):
         self.declined.append(entry)
 
     def same_as(self, other: "Airline") -> bool:
-        """Whether the records agree, in whatever order they were changed."""
+        """Whether the records agree, regardless of the order of their changes."""
         return self._state() == other._state()
 
     def _state(self) -> tuple[object, ...]:
@@ -163,18 +163,18 @@ _DECLINED = 0.22
 
 
 class FareRule(BaseModel):
-    """The rule of one fare, drawn anew for every task."""
+    """The rules of one fare, drawn anew for every task."""
 
     change: bool
     change_fee: int
     change_days: int
-    """A flight can be changed so many days before it, at the latest."""
+    """Last day before departure on which a flight can be changed."""
     refund_percent: int
-    """Of what was paid."""
+    """Percentage of the price that is refunded."""
     refund_fee: int
-    """That is taken off."""
+    """Fee deducted from a refund, in euros."""
     refund_days: int
-    """Days before the flight until which there is a refund at all."""
+    """Last day before departure on which there is a refund."""
 
 
 class Wish(BaseModel):
@@ -183,18 +183,18 @@ class Wish(BaseModel):
     origin: str = ""
     destination: str = ""
     day: int = 0
-    """Of the journey that is wanted."""
+    """Desired day of travel."""
     latest: str = "24:00"
-    """When the passenger must have arrived."""
+    """Latest arrival time."""
     fare: Fare = "light"
     leaves: str = ""
-    """Number of the booking that is changed or given back."""
+    """Id of the booking to change or cancel."""
     limit: int = 0
-    """Most that the passenger pays for a change, or least that it must get back."""
+    """Max price that the passenger pays for a change, or min refund that it accepts."""
 
 
 class Change(BaseModel):
-    """The one change of the records that is right."""
+    """The one correct change of the records."""
 
     tool: Literal["book_flight", "change_flight", "cancel_booking", "decline"]
     flight: str = ""
@@ -221,7 +221,7 @@ class Case(BaseModel):
 
     @property
     def after(self) -> Airline:
-        """The records as they must be at the end."""
+        """The correct records at the end."""
         airline, change, wish = self.airline.model_copy(deep=True), self.right, self.wish
         match change.tool:
             case "book_flight":
@@ -235,7 +235,7 @@ class Case(BaseModel):
         return airline
 
     def fitting(self) -> list[Flight]:
-        """Flights that have a seat on the day and arrive in time."""
+        """Flights with a free seat on the day that arrive in time."""
         wish = self.wish
         return [
             each
@@ -271,7 +271,7 @@ class Case(BaseModel):
 
 
 def refund_of(paid: int, day: int, rule: FareRule, *, is_cancelled: bool) -> int:
-    """Whole euros, rounded down, of a flight in so many days; all of it where the airline itself has cancelled it."""
+    """The refund in whole euros, rounded down, for a flight in so many days; all of it if the airline cancelled it."""
     if is_cancelled:
         return paid
     return max(0, paid * rule.refund_percent // 100 - rule.refund_fee) if day >= rule.refund_days else 0
@@ -282,25 +282,25 @@ def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` is its case."""
     dice = random.Random(f"airline desk {number}")
     kind: Kind = dice.choice(("book", "change", "change", "cancel", "cancel"))
-    is_declined = kind != "book" and dice.random() < _DECLINED * 5 / 4  # of all tasks, those to book among them
+    is_declined = kind != "book" and dice.random() < _DECLINED * 5 / 4  # share of all tasks, including bookings
     while True:
-        case = _case(dice, kind)
+        case = _draw_case(dice, kind)
         if case is not None and (case.right.tool == "decline") == is_declined:
             return Task(id=f"passenger-{number}", user=_opening(case), data=case.model_dump(mode="json"))
 
 
-def _case(dice: random.Random, kind: Kind) -> Case | None:
+def _draw_case(dice: random.Random, kind: Kind) -> Case | None:
     cities = dice.sample(CITIES, 3)
     numbers = iter(dice.sample(range(100, 1000), 60))
     flights = [
-        _flight(dice, f"GV{next(numbers)}", origin, destination, day)
+        _draw_flight(dice, f"GV{next(numbers)}", origin, destination, day)
         for origin, destination in ((cities[0], cities[1]), (cities[1], cities[0]), (cities[0], cities[2]))
         for day in dice.sample(range(1, 15), 4)
         for _ in range(dice.randint(2, 4))
     ]
     people = dice.sample(NAMES, 4)
     airline = Airline(flights=flights, bookings=[], next_number=dice.randint(2000, 8000))
-    for passenger in [*people, people[0]]:  # the passenger has two bookings, so it matters which one is meant
+    for passenger in [*people, people[0]]:  # the passenger has two bookings, so the right one must be found
         flight = dice.choice([each for each in flights if each.seats > 1])
         if flight.day not in {airline.flight(each.flight).day for each in airline.bookings}:
             airline.book(flight.flight, passenger, dice.choice(FARES))
@@ -328,11 +328,11 @@ def _case(dice: random.Random, kind: Kind) -> Case | None:
         wish.leaves, wish.limit = mine.booking, dice.choice((60, 100, 150, 250))
     case = Case(airline=airline, rules=rules, wish=wish)
     prices = [each.prices[wish.fare] for each in case.fitting()]
-    is_plain = len(set(prices)) == len(prices)  # no two flights are equally cheap: there is one right answer
+    is_plain = len(set(prices)) == len(prices)  # prices are unique: there is one right answer
     return case if is_plain and (kind != "book" or len(prices) > 1) else None
 
 
-def _flight(dice: random.Random, flight: str, origin: str, destination: str, day: int) -> Flight:
+def _draw_flight(dice: random.Random, flight: str, origin: str, destination: str, day: int) -> Flight:
     departs, lasts = dice.randrange(6 * 60, 19 * 60, 5), dice.randrange(70, 240, 5)
     light = dice.randint(40, 180)
     classic = light + dice.randint(15, 60)

@@ -1,8 +1,8 @@
-"""A web shop's records: customers, their orders, what is in stock, and what was declined.
+"""A web shop's records: customers, their orders, stock, and declined requests.
 
-Every change is checked for what is possible, never for what the policies allow: that is the agent's work.
+Changes are checked for feasibility, never against the policies: that is the agent's job.
 
-The customers' wishes, and what the records must be afterwards. All of it follows from the number of the task.
+The customers' wishes, and the correct records afterwards, follow from the number of the task.
 
 A task is one wish about an item, two wishes about items of different orders, or a new address for all orders that are
 not yet on their way. About one wish in five is to be declined.
@@ -30,7 +30,7 @@ class Item(BaseModel):
     price: int
     opened: bool
     state: str = "kept"
-    """What became of it: `kept`, `returned to card`, `exchanged for red`."""
+    """Final state of the item: `kept`, `returned to card`, `exchanged for red`."""
 
 
 class Order(BaseModel):
@@ -38,7 +38,7 @@ class Order(BaseModel):
     customer_id: str
     status: Status
     days: int
-    """Since it was delivered; 0 before that."""
+    """Days since delivery; 0 before it."""
     address: str
     items: list[Item]
 
@@ -50,14 +50,14 @@ class Customer(BaseModel):
 
 
 class Shop(BaseModel):
-    """One shop. What cannot be done raises `ValueError`."""
+    """One shop. An impossible change raises `ValueError`."""
 
     customers: list[Customer]
     orders: list[Order]
     stock: dict[str, list[str]]
     """Colours by item."""
     declined: list[tuple[str, str, Request, Reason]] = []
-    """Customer, item, request and reason."""
+    """Declined requests: customer, item, request and reason."""
 
     def customer(self, name: str, postcode: str) -> Customer:
         wanted = (plain(name), plain(postcode))
@@ -103,7 +103,7 @@ class Shop(BaseModel):
         self.declined.append(entry)
 
     def same_as(self, other: "Shop") -> bool:
-        """Whether the records agree, however addresses are spelt and in whatever order things were declined."""
+        """Whether the records agree, regardless of the spelling of addresses and the order of declined requests."""
         return self._state() == other._state()
 
     def _state(self) -> tuple[object, ...]:
@@ -132,7 +132,7 @@ class Shop(BaseModel):
 
 
 def plain(text: str) -> str:
-    """A text as it is compared: without case, commas, dots, and spaces too many."""
+    """A text normalized for comparison: without case, commas, dots and extra spaces."""
     return " ".join(text.replace(",", " ").replace(".", " ").split()).casefold()
 
 
@@ -150,7 +150,7 @@ SURNAMES = ("Abel", "Brandt", "Costa", "Duran", "Eriksen", "Fuchs", "Grau", "Hal
 STREETS = ("Mill Lane", "Harbour Road", "Oak Street", "Station Road", "Church Hill", "Bridge Street", "Elm Avenue")
 MOVED = "I have moved. Please send all my orders that you can still redirect to my new address."
 _DECLINED = 0.2
-"""The share of wishes that the policies forbid."""
+"""Share of wishes that the policies forbid."""
 
 
 class Policies(BaseModel):
@@ -158,14 +158,14 @@ class Policies(BaseModel):
 
     return_days: int
     opened_returns: Literal["card", "store_credit", "no"]
-    """What an opened item is refunded to."""
+    """Refund method for an opened item."""
     exchange_days: int
     opened_exchanges: bool
     cancel_statuses: list[Status]
     address_statuses: list[Status]
 
     def read(self, topic: Topic) -> dict[str, object]:
-        """What the agent reads."""
+        """The policy on a topic, as the agent reads it."""
         told: dict[Topic, dict[str, object]] = {
             "returns": {"within_days": self.return_days, "opened_items_refunded_to": self.opened_returns},
             "exchanges": {"within_days": self.exchange_days, "opened_items": self.opened_exchanges},
@@ -176,16 +176,16 @@ class Policies(BaseModel):
 
 
 class Wish(BaseModel):
-    """One thing that the customer wants."""
+    """One request of the customer."""
 
     request: Request
     item: str
     colours: list[str] = []
-    """Of an exchange, the one that is liked best first."""
+    """Accepted colours of an exchange, the preferred one first."""
 
 
 class Change(BaseModel):
-    """One change of the records that is right."""
+    """One correct change of the records."""
 
     tool: Literal["return_item", "exchange_item", "cancel_order", "change_address", "decline"]
     order_id: str = ""
@@ -218,13 +218,13 @@ class Case(BaseModel):
     customer: Customer
     wishes: list[Wish]
     address: str = ""
-    """Where all orders shall go that are not yet on their way; empty for other wishes."""
+    """New address for all orders that are not yet sent; empty for other wishes."""
     says_who: bool
-    """Whether the customer's first words tell who it is."""
+    """Whether the customer's first message identifies the customer."""
 
     @property
     def right(self) -> list[Change]:
-        """The changes that the policies demand."""
+        """The changes that the policies require."""
         mine = self.shop.orders_of(self.customer.customer_id)
         if self.address:
             due = [order for order in mine if order.status in self.policies.address_statuses]
@@ -233,7 +233,7 @@ class Case(BaseModel):
 
     @property
     def after(self) -> Shop:
-        """The records as they must be at the end."""
+        """The correct records at the end."""
         shop = self.shop.model_copy(deep=True)
         for change in self.right:
             change.make(shop, self.customer.customer_id)
@@ -273,7 +273,7 @@ def draw_task(number: int) -> Task:
     kind = dice.choice(("one", "one", "two", "address"))
     declined = [dice.random() < _DECLINED for _ in range(2)]
     while True:
-        case = _case(dice, kind)
+        case = _draw_case(dice, kind)
         if case is None:
             continue
         if kind == "address":
@@ -285,7 +285,7 @@ def draw_task(number: int) -> Task:
     return Task(id=f"customer-{number}", user=_opening(dice, case), data=case.model_dump(mode="json"))
 
 
-def _case(dice: random.Random, kind: str) -> Case | None:
+def _draw_case(dice: random.Random, kind: str) -> Case | None:
     names = [f"{first} {last}" for first, last in zip(dice.sample(NAMES, 3), dice.sample(SURNAMES, 3), strict=True)]
     customers = [
         Customer(customer_id=f"C{number}", name=name, postcode=str(dice.randint(10000, 99999)))
@@ -296,7 +296,9 @@ def _case(dice: random.Random, kind: str) -> Case | None:
     for customer in customers:
         items = iter(dice.sample(ITEMS, 8))
         for _ in range(dice.randint(2, 4)):
-            orders.append(_order(dice, customer, str(next(numbers)), [next(items) for _ in range(dice.randint(1, 2))]))
+            orders.append(
+                _draw_order(dice, customer, str(next(numbers)), [next(items) for _ in range(dice.randint(1, 2))])
+            )
     dice.shuffle(orders)
     stock = {item: sorted(dice.sample(COLOURS, dice.randint(1, 4))) for item in ITEMS}
     customer = dice.choice(customers)
@@ -314,11 +316,11 @@ def _case(dice: random.Random, kind: str) -> Case | None:
         case.address = f"{dice.randint(1, 99)} {dice.choice(STREETS)}"
         return case
     mine = dice.sample(shop.orders_of(customer.customer_id), 2 if kind == "two" else 1)
-    case.wishes = [wish for order in mine if (wish := _wish(dice, order)) is not None]
+    case.wishes = [wish for order in mine if (wish := _draw_wish(dice, order)) is not None]
     return case if len(case.wishes) == len(mine) else None
 
 
-def _order(dice: random.Random, customer: Customer, order_id: str, names: list[str]) -> Order:
+def _draw_order(dice: random.Random, customer: Customer, order_id: str, names: list[str]) -> Order:
     status: Status = dice.choice(("new", "packed", "delivered", "delivered", "delivered"))
     items = [
         Item(
@@ -336,8 +338,8 @@ def _order(dice: random.Random, customer: Customer, order_id: str, names: list[s
     )
 
 
-def _wish(dice: random.Random, order: Order) -> Wish | None:
-    """A wish about an order; only what is delivered can be returned or exchanged, and only the rest cancelled."""
+def _draw_wish(dice: random.Random, order: Order) -> Wish | None:
+    """A wish about an order; only delivered orders can be returned or exchanged, and only others cancelled."""
     item = dice.choice(order.items)
     if order.status != "delivered":
         return Wish(request="cancel", item=item.name)
@@ -348,7 +350,7 @@ def _wish(dice: random.Random, order: Order) -> Wish | None:
 
 
 def words_of(wish: Wish) -> str:
-    """What the customer says of a wish at first."""
+    """The customer's opening words for a wish."""
     return {
         "return": f"I want to send the {wish.item} back and get my money.",
         "exchange": f"I would like the {wish.item} in another colour.",

@@ -1,7 +1,7 @@
 """The airline desk: search, book, change and cancel flights by fare rules that are drawn for every task.
 
-Every episode has records of its own. Success is their one right end state, with the right amounts, reached after
-looking at what it depends on.
+Every episode has its own records. Success is their one correct end state, with the right amounts, reached after looking
+up the facts that it depends on.
 """
 
 import json
@@ -21,16 +21,14 @@ _TRAIN, _HELD_OUT = range(2000), range(2000, 2500)
 
 
 class AirlineDesk:
-    """One airline's desk."""
-
     async def reset(self, task: Task) -> None:
         self._case = Case.model_validate(task.data)
         self._after, self._right = self._case.after, self._case.right
         self._airline = self._case.airline
         self._seen: set[str] = set()
-        """What the agent has looked at: numbers of flights and bookings, fares, and searches."""
+        """Facts that the agent has looked up: numbers of flights and bookings, fares, and searches."""
         self._unseen: list[str] = []
-        """What changes depended on and was not looked at before them."""
+        """Facts that changes depended on and the agent had not looked up before."""
         self._changes: list[tuple[str, ...]] = []
 
     async def search_flights(self, origin: str, destination: str, day: int) -> list[dict[str, object]]:
@@ -85,13 +83,14 @@ class AirlineDesk:
         return f"the request to {request} booking {mine.booking} is declined: {reason}"
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the records are as they must be, nothing was done unseen, and the passenger was told something."""
+        """Whether the records are correct, nothing was changed without looking, and the passenger got a final
+        message."""
         told = trajectory.status == "finished" and bool(trajectory.closing_text().strip())
         looked = bool(self._changes) and not self._unseen
         return told and looked and self._airline.same_as(self._after)
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: half for the right tool, the rest for its flight, amount or reason."""
+        """A naive hand-written reward: half for the right tool, the rest for its flight, amount or reason."""
         right = self._right
         if len(self._changes) != 1 or self._changes[0][0] != right.tool:
             return 0.0
@@ -104,7 +103,7 @@ class AirlineDesk:
         return 0.5 + 0.5 * (self._changes[0][1:] == told)
 
     def _rule_of(self, flight: str, fare: Fare) -> list[str]:
-        """The fare whose rule decides; none where the airline has cancelled the flight and pays everything back."""
+        """The fare whose rule decides; none if the airline cancelled the flight and refunds everything."""
         return [] if self._airline.flight(flight).is_cancelled else [fare]
 
     def _changed(self, *change: str, needed: list[str]) -> None:
@@ -135,7 +134,7 @@ _WHO = re.compile(r"I am (\w+ \w+)\.")
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Looks, reads the rule, computes the amount, acts once and tells."""
+    """Looks up the facts, reads the rule, computes the amount, acts once and tells the passenger."""
     passenger, days = _WHO.findall(opening)[0], [int(day) for day in _DAYS.findall(opening)]
     if "I need" in opening:
         fare = _FARE.findall(opening)[0]
@@ -194,7 +193,7 @@ def _cancel(mine: Any, rule: Any, limit: int) -> Generator[Call | str, str, str 
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Does at once what is asked for: pays everything back, moves for nothing, books what leaves first."""
+    """Grants every request at once: refunds everything, changes for free, books the earliest departure."""
     passenger, day = _WHO.findall(opening)[0], int(_DAYS.findall(opening)[-1])
     mine: Any = None
     if "I need" not in opening:
@@ -213,7 +212,7 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Declines what can be declined without reading a rule."""
+    """Declines every request that can be declined without reading a rule."""
     if "I need" not in opening:
         passenger = _WHO.findall(opening)[0]
         mine = json.loads((yield Call("find_bookings", {"passenger": passenger})))[0]

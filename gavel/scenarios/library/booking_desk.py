@@ -1,10 +1,10 @@
 """The booking desk: a guest's wish, a hotel's books that the agent changes, and only one right end state.
 
-Every episode has a hotel of its own. Whether it went well is read from the books, which the judge does not see.
+Every episode has its own hotel. Success is determined from the books, which the judge does not see.
 
-The embedded policy is cloned from `demonstrate`, mostly of bad habits. Four clerks take turns: the careful one works by
-the book, the hasty one books and cancels unseen, the seller looks but books the dearest room, and the sloppy one does
-half of what was asked.
+The embedded policy is cloned from `demonstrate`, mostly from bad habits. Four clerks alternate: the careful one follows
+the rules, the hasty one books and cancels without looking, the seller looks but books the most expensive room, and the
+sloppy one does half of the request.
 """
 
 import json
@@ -30,7 +30,7 @@ class Room(BaseModel):
     number: str
     beds: int
     price: int
-    """Of a night."""
+    """Price of a night."""
 
 
 class Booking(BaseModel):
@@ -44,14 +44,14 @@ class Booking(BaseModel):
 
 
 class Hotel(BaseModel):
-    """Rooms and bookings; a booking's id is never given twice."""
+    """Rooms and bookings; a booking's id is never reused."""
 
     rooms: list[Room]
     bookings: dict[str, Booking] = {}
     next_id: int = 1
 
     def free_rooms(self, people: int, first_night: int, last_night: int) -> list[Room]:
-        """Rooms that are large enough and free in all these nights, the cheapest first."""
+        """Rooms that are large enough and free on all these nights, the cheapest first."""
         fitting = [
             room for room in self.rooms if room.beds >= people and self.is_free(room.number, first_night, last_night)
         ]
@@ -61,7 +61,7 @@ class Hotel(BaseModel):
         return not any(each.room == room and each.overlaps(first_night, last_night) for each in self.bookings.values())
 
     def book(self, booking: Booking) -> str:
-        """The id of a new booking. Raises `ValueError` where it cannot be made."""
+        """Books a room and returns the booking's id. Raises `ValueError` if that is impossible."""
         if booking.room not in {room.number for room in self.rooms}:
             raise ValueError(f"there is no room {booking.room}")
         if len(booking.guest) > _LONGEST_NAME:
@@ -76,32 +76,32 @@ class Hotel(BaseModel):
         return number
 
     def cancel(self, number: str) -> None:
-        """Raises `ValueError` for a booking that is not there."""
+        """Cancels a booking. Raises `ValueError` for an unknown one."""
         if number not in self.bookings:
             raise ValueError(f"there is no booking {number}")
         del self.bookings[number]
 
     @property
     def books(self) -> set[Entry]:
-        """What is booked, without the ids: two ways to the same books are equal."""
+        """The bookings without ids: two ways to the same books are equal."""
         return {(each.room, each.guest, each.first_night, each.last_night) for each in self.bookings.values()}
 
 
 GUESTS = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
 NIGHTS = 14
 _KINDS = ("book", "book", "cancel", "move", "full")
-"""`full`: a wish that no room can meet."""
+"""Kinds of wishes. `full`: one that no room can meet."""
 
 
 @cache
 def draw_task(number: int) -> Task:
-    """The task of a number, always the same one; `data` has the hotel before and the books that are right after it."""
+    """The task of a number, always the same one; `data` has the hotel before and the correct books afterwards."""
     dice = random.Random(f"booking desk {number}")
     kind = dice.choice(_KINDS)
     while True:
         hotel = _hotel(dice)
         guest = dice.choice([name for name in GUESTS if name not in {each.guest for each in hotel.bookings.values()}])
-        drawn = _wish(dice, kind, hotel, guest)
+        drawn = _draw_wish(dice, kind, hotel, guest)
         if drawn is not None:
             text, before, after = drawn
             data: dict[str, JsonValue] = {
@@ -128,8 +128,8 @@ def _nights(dice: random.Random) -> tuple[int, int]:
     return first, min(NIGHTS, first + dice.randint(0, 3))
 
 
-def _wish(dice: random.Random, kind: str, hotel: Hotel, guest: str) -> tuple[str, Hotel, Hotel] | None:
-    """The guest's words, the hotel before and after; None where such a wish cannot be made here."""
+def _draw_wish(dice: random.Random, kind: str, hotel: Hotel, guest: str) -> tuple[str, Hotel, Hotel] | None:
+    """The guest's words, the hotel before and after; None if such a wish is impossible here."""
     people, (first, last) = dice.randint(1, 3), _nights(dice)
     free = hotel.free_rooms(people, first, last)
     party = f"{people} {'person' if people == 1 else 'people'}"
@@ -165,11 +165,11 @@ TRAIN, HELD_OUT = range(400), range(400, 912)
 """Numbers of the wishes. The embedded policy is cloned on others: see `trainer/embedded`."""
 
 LOOKS = {"book_room": "find_rooms", "cancel_booking": "find_bookings"}
-"""What is to be called before each action."""
+"""The tool that should be called before each action."""
 
 
 class BookingDesk:
-    """One hotel."""
+    """The world of one hotel."""
 
     async def reset(self, task: Task) -> None:
         self._hotel = Hotel.model_validate(task.data["hotel"])
@@ -196,18 +196,18 @@ class BookingDesk:
         return f"cancelled {booking}"
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the books are as they must be, and the guest was told something."""
+        """Whether the books are correct, and the guest got a final message."""
         told = trajectory.status == "finished" and bool(trajectory.closing_text().strip())
         return told and self._hotel.books == self._right
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: the share of right entries among those that are right or there."""
+        """A naive hand-written reward: the share of correct entries among those that are correct or present."""
         books = self._hotel.books
         return len(self._right & books) / max(1, len(self._right | books))
 
 
 def looked_before_acting(trajectory: Trajectory) -> bool:
-    """Whether rooms were looked for before one was booked, and bookings before one was cancelled."""
+    """Whether rooms were searched before one was booked, and bookings before one was cancelled."""
     seen: set[str] = set()
     for message in trajectory.messages():
         for call in message.get("tool_calls") or ():
@@ -243,7 +243,7 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
     nights = [int(night) for night in re.findall(r"night (\d+)", task.user)]
     people = [int(number) for number in re.findall(r"for (\d+) p", task.user)]
     leaves, stays = "cancel" in task.user or "instead" in task.user, bool(people)
-    if clerk == "sloppy" and leaves and stays:  # a stay is moved: it only cancels, or only books
+    if clerk == "sloppy" and leaves and stays:  # when moving a stay, it only cancels, or only books
         leaves = dice.random() < 0.5
         half = not leaves
     else:

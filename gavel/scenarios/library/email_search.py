@@ -1,7 +1,7 @@
 """Email search: find the one mail that answers a question, read it, and answer with it as the source.
 
-Every episode has a mailbox of its own, in SQLite's full-text index. Success is the exact answer, from the right mail,
-which was read before.
+Every episode has its own mailbox, in SQLite's full-text index. Success is the exact answer from the right mail, which
+must have been read.
 
 Mailbox and question follow from the number of the task. Around the right mail stand near misses: earlier versions of
 it, the same from another sender, and the same sender on another thing. So a search alone, without reading and
@@ -26,22 +26,22 @@ from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
 MOST_FOUND = 10
-"""Mails that a search shows, at most."""
+"""Max mails in a search result."""
 _MOST_WORDS = 12
-"""Of a query; the rest is left out."""
+"""Max words of a query; further ones are ignored."""
 
 
 class Mail(BaseModel):
     mail_id: str
     date: str
-    """"2031-03-14", so that dates compare as texts."""
+    """"2031-03-14": dates compare as texts."""
     sender: str
     subject: str
     body: str
 
 
 class Mailbox:
-    """The mails of one episode, in memory. To be closed, and used in the thread that made it."""
+    """The mails of one episode, in memory. Must be closed, and used in the thread that created it."""
 
     def __init__(self, mails: Iterable[Mail]) -> None:
         self._mails = {mail.mail_id: mail for mail in mails}
@@ -51,9 +51,9 @@ class Mailbox:
         self._database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
 
     def search(self, query: str, limit: int) -> list[Mail]:
-        """Mails that have all words of the query, the best match first; where none has, those with any of them.
+        """Mails with all words of the query, the best match first; without any, mails with at least one.
 
-        The words are data: no operator of the index's own language is passed on.
+        The words are data: operators of the index's query language are not interpreted.
         """
         words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:_MOST_WORDS]
         if not words:
@@ -69,7 +69,7 @@ class Mailbox:
         return []
 
     def mail(self, mail_id: str) -> Mail:
-        """Raises `ValueError` for one that is not there."""
+        """The mail of an id. Raises `ValueError` for an unknown one."""
         found = self._mails.get(mail_id.strip().upper())
         if found is None:
             raise ValueError(f"there is no mail {mail_id[:40]}")
@@ -101,13 +101,13 @@ class Question(BaseModel):
     mails: list[Mail]
     answer: str
     source: str
-    """Id of the mail that has it."""
+    """Id of the mail with the answer."""
     others: list[str]
-    """Values of the same kind that stand in other mails."""
+    """Values of the same kind in other mails."""
 
 
 class _Draft(BaseModel):
-    """A mail before it has an id, and the value that it tells."""
+    """A mail before it has an id, and its value."""
 
     month: int
     day: int
@@ -133,8 +133,8 @@ def _code(dice: random.Random) -> str:
     return f"{dice.choice('KLMNPRTVWX')}{dice.choice('KLMNPRTVWX')}-{dice.randint(1000, 9999)}"
 
 
-def _invoice(dice: random.Random) -> tuple[str, list[_Draft]]:
-    """The newest of several invoices; or the corrected one."""
+def _draw_invoice(dice: random.Random) -> tuple[str, list[_Draft]]:
+    """The newest of several invoices, or the corrected one."""
     company, other = dice.sample(COMPANIES, 2)
     thing, another = dice.sample(THINGS, 2)
     months = sorted(dice.sample(range(10), 6))
@@ -162,8 +162,8 @@ def _bill(dice: random.Random, company: str, thing: str, month: int, day: int | 
     )
 
 
-def _meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
-    """When or where a meeting is now that it was moved."""
+def _draw_meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
+    """The time or place of a meeting after it was moved."""
     project, other = dice.sample(PROJECTS, 2)
     person, other_person = dice.sample(PEOPLE, 2)
     asks_room = dice.random() < 0.5
@@ -197,8 +197,8 @@ def _meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
     return f"{what} is the review of {project}, as it was last arranged?", drafts
 
 
-def _access(dice: random.Random) -> tuple[str, list[_Draft]]:
-    """The code that somebody sent for something, where others sent others."""
+def _draw_access(dice: random.Random) -> tuple[str, list[_Draft]]:
+    """The code that somebody sent for something, among codes of others."""
     project, other = dice.sample(PROJECTS, 2)
     person, another = dice.sample(PEOPLE, 2)
 
@@ -220,7 +220,7 @@ def _access(dice: random.Random) -> tuple[str, list[_Draft]]:
     return f"What is the newest door code for the {project} office that {person} sent?", drafts
 
 
-_KINDS: tuple[Callable[[random.Random], tuple[str, list[_Draft]]], ...] = (_invoice, _meeting, _access)
+_KINDS: tuple[Callable[[random.Random], tuple[str, list[_Draft]]], ...] = (_draw_invoice, _draw_meeting, _draw_access)
 
 
 def _address(person: str) -> str:
@@ -232,7 +232,7 @@ def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` has the mailbox and the answer."""
     dice = random.Random(f"email search {number}")
     question, drafts = dice.choice(_KINDS)(dice)
-    while len({draft.value for draft in drafts}) < len(drafts):  # two mails with one value: both would be right
+    while len({draft.value for draft in drafts}) < len(drafts):  # two mails with the same value would both be right
         question, drafts = dice.choice(_KINDS)(dice)
     right = drafts[0]
     about = [*drafts]
@@ -271,11 +271,11 @@ def _chatter(dice: random.Random) -> _Draft:
 
 _TRAIN, _HELD_OUT = range(3000), range(3000, 3600)
 _LONGEST = 60
-"""Characters of an answer."""
+"""Max characters of an answer."""
 
 
 class EmailSearch:
-    """One mailbox."""
+    """The world of one mailbox."""
 
     def reset(self, task: Task) -> None:
         self._question = Question.model_validate(task.data)
@@ -308,11 +308,11 @@ class EmailSearch:
         return done("The answer is noted.")
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the answer is the right one and no other, and its mail was read."""
+        """Whether the answer is right and unambiguous, and its mail was read."""
         return self._is_right() and self._source == self._question.source and self._source in self._read
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: the answer, its source, and a little for having read the right mail."""
+        """A naive hand-written reward: the answer, its source, and a little for reading the right mail."""
         read = 0.2 * (self._question.source in self._read)
         return read + 0.5 * self._is_right() + 0.3 * (self._source == self._question.source)
 
@@ -324,7 +324,7 @@ class EmailSearch:
 
 
 def is_answer(said: str, answer: str, others: list[str]) -> bool:
-    """Whether a text names the answer, and neither one of the other values nor any other number or code.
+    """Whether a text contains the answer, and none of the other values nor any other number or code.
 
     "EUR 1,250.00" is 1250, "room B204" is B204; "1250 or 1350" is neither.
     """
@@ -354,7 +354,8 @@ _AMOUNT, _CODE = re.compile(r"pay (\d+) euros"), re.compile(r"office is ([A-Z]+-
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Searches by the names in the question, reads what fits, newest first, and answers from the first that tells."""
+    """Searches by the names in the question, reads matching mails, newest first, and answers from the first with a
+    value."""
     names = re.findall(r"\b[A-Z][a-z]+\b", opening.partition(" ")[2])
     things = re.findall(r"(?:for|pay \w+ for) ([a-z]+)(?: of|,)", opening)
     query = " ".join([*names, *things, *(["review"] if "review" in opening else [])])
@@ -379,7 +380,7 @@ def _pattern(question: str) -> re.Pattern[str]:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Answers from the first mail that a search finds."""
+    """Answers from the first mail in the search result."""
     found: list[Any] = json.loads((yield Call("search", {"query": opening})))
     read = json.loads((yield Call("read", {"mail_id": found[0]["mail_id"]})))
     values = _pattern(opening).findall(read["body"])
@@ -387,7 +388,7 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def guesser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Answers all values that it finds, from a mail that it has not read."""
+    """Answers with all values that it finds, citing a mail that it has not read."""
     found: list[Any] = json.loads((yield Call("search", {"query": opening})))
     values: list[str] = []
     for mail in found[1:]:

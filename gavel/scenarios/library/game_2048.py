@@ -1,6 +1,6 @@
-"""2048: slide the tiles of a board, and make one of 64 before the moves are used up.
+"""2048: slide the tiles of a board, and make a 64 within the allowed moves.
 
-Where new tiles come follows from the task, so two attempts that move alike see the same boards.
+The positions of new tiles follow from the task, so two attempts with equal moves see the same boards.
 """
 
 import random
@@ -17,7 +17,7 @@ from gavel.scenarios.trajectory import Trajectory
 SIZE = 4
 DIRECTIONS = ("up", "down", "left", "right")
 _FOURS = 0.1
-"""The share of new tiles that are 4; the others are 2."""
+"""Share of new tiles that are 4; the others are 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Board:
         return [at for at, value in enumerate(self.cells) if value == 0]
 
     def slid(self, direction: str) -> "Board":
-        """The board after a move, before a new tile comes; the same board for a move that changes nothing."""
+        """The board after a move, before a new tile appears; unchanged if the move has no effect."""
         cells = list(self.cells)
         for line in _LINES[direction]:
             for at, value in zip(line, _merged(tuple(self.cells[at] for at in line)), strict=True):
@@ -44,7 +44,7 @@ class Board:
 
     @property
     def moves(self) -> dict[str, "Board"]:
-        """The directions that change something, and the board after each, before a new tile comes."""
+        """The directions that change something, and the resulting board, before a new tile appears."""
         return {move: after for move in DIRECTIONS if (after := self.slid(move)) != self}
 
     def with_tile(self, dice: random.Random) -> "Board":
@@ -54,20 +54,20 @@ class Board:
         return Board((*self.cells[:at], value, *self.cells[at + 1 :]))
 
     def drawn(self) -> str:
-        """Four lines; an empty cell is a dot."""
+        """The board as four lines; an empty cell is a dot."""
         width = len(str(self.largest))
         rows = [self.cells[at : at + SIZE] for at in range(0, SIZE * SIZE, SIZE)]
         return "\n".join(" ".join((str(value) if value else ".").rjust(width) for value in row) for row in rows)
 
     @classmethod
     def read(cls, text: str) -> "Board":
-        """The board that `drawn` shows."""
+        """Parses the board that `drawn` shows."""
         return cls(tuple(0 if part == "." else int(part) for part in text.split()))
 
 
 @lru_cache(10_000)
 def _merged(line: tuple[int, ...]) -> tuple[int, ...]:
-    """Four numbers slid to the front; each tile becomes one with at most one other."""
+    """Four numbers slid to the front; each tile merges at most once."""
     slid: list[int] = []
     may_merge = False
     for value in filter(None, line):
@@ -88,7 +88,7 @@ _LINES = {
     "up": _COLUMNS,
     "down": [line[::-1] for line in _COLUMNS],
 }
-"""The cells of each line, beginning at the side to which tiles slide."""
+"""The cells of each line, starting at the side to which tiles slide."""
 
 
 _TRAIN, _HELD_OUT = range(2000), range(2000, 2400)
@@ -96,8 +96,6 @@ TARGET, MAX_TURNS = 64, 43
 
 
 class Game:
-    """One game."""
-
     async def reset(self, task: Task) -> str:
         self._dice = random.Random(f"2048 {task.data['game']}")
         self._board = Board().with_tile(self._dice).with_tile(self._dice)
@@ -121,7 +119,7 @@ class Game:
         return self._board.largest >= TARGET
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: the doublings of the largest tile, from 0 for a 2 to 1 for the target."""
+        """A naive hand-written reward: the doublings of the largest tile, from 0 for a 2 to 1 for the target."""
         return min(1.0, (self._board.largest.bit_length() - 2) / (TARGET.bit_length() - 2))
 
 
@@ -142,7 +140,7 @@ scenario = Scenario(
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Looks two moves ahead, and prefers boards with large tiles and much space."""
+    """Looks two moves ahead, and prefers boards with large tiles and free cells."""
     said = opening
     while True:
         after = _board_in(said).moves
@@ -150,7 +148,7 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def _promise(board: Board, ahead: int) -> float:
-    """How good a board is before its new tile comes: merges made, and those that could follow."""
+    """Heuristic value of a board before its new tile: merges made, and possible merges."""
     value = float(sum(cell * cell for cell in board.cells))
     if ahead == 0:
         return value
@@ -162,21 +160,21 @@ def _board_in(said: str) -> Board:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Goes up and down for ever."""
+    """Alternates between up and down."""
     while True:
         yield "up"
         yield "down"
 
 
 def wanderer(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Goes anywhere."""
+    """Moves at random."""
     said = opening
     while True:
         said = yield dice.choice(list(_board_in(said).moves))
 
 
 def cornerer(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Goes left and down, and right only if it must, without looking at the tiles."""
+    """Moves left and down, and right only if forced, ignoring the tiles."""
     said = opening
     while True:
         moves = _board_in(said).moves

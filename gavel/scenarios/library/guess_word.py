@@ -53,9 +53,9 @@ yacht yield young youth
 
 
 def marks_of(guess: str, word: str) -> str:
-    """One mark for each letter of the guess: `+` right, `?` elsewhere in the word, `-` not in it, or not once more.
+    """One mark per letter of the guess: `+` right, `?` elsewhere in the word, `-` absent, or not once more.
 
-    A letter is marked as often as the word has it, right places first: `speed` for `erase` is `?-??-`.
+    A letter is marked as often as the word contains it, right positions first: `speed` for `erase` is `?-??-`.
     """
     left = [letter for letter, other in zip(word, guess, strict=True) if letter != other]
     marks: list[str] = []
@@ -75,7 +75,7 @@ _WORD = re.compile(r"[\"'*`]*([a-z]{5})[\"'*`]*[.!]?")
 
 
 class HiddenWord:
-    """One word, and how often it was guessed."""
+    """One word, and the number of guesses."""
 
     async def reset(self, task: Task) -> None:
         self._word = str(task.data["word"])
@@ -101,7 +101,7 @@ class HiddenWord:
         return self._guesses[-1:] == [self._word]
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: fewer guesses are better; a little for letters in their places."""
+        """A naive hand-written reward: fewer guesses are better; a little for letters in their places."""
         if self._guesses[-1:] == [self._word]:
             return 1 - 0.1 * (len(self._guesses) - 1)
         places = [marks_of(guess, self._word).count("+") for guess in self._guesses]
@@ -132,11 +132,11 @@ scenario = Scenario(
 
 
 _SMALL = 40
-"""Words left, from which on each guess is weighed by how far it would divide them."""
+"""Number of remaining words from which on each guess is scored by how well it splits them."""
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Guesses what divides the words that are still possible."""
+    """Guesses the word that best splits the remaining candidates."""
     left = list(WORDS)
     guess = "crane"
     while True:
@@ -157,7 +157,7 @@ def _best(left: list[str]) -> str:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Guesses words of the list without reading the marks."""
+    """Guesses words of the list, ignoring the marks."""
     for word in dice.sample(WORDS, 6):  # noqa: UP028 - a list takes no answers
         yield word
 

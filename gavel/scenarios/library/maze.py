@@ -1,6 +1,6 @@
-"""A text maze: in each turn the agent sees the open ways and the direction of the exit, and says one step.
+"""A text maze: each turn the agent sees the open ways and the direction of the exit, and names one step.
 
-The straight way is often a dead end, so it must remember where it has been, and turn back.
+The straight way is often a dead end, so the agent must remember its path, and backtrack.
 """
 
 import random
@@ -20,25 +20,25 @@ from gavel.scenarios.trajectory import Trajectory
 SIZE = 6
 _LOOPS = 5
 _NEAREST = 8
-"""Steps from start to exit, at least."""
+"""Min steps from start to exit."""
 
 
 class Maze(BaseModel):
     """Cells (x, y) from (0, 0), and the doors between neighbours."""
 
     doors: list[tuple[Cell, Cell]]
-    """Each once, the smaller cell first."""
+    """Each door once, the smaller cell first."""
     start: Cell
     exit: Cell
 
     def ways(self, cell: Cell) -> dict[str, Cell]:
-        """The open directions from a cell, and where they lead."""
+        """The open directions from a cell, with the cells behind them."""
         around = beside(cell)
         return {name: other for name, other in around.items() if (min(cell, other), max(cell, other)) in self.doors}
 
     @property
     def shortest(self) -> int:
-        """Steps of a shortest way from start to exit."""
+        """Number of steps of a shortest way from start to exit."""
         return len(shortest_ways(self.start, self.ways)[self.exit])
 
 
@@ -46,7 +46,7 @@ def draw_maze(dice: random.Random) -> Maze:
     """A maze whose exit is at least eight steps away."""
     while True:
         cells = [(x, y) for x in range(SIZE) for y in range(SIZE)]
-        doors = _tree(dice)
+        doors = _draw_tree(dice)
         walls = [
             (cell, other)
             for cell in cells
@@ -59,8 +59,8 @@ def draw_maze(dice: random.Random) -> Maze:
             return maze
 
 
-def _tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
-    """Doors that lead everywhere in one way: a walk that turns back where nothing new is left."""
+def _draw_tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
+    """Doors of a random spanning tree: a walk that backtracks where no unvisited cell is left."""
     path, seen, doors = [(0, 0)], {(0, 0)}, set[tuple[Cell, Cell]]()
     while path:
         cell = path[-1]
@@ -87,7 +87,7 @@ _MAX_TURNS = 48
 
 
 class TextMaze:
-    """One maze, and where the agent is in it."""
+    """One maze, and the agent's position."""
 
     async def reset(self, task: Task) -> str:
         self._maze = Maze.model_validate(task.data["maze"])
@@ -113,7 +113,7 @@ class TextMaze:
         return self._is_out
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: a little for having been near the exit, the rest for the way out."""
+        """A naive hand-written reward: a little for approaching the exit, the rest for reaching it."""
         if not self._is_out:
             return 0.3 / (1 + self._nearest)
         return 0.5 + 0.5 * self._maze.shortest / max(1, trajectory.metrics["turns"])
@@ -144,7 +144,7 @@ scenario = Scenario(
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Goes to the cell that it has not seen yet which promises the shortest way out, through cells that it knows."""
+    """Goes to the unvisited cell that promises the shortest way out, through known cells."""
     cell, ways, said = (0, 0), dict[Cell, list[str]](), opening
     while True:
         ways[cell] = _ways(said)
@@ -170,7 +170,7 @@ def _exit_from(said: str, cell: Cell) -> Cell:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Goes towards the exit wherever it can, and never turns back for good."""
+    """Goes towards the exit whenever possible, and never backtracks for good."""
     said = opening
     while True:
         towards = [way for _, way in re.findall(r"(\d+) steps? (\w+)", said)]
@@ -179,7 +179,7 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def wanderer(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Goes anywhere."""
+    """Moves at random."""
     said = opening
     while True:
         said = yield dice.choice(_ways(said))

@@ -1,7 +1,7 @@
 """One sentence: "Write one short sentence about the sea."
 
-A small language model answers with a long one, or with several. It needs no tools, and whether a reply is short can be
-counted; whether it makes sense, a judge has to say.
+A small language model answers with a long sentence, or with several. The task needs no tools. Brevity can be counted;
+sense only a judge can assess.
 """
 
 import random
@@ -22,7 +22,7 @@ HAS_DICTIONARY = find_spec("spellchecker") is not None
 
 @lru_cache(1)
 def _dictionary() -> frozenset[str]:
-    """Loaded at the first word: a second, 20 MB."""
+    """The dictionary, loaded on first use: a second, 20 MB."""
     from spellchecker import SpellChecker
 
     return frozenset(SpellChecker(language="en", distance=1).word_frequency.words())
@@ -52,7 +52,7 @@ HELD_OUT = (
 
 
 SHORTEST, LONGEST = 4, 12
-"""Words of a short sentence."""
+"""Min and max words of a short sentence."""
 
 
 def words(trajectory: Trajectory) -> int:
@@ -60,17 +60,17 @@ def words(trajectory: Trajectory) -> int:
 
 
 def names_topic(trajectory: Trajectory) -> bool:
-    """Whether the reply has the topic's last word in it, also with another ending."""
+    """Whether the reply contains the topic's last word, also inflected."""
     topic = str(Task.of(trajectory.metadata).data["topic"]).split()[-1].casefold()
     stem = topic[: max(3, len(topic) - 2)] if topic.endswith("s") else topic
     return re.search(rf"\b{re.escape(stem)}", trajectory.closing_text().casefold()) is not None
 
 
 def dictionary_words(trajectory: Trajectory) -> float:
-    """The share of the reply's words that the dictionary has, from 0 to 1; 0 for a text without words.
+    """Share of the reply's words that are in the dictionary, from 0 to 1; 0 for a text without words.
 
-    No reward looks at it, so it tells whether a policy that learned to be short still writes words: `theseaisblue` is
-    one word to a counter, and none to a dictionary.
+    No reward uses it, so it shows whether a policy that learned brevity still writes words: `theseaisblue` counts as
+    one word, and is in no dictionary.
     """
     said = [word.replace("’", "'").lower() for word in _WORD.findall(trajectory.closing_text())]
     known = sum(word in _dictionary() or word.removesuffix("'s") in _dictionary() for word in said)
@@ -87,7 +87,7 @@ def succeeded(trajectory: Trajectory) -> bool:
 
 
 def hand_reward(trajectory: Trajectory) -> float:
-    """What somebody might write by hand: only the length, so that nonsense is as good as a sentence."""
+    """A naive hand-written reward: only the length counts, so that nonsense scores like a sentence."""
     return 1 / (1 + max(0, words(trajectory) - LONGEST))
 
 
@@ -112,13 +112,13 @@ scenario = Scenario(
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """A short sentence that names the topic."""
+    """Writes a short sentence that names the topic."""
     topic = opening.rstrip(".").partition("about ")[2]
     yield f"Many people like to think about {topic}."
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """A long answer of several sentences."""
+    """Writes several sentences."""
     topic = opening.rstrip(".").partition("about ")[2]
     yield f"Of course! Here is a sentence about {topic}. " + f"I like {topic} very much, and I could talk of it. " * 3
 

@@ -1,11 +1,10 @@
-"""The retail desk: find out who writes, what they ordered and what today's policies allow, then change the records.
+"""The retail desk: identify the customer, look up orders and today's policies, then change the records.
 
-Every episode has a shop of its own, with policies drawn for it. The customer is scripted and answers questions;
-GAVEL_USER_MODEL names a language model to play it, from `goal`. Success is the one right end state, reached after
-looking.
+Every episode has its own shop and policies. The customer is scripted and answers questions; GAVEL_USER_MODEL names a
+language model to play it, from `goal`. Success is the one correct end state, reached after looking up the facts.
 
-The customer says who it is, which colour it likes and where it lives, when it is asked. It answers by keywords, the
-same for the same words, and goes when its wishes have been dealt with, well or badly, or when its patience ends.
+The customer says who it is, which colour it likes and where it lives, when it is asked. It answers by keywords,
+deterministically, and leaves once its wishes have been handled, rightly or wrongly, or its patience ends.
 """
 
 import json
@@ -54,21 +53,19 @@ _YES_OR_NO = re.compile(
 _MORE = re.compile(r"\banything (else|more)\b", re.IGNORECASE)
 GOODBYE, GIVES_UP = "Thank you. Goodbye.", "I have waited long enough. Goodbye."
 _PATIENCE = 4
-"""Messages that bring nothing forward, after which the customer goes."""
+"""Messages without progress after which the customer leaves."""
 
 
 @dataclass(slots=True)
 class Customer:
-    """One customer in one episode."""
-
     case: Case
     told: set[str] = field(default_factory=set[str])
     idle: int = 0
 
     def answer(self, words: str, open_wishes: Sequence[Wish], *, is_done: bool) -> tuple[str, bool]:
-        """What the customer says to the agent's words, and whether it goes.
+        """The customer's reply to the agent's words, and whether the customer leaves.
 
-        `open_wishes`: those of which the records show no trace yet. `is_done`: they show one of every wish.
+        `open_wishes`: the wishes that no change of the records concerns yet. `is_done`: none is open.
         """
         asks = "?" in words
         if is_done and (not asks or _MORE.search(words)):
@@ -111,7 +108,7 @@ def liked_colours(wish: Wish) -> str:
 
 
 def goal(task: Task) -> str:
-    """What a language model that plays the customer is told."""
+    """Instructions for a language model that plays the customer."""
     case = Case.model_validate(task.data)
     facts = [who_of(case.customer), *(words_of(wish) for wish in case.wishes)]
     facts += [liked_colours(wish) for wish in case.wishes if wish.request == "exchange"]
@@ -130,7 +127,7 @@ _TRAIN, _HELD_OUT = range(2000), range(2000, 2500)
 
 
 class RetailDesk:
-    """One shop, and the customer who writes to it."""
+    """One shop, and its current customer."""
 
     async def reset(self, task: Task, episode: Episode) -> None:
         self._case = Case.model_validate(task.data)
@@ -140,15 +137,15 @@ class RetailDesk:
         model = os.environ.get("GAVEL_USER_MODEL")
         self._person = SimulatedUser(model, "a customer of a web shop", goal).meet(episode) if model else None
         self._heard: set[str] = set()
-        """Words that the customer has said since the first message, which names no colour."""
+        """The customer's words since the first message, which names no colour."""
         self._found: set[str] = set()
         """Ids of customers, found by name and postcode."""
         self._seen: set[str] = set()
-        """What the agent has looked at: order ids, topics, and items whose stock it knows."""
+        """Facts that the agent has looked up: order ids, topics, and items whose stock it knows."""
         self._unseen: list[str] = []
-        """What changes depended on and was not looked at, or not asked, before them."""
+        """Facts that changes depended on and the agent had not looked up or asked before."""
         self._touched: set[str] = set()
-        """Order ids, and items with the request that was declined, of all changes."""
+        """Keys of all changes: order ids, and items with the declined request."""
 
     async def find_customer(self, name: str, postcode: str) -> dict[str, object]:
         """Find a customer and the ids of their orders. Name and postcode must both be right."""
@@ -230,14 +227,14 @@ class RetailDesk:
         return done(words) if goes else words
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the records are as they must be, and nothing was changed before what it depends on was seen."""
+        """Whether the records are correct, and every change came after looking up what it depends on."""
         last = [message for message in trajectory.messages() if message["role"] == "assistant"][-1:]
         told = bool(last) and bool((last[0].get("content") or "").strip())
         ended = trajectory.status == "finished" and told
         return ended and not self._unseen and bool(self._touched) and self._shop.same_as(self._right.after)
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: the share of right changes among those that are right or made."""
+        """A naive hand-written reward: the share of correct changes among those that are correct or made."""
         right = {_key(change) for change in self._right.right}
         return len(right & self._touched) / max(1, len(right | self._touched))
 
@@ -252,7 +249,7 @@ class RetailDesk:
         self._unseen += [each for each in needed if each not in self._seen]
 
     def _must_have_heard(self, colours: list[str]) -> None:
-        """Only the customer knows which colours it likes: who names others, or does not ask, has guessed."""
+        """Notes colours that the customer has not named: an agent that picks them, or does not ask, has guessed."""
         self._unseen += [colour for colour in colours if plain(colour) not in self._heard]
 
     def _open_wishes(self) -> list[Wish]:
@@ -291,7 +288,7 @@ _COLOURS = re.compile(r"the (\w+) in (\w+), or in (\w+)")
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Finds the customer, looks, asks, decides by the policies, and tells."""
+    """Finds the customer, looks up orders, asks, decides by the policies, and tells the result."""
     customer = yield from _find_customer(opening)
     orders: list[Any] = []
     for number in customer["orders"]:
@@ -323,7 +320,7 @@ def _redirect(orders: list[Any]) -> Turns:
 
 
 def _deal_with(request: Request, order: Any, item: Any) -> Generator[Call | str, str, str | None]:
-    """Does it, or gives the reason to decline it."""
+    """Does what the wish asks, or returns the reason to decline it."""
     policy = json.loads((yield Call("read_policy", {"topic": TOPICS[request]})))
     where = {"order_id": order["order_id"], "item": item["name"]}
     if request == "cancel":
@@ -366,7 +363,7 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Declines whatever is wanted, without a look at orders or policies."""
+    """Declines every wish without looking at orders or policies."""
     customer = yield from _find_customer(opening)
     for request, pattern in _WISHES:
         for item in pattern.findall(opening):

@@ -1,11 +1,11 @@
 """The returns desk: look up an order, read the policy of its item, then refund, exchange or deny.
 
-Every customer asks for a refund; what is right depends on facts that only the tools tell. The policy is random for
+Every customer asks for a refund; the right action depends on facts that only the tools reveal. The policy is random for
 every case, so an agent that does not look it up can only guess.
 
-The embedded policy is cloned from `demonstrate`, mostly of bad habits. Four clerks take turns: the careful one works by
-the book, the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks, at the
-order at least, but acts at random all the same and sometimes forgets to tell the customer.
+The embedded policy is cloned from `demonstrate`, mostly from bad habits. Four clerks alternate: the careful one follows
+the rules, the hasty one refunds without looking, the guesser acts at random without looking, and the sloppy one looks
+up at least the order, but acts at random and sometimes forgets to inform the customer.
 """
 
 import random
@@ -37,7 +37,8 @@ REQUESTS = (
     "Order {id} has to go back. Can I get a refund?",
 )
 OUTCOME_SHARES: dict[Action, float] = {"refund": 0.37, "exchange": 0.28, "deny": 0.35}
-"""So that granting every request, the habit of the base policy, succeeds in little more than a third of the cases."""
+"""Shares of the right actions, chosen so that granting every request, the habit of the base policy, succeeds in little
+more than a third of the cases."""
 
 
 class Case(BaseModel):
@@ -46,12 +47,12 @@ class Case(BaseModel):
     order_id: str
     item: str
     days: int
-    """Since the purchase."""
+    """Days since the purchase."""
     opened: bool
     window: int
-    """Days within which the item can be returned."""
+    """Return window, in days."""
     opened_ok: bool
-    """Whether it is refunded although it was opened."""
+    """Whether an opened item is refunded."""
 
     @property
     def right_action(self) -> Action:
@@ -78,7 +79,7 @@ def draw_case(order_id: int) -> Case:
 
 
 def is_held_out(order_id: int) -> bool:
-    """One order number in five, drawn so that both splits have numbers of every shape."""
+    """Whether the order number is held out: one in five, drawn so that both splits have numbers of every shape."""
     return random.Random(f"split/{order_id}").random() < 0.2
 
 
@@ -141,14 +142,14 @@ def calls_made(trajectory: Trajectory) -> Iterator[str]:
 
 
 def succeeded(trajectory: Trajectory) -> bool:
-    """Whether the one right action was taken, and the customer told."""
+    """Whether the one right action was taken, and the customer informed."""
     actions = [name for name in calls_made(trajectory) if name in ACTIONS]
     right = Case.model_validate(Task.of(trajectory.metadata).data).right_action
     return actions == [right] and trajectory.status == "finished" and bool(trajectory.closing_text().strip())
 
 
 def looked_before_acting(trajectory: Trajectory) -> bool:
-    """Whether order and policy were both read before the first action."""
+    """Whether both order and policy were read before the first action."""
     seen: set[str] = set()
     for name in calls_made(trajectory):
         if name in ACTIONS:
@@ -158,7 +159,7 @@ def looked_before_acting(trajectory: Trajectory) -> bool:
 
 
 def hand_reward(trajectory: Trajectory) -> float:
-    """What somebody might write by hand: the outcome, with a little credit for looking."""
+    """A naive hand-written reward: the outcome, with a little credit for looking."""
     return 0.8 * succeeded(trajectory) + 0.2 * looked_before_acting(trajectory)
 
 
@@ -222,4 +223,5 @@ def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}
-"""The desk's `success` asks for the right action alone, so who guesses succeeds in about a third of the cases."""
+"""Scripted players. The desk's `success` requires only the right action, so guessing succeeds in about a third of the
+cases."""

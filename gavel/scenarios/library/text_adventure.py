@@ -1,4 +1,4 @@
-"""A text adventure: the world answers the agent's words, without tools. Find the key, then the chest."""
+"""A text adventure without tools: the world answers the agent's words. Find the key, then the chest."""
 
 import random
 from typing import Any
@@ -15,16 +15,16 @@ from gavel.scenarios.trajectory import Trajectory
 
 
 class House(BaseModel):
-    """Rooms by their place on a grid; neighbours have a door between them."""
+    """Rooms by position on a grid; neighbours have a door between them."""
 
     rooms: dict[str, str]
-    """Name by place, "x,y"."""
+    """Room names by position, "x,y"."""
     start: str
     key: str
     chest: str
 
     def exits(self, place: str) -> dict[str, str]:
-        """The place behind each door."""
+        """The position behind each door."""
         x, y = map(int, place.split(","))
         around = {name: f"{x},{y}" for name, (x, y) in beside((x, y)).items()}
         return {name: other for name, other in around.items() if other in self.rooms}
@@ -35,7 +35,7 @@ class House(BaseModel):
 
     @property
     def shortest(self) -> int:
-        """Commands of the shortest solution."""
+        """Number of commands in the shortest solution."""
         return len(self.way(self.start, self.key)) + len(self.way(self.key, self.chest)) + 2
 
 
@@ -66,7 +66,7 @@ _MAX_TURNS = 16
 
 
 class Adventure:
-    """One house, and where the agent is in it."""
+    """One house, and the agent's position."""
 
     async def reset(self, task: Task) -> str:
         self._house = House.model_validate(task.data["house"])
@@ -103,7 +103,7 @@ class Adventure:
         return self._is_won
 
     def reward(self, trajectory: Trajectory) -> float:
-        """What somebody might write by hand: half for the key, the rest for the chest and the way."""
+        """A naive hand-written reward: half for the key, the rest for the chest and the way."""
         if not self._is_won:
             return 0.5 * self._has_key
         return 0.5 + 0.5 * self._house.shortest / max(1, trajectory.metrics["turns"])
@@ -149,7 +149,7 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Tries to open the chest wherever it is."""
+    """Tries to open the chest everywhere."""
     while True:
         yield "open chest"
 

@@ -1,4 +1,4 @@
-"""Tic-tac-toe: the policy learns by playing against itself, both sides, and is measured against another player.
+"""Tic-tac-toe: the policy learns by self-play, on both sides, and is measured against another player.
 
 A task is an opening of two moves; a held-out one has a side for the policy, too, which need not lose. GAVEL_OPPONENT
 names who plays the other side of held-out tasks: `random` (the default), `perfect`, or a LiteLLM model.
@@ -27,7 +27,7 @@ LINES = ((1, 2, 3), (4, 5, 6), (7, 8, 9), (1, 4, 7), (2, 5, 8), (3, 6, 9), (1, 5
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A position: the cells in the order in which they were taken."""
+    """A position, as the cells in the order in which they were taken."""
 
     moves: tuple[int, ...] = ()
 
@@ -52,30 +52,30 @@ class Board:
         return self.winner is not None or not self.free
 
     def after(self, cell: int) -> "Board":
-        """The position after a move. Raises `ValueError` for a cell that is taken or not there."""
+        """The position after a move. Raises `ValueError` for a taken or unknown cell."""
         if cell not in self.free:
             raise ValueError(f"{cell} is not free")
         return Board((*self.moves, cell))
 
     def points(self, side: str) -> float:
-        """1 for a won game, 0.5 for a draw, 0 for a lost one."""
+        """1 for a win, 0.5 for a draw, 0 for a loss."""
         return 0.5 if self.winner is None else float(self.winner == side)
 
     def drawn(self) -> str:
-        """Three lines; a free cell is its number."""
+        """The board as three lines; a free cell is its number."""
         marks = {cell: SIDES[number % 2] for number, cell in enumerate(self.moves)}
         return "\n".join(" ".join(marks.get(cell, str(cell)) for cell in row) for row in LINES[:3])
 
 
 def value(board: Board, side: str) -> float:
-    """The points of `side` when both play perfectly from here."""
+    """The points of `side` under perfect play from here."""
     x, o = frozenset(board.moves[::2]), frozenset(board.moves[1::2])
     of_x = _value_for_x(x, o)
     return of_x if side == "X" else 1 - of_x
 
 
 def best_moves(board: Board) -> list[int]:
-    """The moves that keep what perfect play gives."""
+    """The moves that keep the value under perfect play."""
     return [cell for cell in board.free if value(board.after(cell), board.to_move) == value(board, board.to_move)]
 
 
@@ -100,7 +100,8 @@ _CELL = re.compile(r"(?<![\w.])[1-9](?![\w.]*\w)")
 
 
 async def play(model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
-    """One game. Who names no free cell has lost it. In self-play each side's trajectory is a member of its own."""
+    """Plays one game. A reply without a free cell loses it. In self-play each side's trajectory is a separate
+    member."""
     opening: Any = task.data["opening"]
     board = start = Board(tuple(opening))
     opponent = str(task.data["opponent"])
@@ -139,18 +140,18 @@ def _end(side: str, points: float, loser: str | None) -> str:
 
 
 def cell_in(words: str) -> int:
-    """The last number from 1 to 9 that stands alone; 0 without one."""
+    """The last standalone number from 1 to 9; 0 without one."""
     found = _CELL.findall(words)
     return int(found[-1]) if found else 0
 
 
 def points(trajectory: Trajectory) -> float:
-    """1 for a won game, 0.5 for a draw, 0 for a lost one."""
+    """1 for a win, 0.5 for a draw, 0 for a loss."""
     return float(trajectory.metrics[POINTS])
 
 
 def succeeded(trajectory: Trajectory) -> bool:
-    """Whether the game gave the points that perfect play gives from its opening against any opponent."""
+    """Whether the game scored at least what perfect play guarantees from its opening."""
     return points(trajectory) >= trajectory.metrics[AT_BEST]
 
 
@@ -168,7 +169,7 @@ scenario = Scenario(
         _task(opening, opponent=os.environ.get("GAVEL_OPPONENT") or RANDOM, side=side)
         for opening in _HELD_OUT
         for side in SIDES
-        if value(Board(opening), side) > 0  # where perfect play loses, everything else would do as well
+        if value(Board(opening), side) > 0  # in a lost position every move would be optimal
     ],
     rubric=render("scenarios/tic_tac_toe_rubric.j2").strip(),
     success=succeeded,
@@ -185,13 +186,13 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Always takes the cell in the middle, which soon is taken."""
+    """Always takes the middle cell, which is soon taken."""
     while True:
         yield "5"
 
 
 def board_in(words: str) -> Board:
-    """The position of the nine cells at the beginning of a message, in one order of moves that leads to it."""
+    """The position of the nine cells at the beginning of a message, in one possible order of moves."""
     cells = re.findall(r"[XO1-9]", words)[:9]
     taken = [[number for number, cell in enumerate(cells, 1) if cell == side] for side in SIDES]
     moves = [cell for pair in itertools.zip_longest(*taken) for cell in pair if cell is not None]

@@ -44,7 +44,7 @@ _FACTS = {
     "mane": "horse lion",
 }
 FACTS = {fact: frozenset(animals.split()) for fact, animals in _FACTS.items()}
-"""The animals of which a fact is true, by words that a question about it has."""
+"""Facts with the animals for which they hold, by words that a question about a fact contains."""
 ANIMALS = sorted({animal for animals in FACTS.values() for animal in animals})
 _SYNONYMS = {
     "wings": "fly",
@@ -60,18 +60,18 @@ _SYNONYMS = {
 
 
 async def answer_by_facts(messages: list[Message], schema: Schema) -> str:
-    """A reply as a simulated user's model gives it. The animal is in the first message."""
+    """A reply in the form of a simulated user's model. The animal is in the first message."""
     secret = re.findall(r"Your animal is: (\w+)", text_of(messages[0]))[0]
     words, done = answer(text_of(messages[-1]), secret)
     return json.dumps({"message": words, "done": done})
 
 
 def answer(question: str, secret: str) -> tuple[str, bool]:
-    """What the player says to a question, and whether the animal is found."""
+    """The player's answer to a question, and whether the animal was found."""
     asked = question.casefold()
     facts = [fact for fact in FACTS if re.search(rf"\b{fact}", asked)]
     for fact in facts:
-        asked = re.sub(rf"\b{fact}", "it", asked)  # some name an animal themselves
+        asked = re.sub(rf"\b{fact}", "it", asked)  # facts may contain animal names themselves
     named = [animal for animal in ANIMALS if re.search(rf"\b{animal}s?\b", asked)]
     facts += [fact for word, fact in _SYNONYMS.items() if re.search(rf"\b{word}", asked) and fact not in facts]
     if len(named) == 1 and not facts:
@@ -100,7 +100,7 @@ def succeeded(trajectory: Trajectory) -> bool:
 
 
 def hand_reward(trajectory: Trajectory) -> float:
-    """What somebody might write by hand: more for fewer questions."""
+    """A naive hand-written reward: more for fewer questions."""
     return succeeded(trajectory) * (1 - 0.5 * float(trajectory.metrics["turns"]) / _QUESTIONS)
 
 
@@ -124,7 +124,7 @@ scenario = Scenario(
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Asks what divides the animals that are left most evenly, and names the last ones."""
+    """Asks what splits the remaining animals most evenly, and names the last ones."""
     left, asked = set(ANIMALS), set[str]()
     while True:
         fact = min(FACTS, key=lambda fact: (fact in asked, abs(len(FACTS[fact] & left) - len(left) / 2)))
@@ -138,7 +138,7 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Asks the same again and again."""
+    """Repeats one question."""
     while True:
         yield "Can it fly?"
 

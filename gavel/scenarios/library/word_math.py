@@ -4,8 +4,8 @@ Problems are generated; `word_math:FILE` and `word_math:DIRECTORY` read others i
 (`gavel.scenarios.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
 
 Generated problems have two to five steps and are drawn from templates: names and numbers of each follow from its
-number, and held-out ones are about other people, so no text is in both splits. The calculator reads an expression by
-Python's parser and follows only numbers and arithmetic of the tree: nothing that an agent writes is run as code.
+number, and held-out ones are about other people, so no text is in both splits. The calculator parses an expression with
+Python's parser and evaluates only numbers and arithmetic in the tree: an agent's text is never run as code.
 """
 
 import ast
@@ -27,7 +27,7 @@ from gavel.scenarios.trajectory import Trajectory
 
 MAX_CHARACTERS = 200
 _MAX_BITS = 512
-"""Of a numerator or denominator on the way."""
+"""Max bits of an intermediate numerator or denominator."""
 _MAX_EXPONENT = 20
 _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -39,14 +39,14 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: pow,
 }
 _DIGITS = 10
-"""Significant digits that are shown of a number that is not whole."""
+"""Significant digits shown of a fraction."""
 
 
 def evaluate(expression: str) -> str:
-    """The value as a whole number, or as a decimal with ten significant digits.
+    """The value as an integer, or as a decimal with ten significant digits.
 
     `^` is a power, `×`, `÷` and `−` are understood, and commas between thousands are left out. Raises `ValueError` for
-    what is no arithmetic, too long or too large, and `ZeroDivisionError`.
+    an invalid, too long or too large expression, and `ZeroDivisionError`.
     """
     if len(expression) > MAX_CHARACTERS:
         raise ValueError(f"an expression has at most {MAX_CHARACTERS} characters")
@@ -98,7 +98,7 @@ def _bounded(value: Fraction) -> Fraction:
 TRAIN_NAMES = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
 HELD_OUT_NAMES = ("Musa", "Nora", "Otto", "Petra", "Quentin", "Rosa", "Samir", "Tilda")
 HELD_OUT_FROM = 4000
-"""Problems of smaller numbers are trained on."""
+"""First held-out number; problems of smaller numbers are trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ TEMPLATES = (
 
 
 def draw(number: int, names: tuple[str, ...]) -> tuple[str, str, str]:
-    """Text, formula and answer of a problem."""
+    """Draws a problem's text, formula and answer."""
     dice = random.Random(f"word math {number}")
     while True:
         template = dice.choice(TEMPLATES)
@@ -220,7 +220,7 @@ def draw_task(number: int) -> Task:
 _TRAIN, _HELD_OUT = range(HELD_OUT_FROM), range(HELD_OUT_FROM, HELD_OUT_FROM + 1000)
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _LAST_CHARACTERS = 300
-"""Of a reply, in which the answer must stand."""
+"""Length of the end of a reply in which the answer must stand, in characters."""
 
 
 def calculate(expression: str) -> str:
@@ -235,18 +235,18 @@ def answer_in(reply: str) -> str | None:
 
 
 def succeeded(trajectory: Trajectory) -> bool:
-    """Whether the answer is the right one, digit by digit."""
+    """Whether the answer equals the right one."""
     said = answer_in(trajectory.closing_text())
     return trajectory.status == "finished" and said == Task.of(trajectory.metadata).data["answer"]
 
 
 def hand_reward(trajectory: Trajectory) -> float:
-    """What somebody might write by hand: the answer, and a tenth for the form of the last line."""
+    """A naive hand-written reward: the answer, and a tenth for the form of the last line."""
     return 0.9 * succeeded(trajectory) + 0.1 * (answer_in(trajectory.closing_text()) is not None)
 
 
 def scenario_of(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> Scenario:
-    """The scenario over any problems: each task's `data["answer"]` is the number to find."""
+    """A scenario of any problems: each task's `data["answer"]` is the number to find."""
     return Scenario(
         name=name,
         system=render("scenarios/word_math_system.j2").strip(),
@@ -265,7 +265,7 @@ scenario = scenario_of("word_math", DrawnTasks(_TRAIN, draw_task), DrawnTasks(_H
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Finds the formula of the text, computes it, and closes with the answer."""
+    """Finds the text's formula, computes it, and closes with the answer."""
     found = ((template, template.numbers_in(opening)) for template in TEMPLATES)
     template, numbers = next((template, numbers) for template, numbers in found if numbers is not None)
     formula = template.formula.format(**numbers)

@@ -30,7 +30,7 @@ _ORDERS = list(itertools.product(FORMS, READERS))
 
 
 def _tasks(held_out: bool) -> list[Task]:
-    """Every form and every reader is trained on; the held-out pairs of them are not."""
+    """Tasks of form and reader: every form and every reader is trained on; the held-out pairs are not."""
     chosen = [pair for at, pair in enumerate(_ORDERS) if (at % 7 == 3) == held_out]
     return [Task(user=f"Write {form} for {reader}.", data={"form": form, "reader": reader}) for form, reader in chosen]
 

@@ -1,4 +1,4 @@
-"""Accepts groups, has them judged, and answers. Every route goes through `Engine`.
+"""The engine: accepts groups, has them judged, and answers. Every route goes through `Engine`.
 
 record = await engine.score(ScoreRequest(trajectories=[...]))
 

@@ -1,10 +1,10 @@
-"""Who asks, how often and for how much: API keys as one process of the service enforces them.
+"""Authentication, rate limits and budgets: API keys as one process of the service enforces them.
 
-Keys, what they have spent and how many groups are unfinished are read from the database every two seconds, and counted
-on in between. Keys of the settings are those of this process's settings. A service that has no key asks for none.
+Keys, their spending and their numbers of unfinished groups are read from the database every two seconds, and updated
+locally in between. Configured keys are those of this process's settings. A service without keys requires none.
 
-A browser that signed in with a key holds a session, which is signed with the key's hash, so that every process knows it
-and none stores it. It opens the pages for some hours, and no route of the API.
+A browser that signed in with a key holds a session, signed with the key's hash, so that every process can verify it and
+none stores it. It is valid for the pages for some hours, and for no route of the API.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, sett
 _LOG = logging.getLogger(__name__)
 _MINUTE = 60.0
 EAGER_SECONDS = 0.5
-"""Between looks for a key that is not known yet."""
+"""Seconds between lookups of an unknown key."""
 SESSION_SECONDS = 12 * 3600
-"""Lifetime of a session."""
+"""Lifetime of a session, in seconds."""
 _PAGES_PER_MINUTE = 300
-"""Pages for the sessions of one key; they are not counted as its requests."""
+"""Pages per minute for the sessions of one key; they do not count as its requests."""
 _WRONG_KEYS_PER_MINUTE = 10
-"""From one address. A right key is always taken, so that nobody locks out a neighbour."""
+"""Wrong keys per minute from one address. A valid key is always accepted, so that nobody can lock out a neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sent a request."""
+    """The sender of a request."""
 
     key_id: str = ""
     """Id of the API key; empty without keys."""
@@ -50,13 +50,13 @@ class Caller:
     judges: frozenset[str] | None = None
     """Judge models that may judge for it; None = all that the service allows."""
     traceparent: str | None = None
-    """W3C trace context of the request; None where it names none, or nothing is traced."""
+    """W3C trace context of the request; None if it has none, or tracing is off."""
 
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects
 
     def visible(self, project: str | None) -> Collection[str] | None:
-        """The projects of a list, None = all: the one that is named, or the caller's. Raises `Problem`."""
+        """The projects of a list, None = all: the named one, or the caller's. Raises `Problem`."""
         if project is None:
             return self.projects
         if not self.may_use(project):
@@ -65,28 +65,28 @@ class Caller:
         return (project,)
 
     def project_of(self, named: str) -> str:
-        """The project of a request: the one that it names, else the caller's first."""
+        """The project of a request: the named one, else the caller's first."""
         return named or (self.projects[0] if self.projects else "")
 
 
 ANYONE = Caller()
-"""Whoever asks a service without keys."""
+"""The caller at a service without keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever looks at a page."""
+    """The user of a page."""
 
     caller: Caller = ANYONE
     key_name: str = ""
-    """Name of the API key that the session was begun with; empty without keys."""
+    """Name of the session's API key; empty without keys."""
 
 
 class Admission:
-    """The keys of a service."""
+    """The API keys of a service."""
 
     def __init__(self, database: Database, of_settings: Mapping[str, KeyConfig] | None = None) -> None:
-        """Raises `ServiceError` for a key of the settings that is not in the environment, or there twice."""
+        """Raises `ServiceError` for a configured key that is missing in the environment, or duplicated."""
         self._store = KeyStore(database)
         self._of_settings = {settings_key_id(name): key for name, key in (of_settings or {}).items()}
         self._hashes = {settings_key_id(name): key.token_hash(name) for name, key in (of_settings or {}).items()}
@@ -96,20 +96,20 @@ class Admission:
         self._is_filed = False
         self._keys: dict[str, Key] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
-        """US dollars since the last look, by key."""
+        """US dollars spent since the last refresh, by key."""
         self._unfinished: Counter[str] = Counter()
-        """Groups by key."""
+        """Unfinished groups by key."""
         self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
-        """When requests of the last minute came, by key or address; no step of the system's clock moves it."""
+        """Times of the last minute's requests, by key or address, on a monotonic clock."""
         self._read_at = -math.inf
 
     @property
     def is_required(self) -> bool:
-        """Whether requests need a key: once there has been one, also when all are revoked."""
+        """Whether requests need a key: True once a key has existed, even if all are revoked."""
         return bool(self._keys)
 
     async def refresh(self) -> None:
-        """Reads keys and their groups. Raises `DatabaseUnavailableError`."""
+        """Reads the keys and their groups. Raises `DatabaseUnavailableError`."""
         self._read_at = now = time.monotonic()
         for who in [who for who, sent in self._sent.items() if not sent or sent[-1] <= now - _MINUTE]:
             del self._sent[who]
@@ -124,8 +124,8 @@ class Admission:
             self._unfinished = await self._store.unfinished_groups()
 
     async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
-        """Who sent a request with this Authorization header from this address. Raises `UnauthorizedError`, and
-        `Problem` for too many requests, or too many wrong keys."""
+        """The caller with this Authorization header, from this address. Raises `UnauthorizedError`, and `Problem` for
+        too many requests or wrong keys."""
         if not authorization and not self._keys:
             return ANYONE
         token = _token(authorization or "")
@@ -151,14 +151,14 @@ class Admission:
         return _caller(key)
 
     async def sign_in(self, token: str, address: str) -> str:
-        """A session for a browser whose user has this key. Raises as `authenticate` does."""
+        """Starts a browser session for a user with this key. Raises as `authenticate` does."""
         caller = await self.authenticate(f"Bearer {token}", address)
         key = self._keys.get(caller.key_id)
         return _sessions(key.token_hash).dumps(key.id) if key else ""
 
     async def visitor(self, session: str) -> Visitor:
-        """The visitor of a session. Raises `UnauthorizedError` where keys are needed and it is none, and `Problem` for
-        too many pages."""
+        """The visitor of a session. Raises `UnauthorizedError` if keys are required and it is invalid, and `Problem`
+        for too many pages."""
         _, found = _sessions("").loads_unsafe(session)
         key_id = found if isinstance(found, str) else ""
         await self._look_for(key_id)
@@ -175,7 +175,7 @@ class Admission:
         return Visitor(_caller(key), key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
-        """Raises `Problem` for a project or judge that is not the caller's."""
+        """Raises `Problem` for a project or judge that the caller may not use."""
         caller.visible(project)
         if caller.judges is not None and (others := set(judges) - caller.judges):
             why = f"this key is not for the judge {', '.join(sorted(others))}."
@@ -183,19 +183,20 @@ class Admission:
             raise Problem(403, "forbidden", why, remedy)
 
     def scope(self, caller: Caller) -> KeyScope | None:
-        """What the caller's key may do; None without a key."""
+        """The scope of the caller's key; None without a key."""
         key = self._keys.get(caller.key_id)
         return None if key is None else key.scope
 
     def refusal(self, caller: Caller) -> ServiceError | None:
-        """Why the caller may begin no group, as far as this process knows; the store looks again as it begins one."""
+        """Reason why the caller may start no group, as far as this process knows; the store checks again at the
+        start."""
         key = self._keys.get(caller.key_id)
         if key is None:
             return None
         return self.spent(key.id) or too_busy(self._unfinished[key.id], key.scope)
 
     def spent(self, key_id: str) -> OverBudgetError | None:
-        """Why the key may spend no more, as far as this process knows."""
+        """Reason why the key may spend no more, as far as this process knows."""
         key = self._keys.get(key_id)
         return key and over_budget(key.spent_usd + self._spent[key_id], key.unpriced_groups, key.scope)
 
@@ -207,18 +208,18 @@ class Admission:
         return key.scope.max_cost_usd - key.spent_usd - self._spent[key_id]
 
     def begun(self, caller: Caller) -> None:
-        """A group of the caller is accepted."""
+        """Counts an accepted group of the caller."""
         if caller.key_id:
             self._unfinished[caller.key_id] += 1
 
     def finished(self, record: Record) -> None:
-        """A group is judged here."""
+        """Counts a group that was judged here."""
         if record.key_id:
             self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
             self._spent[record.key_id] += record.cost_usd or 0.0
 
     async def _look_for(self, key_id: str) -> None:
-        """Sees a key that was made just now."""
+        """Looks up a key that may have just been created."""
         if key_id and key_id not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
             await self.refresh()
 
@@ -228,7 +229,7 @@ class Admission:
             raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
-        """Counts one; 0 where it is allowed."""
+        """Counts one request; returns the seconds to wait, 0 if it is allowed."""
         now, sent = time.monotonic(), self._sent[who]
         while sent and sent[0] <= now - _MINUTE:
             sent.popleft()
@@ -247,7 +248,7 @@ def _sessions(hashed: str) -> URLSafeTimedSerializer:
 
 
 def _token(authorization: str) -> str:
-    """The key in a header: of the scheme Bearer, or the password of Basic, which clients make of a URL's."""
+    """The key in an Authorization header: a Bearer token, or the password of Basic, which clients derive from a URL."""
     scheme, _, value = authorization.partition(" ")
     match scheme.lower():
         case "bearer":
@@ -267,22 +268,23 @@ class _Spending:
 
     running: int = 0
     dearest: float | None = None
-    """US dollars; None: no group has been judged here yet."""
+    """Max US dollars of a group; None: no group has been judged here yet."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
 class KeyBudgets:
-    """Holds groups back whose key could not pay for them beside those that are being judged in this process."""
+    """Delays groups that their key could not pay for besides those being judged in this process."""
 
     def __init__(self, refusal: Callable[[str], OverBudgetError | None], left: Callable[[str], float | None]) -> None:
-        """`refusal` says why a key may spend no more, `left` how many US dollars it may (None: no limit)."""
+        """`refusal`: the reason why a key may spend no more. `left`: its remaining US dollars (None: no limit)."""
         self._refusal = refusal
         self._left = left
         self._spending: defaultdict[str, _Spending] = defaultdict(_Spending)
 
     @asynccontextmanager
     async def room(self, key_id: str) -> AsyncGenerator[None]:
-        """Holds the place of one group within the key's budget. Raises `OverBudgetError` when it is spent."""
+        """Waits until the key's budget has room for one more group, which the block occupies. Raises `OverBudgetError`
+        if the budget is spent."""
         if self._left(key_id) is None:
             yield
             return
@@ -298,12 +300,12 @@ class KeyBudgets:
                 spending.changed.notify_all()
 
     def judged(self, key_id: str, cost_usd: float) -> None:
-        """A group in its place was judged for so much, and its key's spending is known to include it."""
+        """Records the cost of a group, which the key's known spending includes already."""
         spending = self._spending[key_id]
         spending.dearest = max(spending.dearest or 0.0, cost_usd)
 
     def _fits(self, key_id: str, spending: _Spending) -> bool:
-        """Raises `OverBudgetError`."""
+        """Raises `OverBudgetError` if the key's budget is spent."""
         if (refused := self._refusal(key_id)) is not None:
             raise refused
         left = self._left(key_id)

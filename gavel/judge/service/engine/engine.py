@@ -1,4 +1,4 @@
-"""The engine of the service: accepts groups, has them judged, and answers. Every route and wire goes through it.
+"""The service's engine: accepts groups, has them judged, and answers. Every route and wire goes through it.
 
     engine = Engine(config, Database.open(config.database))
     await engine.start()
@@ -49,12 +49,12 @@ from gavel.scenarios.truth import truth_of
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
-"""Between looks at judgements that other processes may finish."""
+"""Seconds between polls for judgements that other processes may finish."""
 _COUNT_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
 _OVERWRITE_SECONDS = 30.0
-"""Seconds until SQLite's log holds nothing of what was erased."""
+"""Seconds until SQLite's log holds no erased data."""
 _DAY = 86_400.0
 
 
@@ -62,10 +62,10 @@ _MAX_JUDGES = 64
 
 
 class Judges:
-    """Makes judges as requests ask for them, and keeps those used last."""
+    """Creates judges for requests, and caches those used last."""
 
     def __init__(self, config: ServiceConfig, cassette: Cassette) -> None:
-        """Raises `JudgeError` for settings that contradict each other."""
+        """Raises `JudgeError` for contradictory settings."""
         self._config = config
         self._cassette = cassette
         self._rubrics = config.read_rubrics()
@@ -74,7 +74,7 @@ class Judges:
         self.default = self._made(None, config.judge.orders, config.judge.mode)
 
     def prepare(self, request: ScoreRequest) -> tuple[Judge, TrajectoryGroup]:
-        """Who judges a request, and the group. Raises `InvalidRequestError` for what cannot be judged."""
+        """The judge of a request, and the group. Raises `InvalidRequestError` if it cannot be judged."""
         config, preset = self._config.judge, None
         model = None if request.judge == config.models else request.judge
         judge = self._made(model, request.orders or config.orders, request.mode or config.mode)
@@ -99,7 +99,7 @@ class Judges:
         return judge, group
 
     def _make(self, model: str | None, orders: int, mode: ModeName) -> Judge:
-        """`model`: None = the configured judge."""
+        """Creates a judge. `model`: None = the configured one."""
         allowed, config = self._config.judges, self._config.judge
         modes = dict.fromkeys([config.mode, *self._config.modes])
         if model is not None and model not in allowed:
@@ -121,7 +121,7 @@ class Judges:
 
 
 def _asks_none(config: JudgeConfig) -> bool:
-    """Whether all judge models run in this process, and cost nothing."""
+    """Whether all judge models run in this process, and are free."""
     named = config.models
     if isinstance(named, list):
         named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
@@ -130,14 +130,14 @@ def _asks_none(config: JudgeConfig) -> bool:
 
 
 class Waiters:
-    """Futures by the judgement that they wait for. For one event loop."""
+    """Futures of pending judgements, by id. For one event loop."""
 
     def __init__(self) -> None:
         self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
 
     @contextmanager
     def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
-        """A future of the finished record, None for one that was deleted; it is forgotten after the block."""
+        """Gives a future of the finished record, None for a deleted one; removes it after the block."""
         future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(judgement, set()).add(future)
         try:
@@ -149,29 +149,29 @@ class Waiters:
                 self._futures.pop(judgement, None)
 
     def settle(self, judgement: str, record: Record | None) -> None:
-        """Answers all who wait for it."""
+        """Resolves all futures of a judgement."""
         for future in self._futures.get(judgement, ()):
             if not future.done():
                 future.set_result(record)
 
     def fail(self, judgement: str, error: Exception) -> None:
-        """Ends the waits for it with the error; with a `TimeoutError` as if their time were over."""
+        """Ends all waits for it with the error; a `TimeoutError` counts as an elapsed wait."""
         for future in self._futures.get(judgement, ()):
             if not future.done():
                 future.set_exception(error)
 
     def give_up(self) -> None:
-        """Ends all waits as if their time were over."""
+        """Ends all waits as if they had elapsed."""
         for judgement in self._futures:
             self.fail(judgement, TimeoutError())
 
     def number(self, judgement: str) -> int:
-        """How many wait for it."""
+        """Number of futures that wait for it."""
         return len(self._futures.get(judgement, ()))
 
     @property
     def ids(self) -> Collection[str]:
-        """The judgements that somebody waits for."""
+        """Ids of the awaited judgements."""
         return self._futures.keys()
 
     def __len__(self) -> int:
@@ -179,10 +179,10 @@ class Waiters:
 
 
 class Engine:
-    """One process of the service. Made and used in one event loop."""
+    """One process of the service. Created and used in one event loop."""
 
     def __init__(self, config: ServiceConfig, database: Database, tracing: Tracing | None = None) -> None:
-        """Raises `JudgeError` for a judge that cannot be made. `tracing`: instead of what the settings say."""
+        """Raises `JudgeError` for a judge that cannot be created. `tracing` overrides the settings."""
         self.config = config
         self.database = database
         self.store = Store(database)
@@ -197,16 +197,16 @@ class Engine:
         self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished, stuck)
         self.rendezvous = Rendezvous(self)
         self.counts = {"queued": 0, "running": 0}
-        """Unfinished groups of all processes, as of the last look."""
+        """Unfinished groups of all processes, as of the last poll."""
         self.is_stopping = False
         self._stop_by = 0.0
-        """When what is judged is left to the next start, by the event loop's clock."""
+        """Event loop time at which unfinished judging is left to the next start."""
         self._queued_since = self._counted = 0
         self._clocks_apart = time.time() - time.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
+        """Resumes unfinished work. Raises `JudgeError` for a judge that cannot be called."""
         self.judges.default.check()
         await load_libraries()
         await self.admission.refresh()
@@ -224,8 +224,8 @@ class Engine:
         self._loops = [asyncio.create_task(loop) for loop in watches]
 
     def begin_stopping(self) -> None:
-        """Accepts nothing more. Those who wait for members of a group are answered at once with what there is, since
-        none can come; those who wait for a judgement, once the time to stop is over."""
+        """Stops accepting requests. Waits for members of open groups are answered at once with the current state, since
+        none can come; waits for judgements, once the time to stop has passed."""
         if not self.is_stopping:
             self.is_stopping = True
             self.rendezvous.give_up()
@@ -234,7 +234,7 @@ class Engine:
             loop.call_at(self._stop_by, self.waiters.give_up)
 
     async def stop(self) -> None:
-        """Finishes what is being judged, if it takes no longer than allowed, and leaves the rest to the next start."""
+        """Finishes running judgements within the allowed time, and leaves the rest to the next start."""
         self.begin_stopping()
         await self.worker.stop(max(self._stop_by - asyncio.get_running_loop().time(), 0.0))
         for loop in self._loops:
@@ -248,7 +248,7 @@ class Engine:
     async def submit(
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Accepted:
-        """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
+        """Accepts a group: it is stored, and will be judged. Raises a `ServiceError` if it is rejected."""
         project = caller.project_of(request.project) if caller.key_id else request.project
         judge, group = self.check(request, project, caller)
         if caller.key_id and idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
@@ -284,7 +284,7 @@ class Engine:
         if accepted.is_new and is_mine:
             self.worker.begin(accepted.record.id, self.worker.judge(accepted.record, request.ids, judge, group))
         elif accepted.is_new:
-            self._queued_since += counted == self._counted  # one that came during a count may be in it already
+            self._queued_since += counted == self._counted  # a group that came during the count may be included already
             self.worker.wake()
         return accepted
 
@@ -295,14 +295,14 @@ class Engine:
         idempotency_key: str | None = None,
         wait: float | None = None,
     ) -> Record:
-        """Accepts a group and waits `wait` seconds (None: `limits.wait_seconds`) for its judgement.
+        """Accepts a group and waits up to `wait` seconds (None: `limits.wait_seconds`) for its judgement.
 
         The record may be unfinished. Raises a `ServiceError` for a request that is not accepted.
         """
         return await self.result((await self.submit(request, caller, idempotency_key)).record, wait)
 
     async def result(self, record: Record, wait: float | None = None) -> Record:
-        """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` once deleted."""
+        """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` if it was deleted."""
         if record.finished_at is not None:
             return record
         with self.waiters.waiting(record.id) as future:
@@ -323,15 +323,15 @@ class Engine:
         return finished
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
-        """A judgement that the caller may see. Raises `NotFoundError`."""
+        """The record of a judgement that the caller may see. Raises `NotFoundError`."""
         record = await self.store.get(judgement)
         if record is None or not caller.may_use(record.project):
             raise judgement_not_found(judgement)
         return record
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
-        """Deletes a judgement with its transcripts and replies, or the group that waits for its members and would get
-        it. Raises `NotFoundError`."""
+        """Deletes a judgement with its transcripts and replies, or the open group that would get it. Raises
+        `NotFoundError`."""
         if await self.rendezvous.open_group(judgement, caller) is None:
             await self.get(judgement, caller)
         await self.store.delete(judgement)
@@ -340,12 +340,12 @@ class Engine:
         self.waiters.settle(judgement, None)
 
     async def answered(self, record: Record) -> None:
-        """Erases what is not to be retained of a judgement whose answer was given."""
+        """Erases the data of a judgement that is not to be retained, once its answer was sent."""
         if record.is_finished and not record.retain:
             await self.store.erase_after_answer(record.id)
 
     def check(self, request: ScoreRequest, project: str, caller: Caller) -> tuple[Judge, TrajectoryGroup]:
-        """Who judges a request that can be accepted now, and the group. Raises a `ServiceError` for one that cannot."""
+        """The judge and the group of an acceptable request. Raises a `ServiceError` for any other."""
         if self.is_stopping:
             raise OverloadedError("the service is stopping.", "Try again in some seconds.")
         limits = self.config.limits
@@ -368,7 +368,7 @@ class Engine:
         self.waiters.settle(judgement, record)
 
     async def _look_elsewhere(self) -> None:
-        """Answers those who wait for judgements that another process makes."""
+        """Resolves waits for judgements that other processes make."""
         waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
         elsewhere = [each for each in waited_for if each not in self.worker.running]
         records = await self.store.get_all(elsewhere)
@@ -390,13 +390,13 @@ class Engine:
 
 
 async def load_libraries() -> None:
-    """Judges a group for nothing, so that no request waits for libraries that are loaded on first use."""
+    """Judges a group with a free model, so that no request waits for lazily imported libraries."""
     group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
     await Judge("constant").score(group)
 
 
 def judgement_not_found(judgement: str) -> NotFoundError:
-    """The error for a judgement that is not there for the caller."""
+    """The error for a judgement that the caller cannot see or that does not exist."""
     return NotFoundError(
         f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."
     )

@@ -1,10 +1,10 @@
-"""Groups whose members arrive one by one, from callers that see one sample each.
+"""Groups whose members arrive separately, from callers that see one sample each.
 
     group = await rendezvous.join("step 7, task 3", request, caller)      the member is in the database now
     record = await rendezvous.result(group, wait=900)                     the judgement of the whole group
 
-A caller that waits costs a future; messages are in the database alone. The process that a group's last member reaches
-closes it, or whichever first sees that its deadline is over; any process judges it.
+A waiting caller costs a future; messages are only in the database. A group is closed by the process that its last
+member reaches, or by the first one that sees its deadline pass; any process may judge it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _KEEP_SECONDS = 5.0
-"""Between writes of the time that open groups have left."""
+"""Seconds between writes of the remaining time of open groups."""
 _LOOKED_UP_AT_ONCE = 500
 
 
@@ -37,23 +37,23 @@ class Rendezvous:
         self.store = GroupStore(engine.database)
         self._limits = engine.config.limits
         self._open: set[str] = set()
-        """Groups that somebody waits for here, and that were open when last seen."""
+        """Groups with waiting callers here that were open when last polled."""
         self._kept_at = float("-inf")
         self._count = 0
-        """Open groups of all processes: as of the last look, and those that were begun here since."""
+        """Open groups of all processes: as of the last poll, plus those started here since."""
 
     def is_open(self, group: str) -> bool:
-        """Whether somebody waits here for a group that has no judgement yet."""
+        """Whether a caller waits here for a group that has no judgement yet."""
         return group in self._open
 
     def closed(self, group: str) -> None:
-        """A group has a judgement."""
+        """Notes that a group has a judgement."""
         self._open.discard(group)
 
     async def join(
         self, name: str, request: MemberRequest, caller: Caller, *, begins_rounds: bool = False
     ) -> GroupRecord:
-        """Stores a member of the group `name`, once; the group as it stands then.
+        """Stores a member of the group `name`, once; returns the group's current state.
 
         `begins_rounds`: a closed group's name begins another group. Raises a `ServiceError` for a member that does not
         fit.
@@ -66,7 +66,7 @@ class Rendezvous:
         project = caller.project_of(request.project)
         if project != request.project:
             request = request.model_copy(update={"project": project})
-        group = await self.store.join(self._new(name, request, caller, begins_rounds))
+        group = await self.store.join(self._make_member(name, request, caller, begins_rounds))
         if not group.is_open:
             self.closed(group.id)
             self._engine.worker.wake()
@@ -87,19 +87,19 @@ class Rendezvous:
         return group
 
     async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
-        """A group that waits for members, and the ids of those that came; None where there is none for the caller."""
+        """An open group and the ids of its members so far; None if the caller has none."""
         found = None if "\0" in group else await self.store.open_group(group)
         return None if found is None or not caller.may_use(found[0].project) else found
 
     async def result(self, group: GroupRecord, wait: float) -> Record | None:
-        """The judgement of a group, finished unless `wait` seconds are over; None while the group is open.
+        """The judgement of a group, unfinished if `wait` seconds elapsed; None while the group is open.
 
         Raises `NotFoundError` when the judgement was deleted.
         """
         if group.is_open and not wait:
             return None
         with self._engine.waiters.waiting(group.id) as future:
-            if group.is_open:  # if it has been closed since, `look` sees that
+            if group.is_open:  # if it was closed since, `look` notices
                 self._open.add(group.id)
             else:
                 record = await self._engine.store.get(group.id)
@@ -120,12 +120,12 @@ class Rendezvous:
         return record
 
     def give_up(self) -> None:
-        """Ends all waits for groups that are open, as if their time were over."""
+        """Ends all waits for open groups as if they had elapsed."""
         for group in self._open:
             self._engine.waiters.fail(group, TimeoutError())
 
     async def look(self) -> None:
-        """Closes groups whose deadline is over, and sees which ones other processes have closed."""
+        """Closes groups whose deadline has passed, and detects those that other processes closed."""
         if await self.store.close_due():
             self._engine.worker.wake()
         if time.monotonic() - self._kept_at > _KEEP_SECONDS:
@@ -137,7 +137,7 @@ class Rendezvous:
             self._open.difference_update(await self.store.closed(some))
         self._count = await self.store.open_groups()
 
-    def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
+    def _make_member(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options
         alone = ScoreRequest(trajectories=[member], **options.model_dump())
         judge, _ = self._engine.check(alone, request.project, caller)

@@ -1,4 +1,4 @@
-"""What a process of the service counts for Prometheus, and its OpenTelemetry traces.
+"""Prometheus metrics and OpenTelemetry traces of one process of the service.
 
     tracing = Tracing.exporting()              OTLP over HTTP, to where the SDK's environment variables say
     with tracing.judgement(record) as span:    a span of the group; those of calls begin in it (gavel/llm/client.py)
@@ -36,10 +36,8 @@ _LAST_SECONDS = 5.0
 
 @dataclass(slots=True)
 class JudgementSpan:
-    """The span of a judgement that is being made."""
-
     verdict: Verdict | None = None
-    """What came of it; None = it was given up."""
+    """The outcome; None = it was abandoned."""
 
 
 class Tracing:
@@ -51,7 +49,8 @@ class Tracing:
 
     @classmethod
     def exporting(cls) -> "Tracing":
-        """Sends spans as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and their kind say. Raises `ServiceError`."""
+        """Exports spans as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and related variables say. Raises
+        `ServiceError`."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -70,7 +69,7 @@ class Tracing:
         return cls(provider)
 
     def traceparent(self, header: str) -> str | None:
-        """The trace context in a request's `traceparent`, where it is one."""
+        """The trace context in a request's `traceparent`, if it is valid."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         sent: dict[str, str] = {}
@@ -80,7 +79,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def judgement(self, record: Record) -> Generator[JudgementSpan]:
-        """The span of a group's judging; a part of its request's trace, where there is one."""
+        """The span of a group's judging, within its request's trace, if it has one."""
         told = JudgementSpan()
         from opentelemetry.trace import StatusCode, use_span
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -103,7 +102,7 @@ class Tracing:
             span.end()
 
     async def stop(self) -> None:
-        """Sends what is left, within some seconds."""
+        """Sends the remaining spans, within some seconds."""
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         await asyncio.to_thread(sending.join, _LAST_SECONDS)
@@ -128,13 +127,13 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""The Prometheus client's environment variable for the directory that processes count in."""
+"""The Prometheus client's environment variable for the directory that processes share their counts in."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Counters, gauges and histograms in a registry of their own; where PROMETHEUS_MULTIPROC_DIR names a directory, as
-    among several processes of one service, they are those of all that share it."""
+    """Counters, gauges and histograms in a separate registry; if PROMETHEUS_MULTIPROC_DIR names a directory, as in a
+    service of several processes, they cover all processes that share it."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -162,7 +161,7 @@ class Metrics:
         self._waiters = gauge("waiting_requests", "Requests that wait for a judgement.", "livesum")
 
     def judged(self, record: Record) -> None:
-        """A group is finished."""
+        """Counts a finished group."""
         self._groups.labels(record.status).inc()
         if record.finished_at is not None:
             self._group_seconds.observe(max(record.finished_at - record.created_at, 0))
@@ -183,17 +182,17 @@ class Metrics:
             self._cost.inc(group.cost_usd)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """A request was answered; `route` is its pattern, not its path."""
+        """Counts an answered request; `route` is its pattern, not its path."""
         self._requests.labels(route, str(status)).observe(seconds)
 
     def waiting(self, unfinished: Mapping[str, int], waiters: int) -> None:
-        """What is unfinished now."""
+        """Sets the gauges of unfinished work."""
         for status, groups in unfinished.items():
             self._unfinished.labels(status).set(groups)
         self._waiters.set(waiters)
 
     def exposition(self) -> tuple[bytes, str]:
-        """The text that Prometheus reads, and its media type."""
+        """The text for Prometheus, and its media type."""
         registry = self._registry
         if MULTIPROCESS_VARIABLE in os.environ:
             registry = CollectorRegistry()

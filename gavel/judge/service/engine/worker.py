@@ -1,8 +1,8 @@
-"""Judges groups that this process has leased, some at once, and keeps the leases alive.
+"""Judges leased groups concurrently, and renews the leases.
 
-A group is begun at most a few times: one whose judging has ended several processes is failed, not tried for ever. The
-outcome is written until that succeeds; a group that lost votes because the database was away is judged once more, and
-the replies that had arrived come from the database.
+A group is started at most a few times: one whose judging has crashed several processes fails instead of being retried
+forever. Writing the outcome is retried until it succeeds; a group that lost votes while the database was unavailable is
+judged once more, with the replies that are stored.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
-"""Between looks at the database for work of other processes."""
+"""Seconds between polls of the database for other processes' work."""
 _RETRY_SECONDS = 0.5, 5.0
-"""First and longest pause while the database is away."""
+"""First and longest pause between retries while the database is unavailable."""
 _STUCK_SECONDS = 10.0
-"""Seconds until callers that wait for an outcome which cannot be written get an error."""
+"""Seconds after which callers get an error if an outcome cannot be written."""
 _TAKEN_AT_ONCE = 32
 _JUDGED_AT_MOST = 3
 _AGAIN = "Send the group again, with the same Idempotency-Key or as the same members, once the judge answers."
@@ -50,7 +50,7 @@ _REPORT = "Report it with the service's log, which has the place and no transcri
 
 
 class Worker:
-    """The judging of one process."""
+    """The judging in one process."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Worker:
         on_finished: Callable[[str, Record | None], None],
         on_stuck: Callable[[str, ServiceError], None],
     ) -> None:
-        """`on_finished` hears of every judgement that is over (None: it was deleted), `on_stuck` of every one whose
-        outcome could not be written for long."""
+        """`on_finished`: called for every judgement that is over (None: it was deleted). `on_stuck`: called for every
+        one whose outcome could not be written for long."""
         self.owner = holder_name()
         self._store = store
         self._judges = judges
@@ -73,31 +73,31 @@ class Worker:
         self._on_finished = on_finished
         self._on_stuck = on_stuck
         self.running: dict[str, asyncio.Task[None]] = {}
-        """What this process judges, by judgement."""
+        """Running tasks, by judgement."""
         self._progress: dict[str, Progress] = {}
         self._ledgers: dict[str, Ledger] = {}
-        """Ledgers of the groups whose judge is being asked."""
+        """Ledgers of groups whose judge is being called."""
         self._ending: set[asyncio.Task[None]] = set()
         self._processes = leases.ProcessWatch(limits.lease_seconds)
         self.reserved = 0
-        """Groups that are about to be accepted and begun."""
+        """Number of groups about to be accepted and started."""
         self._wake = asyncio.Event()
         self._is_queued = True
-        """Whether the database may hold groups that nobody judges, as far as this process knows."""
+        """Whether the database may hold unleased groups, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
 
     def progress(self, judgement: str) -> Progress | None:
-        """How far the judging of a group has come; None where this process does not judge it."""
+        """Progress of a group's judging; None if this process does not judge it."""
         return self._progress.get(judgement)
 
     async def start(self) -> None:
-        """Raises `DatabaseUnavailableError`."""
+        """Starts the loops. Raises `DatabaseUnavailableError`."""
         await self._beat()
         keeping = every(self._limits.lease_seconds / 3, self._keep_leases, "leases are not renewed")
         self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(keeping)]
 
     async def stop(self, seconds: float) -> None:
-        """Takes no more work, waits for what is running, and leaves what is not finished then to others."""
+        """Takes no more work, waits for running judgements, and releases the unfinished ones."""
         for loop in self._loops:
             loop.cancel()
         if self.running:
@@ -113,18 +113,19 @@ class Worker:
 
     @property
     def room(self) -> int:
-        """Groups that may be begun now."""
+        """Number of groups that may be started now."""
         return self._limits.concurrent_groups - len(self.running) - self.reserved
 
     def begin(self, judgement: str, judging: Coroutine[None, None, None]) -> None:
-        """Runs the judging of a group that this process has leased."""
+        """Starts judging a group that this process has leased."""
         task = self.running[judgement] = asyncio.create_task(judging)
         task.add_done_callback(partial(self._ended, judgement))
 
     def cancel(self, judgement: str) -> None:
-        """Ends the judging of a group, which is left to others if it is still wanted.
+        """Ends the judging of a group, which is released if it is still wanted.
 
-        Nothing more is asked, and what is in flight is waited for: it will be charged, and its cost is known then.
+        No further requests are sent, and those in flight are awaited: they will be charged, and their cost is known
+        then.
         """
         ledger = self._ledgers.get(judgement)
         if ledger is not None and not ledger.is_closed:
@@ -133,13 +134,14 @@ class Worker:
             ending.add_done_callback(self._ending.discard)
 
     async def _end(self, judgement: str, task: asyncio.Task[None], ledger: Ledger) -> None:
-        """Judging may end meanwhile: then its outcome is written and charged, which is not to be cancelled."""
+        """Cancels the judging once no request is in flight, unless it has ended meanwhile: writing and charging its
+        outcome must not be cancelled."""
         await ledger.close()
         if self._ledgers.get(judgement) is ledger:
             task.cancel()
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
-        if self.running.get(judgement) is task:  # else the group was begun again after it failed
+        if self.running.get(judgement) is task:  # else the group was restarted after it failed
             del self.running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
@@ -147,13 +149,13 @@ class Worker:
             self._wake.set()
 
     def wake(self) -> None:
-        """Looks for work now: there is some."""
+        """Checks for work now."""
         self._is_queued = True
         self._wake.set()
 
     async def _take_work(self) -> None:
         while True:
-            self._wake.clear()  # before the look: who wakes it later wants another one
+            self._wake.clear()  # before polling: a later wake-up asks for another poll
             taken = 0
             try:
                 taken = await self._take_some()
@@ -222,14 +224,14 @@ class Worker:
         await self.judge(record, request.ids, judge, group)
 
     async def judge(self, record: Record, ids: list[str], judge: Judge, group: TrajectoryGroup) -> None:
-        """Judges a group within its key's budget, writes the outcome, and charges for it whatever happens."""
-        asked_by.set(record.key_id)  # in the task of this group
+        """Judges a group within its key's budget, writes the outcome, and charges for it in any case."""
+        asked_by.set(record.key_id)  # within this group's task
         with noted_calls() as ledger:
             self._ledgers[record.id] = ledger
             try:
                 async with self._budgets.room(record.key_id) if record.key_id else nullcontext():
                     with self._tracing.judgement(record) if self._tracing else nullcontext(JudgementSpan()) as span:
-                        span.verdict = verdict = await self._judged(record.id, ids, judge, group)
+                        span.verdict = verdict = await self._judge_group(record.id, ids, judge, group)
                     self._forget(record.id, ledger)
                     await self._over(record, verdict, ledger)
                     if ledger.usd or verdict.status not in ("failed", "unscored"):
@@ -244,14 +246,14 @@ class Worker:
                 self._forget(record.id, ledger)
 
     def _forget(self, judgement: str, ledger: Ledger) -> None:
-        """The judge of a group is asked no more."""
+        """Drops the judge of a group after its last call."""
         if self._ledgers.get(judgement) is ledger:
             del self._ledgers[judgement]
             self._progress.pop(judgement, None)
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
-        """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""
-        if not ledger.is_closed and ledger.unpriced:  # it was in flight when the time to stop was over
+        """Charges for the calls of a group that was deleted, taken over, or left to the next process."""
+        if not ledger.is_closed and ledger.unpriced:  # requests were in flight when the time to stop had passed
             _LOG.warning("%d requests that may be charged for are charged to no key", ledger.unpriced)
             ledger.unpriced = 0
         try:
@@ -259,8 +261,8 @@ class Worker:
         except ServiceError as error:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
-    async def _judged(self, judgement: str, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
-        """The verdict; asked again where votes were lost because the database was away."""
+    async def _judge_group(self, judgement: str, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
+        """The verdict; judges again if votes were lost while the database was unavailable."""
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._store.database.outages
             progress = self._progress[judgement] = Progress()
@@ -279,18 +281,18 @@ class Worker:
         raise AssertionError
 
     async def _over(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> None:
-        """Writes the outcome and tells of it. One that cannot be stored is a failure, since the next try would be the
-        same."""
+        """Writes the outcome and reports it. An outcome that cannot be stored becomes a failure, since a retry would be
+        the same."""
         try:
-            finished = await self._written(record, verdict, ledger)
+            finished = await self._write(record, verdict, ledger)
         except Exception as error:
             _LOG.error("a judgement cannot be stored: %s", type(error).__name__, exc_info=without_text(error))
             problem = JudgeError(f"the judgement cannot be stored: {type(error).__name__}.", _REPORT)
-            finished = await self._written(record, Verdict.failed(verdict.ids, problem), ledger)
+            finished = await self._write(record, Verdict.failed(verdict.ids, problem), ledger)
         self._on_finished(record.id, finished)
 
-    async def _written(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
-        """Writes the outcome, however long the database is away."""
+    async def _write(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
+        """Writes the outcome, retrying while the database is unavailable."""
         pause, longest = _RETRY_SECONDS
         at, began = time.time(), time.monotonic()
         while True:
@@ -305,7 +307,8 @@ class Worker:
 
 
 def _outcome(ids: list[str], judged: TrajectoryGroup) -> Verdict:
-    """A failed verdict, to be judged again, where no member has a score because the judge gave no reply at all."""
+    """Converts a judged group to a verdict: failed, to be judged again, if no member has a score because the judge gave
+    no reply at all."""
     verdict = Verdict.of(ids, judged)
     group = verdict.group
     if group is None or group.status != "unscored" or not group.lost_orders:

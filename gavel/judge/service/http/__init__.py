@@ -1,4 +1,4 @@
-"""The service over HTTP: the application, its routes and wires, and what every request passes.
+"""The service over HTTP: the application, its routes and wires, and the checks on every request.
 
 uvicorn.run(create_app(ServiceConfig()), port=8000)
 

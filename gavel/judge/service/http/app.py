@@ -1,4 +1,4 @@
-"""The HTTP application: routes, refusals and headers around one engine, which runs as long as the application does.
+"""The HTTP application: routes, errors and headers around one engine, which lives as long as the application.
 
 app = create_app(ServiceConfig())
 """
@@ -61,9 +61,9 @@ _BODIES = (
     ProblemOut,
 )
 _OF_ANY = (400, 403, 421, 503)
-"""Any request may be refused: repeated headers, a page of another site, a name of another machine, no room."""
+"""Statuses that any request may get: repeated headers, a cross-site page, a foreign Host, no capacity."""
 _ONCE = ("Host", "Authorization", "X-API-Key", "Idempotency-Key")
-"""Headers of which a second one would be ignored in silence."""
+"""Headers that may occur only once: a second one would be ignored silently."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -73,11 +73,11 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 _GC_THRESHOLDS = 5_000, 10, 20
-"""A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
-are for throughput, 0.1 s now and then; both take 4 % of the time."""
+"""Thresholds of the garbage collector, whose runs stop the event loop: for milliseconds with these, and for 0.1 s now
+and then with those of the command line, which are for throughput; both take 4 % of the time."""
 _SWITCH_SECONDS = 0.001
-"""Seconds until a thread that computes lets another one run. The database's thread needs the interpreter some ten times
-for a transaction, and each time waits as long for a busy event loop."""
+"""Seconds until a computing thread yields the interpreter. The database's thread needs it about ten times for a
+transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
@@ -85,10 +85,10 @@ health = APIRouter(tags=["health"])
 
 
 def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
-    """The application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
+    """Creates the application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
-    `engine`: one that runs already; then the application is served without its lifespan. `parent`: process id of a
-    supervisor with whose end the application ends.
+    `engine`: a running one; then the application is served without its lifespan. `parent`: process id of a supervisor;
+    the application ends when it does.
     """
 
     @asynccontextmanager
@@ -101,7 +101,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
             if parent is not None:
                 settle_process()
                 watching = asyncio.create_task(_end_with(parent))
-            with _stopping_at_signals(engine):
+            with _stop_at_signals(engine):
                 try:
                     yield
                 finally:
@@ -136,17 +136,17 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
 
 
 def settle_process() -> None:
-    """Makes the interpreter's pauses short, once everything is loaded."""
-    linecache.clearcache()  # two megabytes of sources that models' docstrings were read from
+    """Shortens the interpreter's pauses, once everything is loaded."""
+    linecache.clearcache()  # frees two megabytes of sources from which the models' docstrings were read
     gc.collect()
-    gc.freeze()  # the libraries' 400,000 objects are not searched again
+    gc.freeze()  # exempts the libraries' 400,000 objects from collection
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 @contextlib.contextmanager
-def _stopping_at_signals(engine: Engine) -> Any:
-    """Tells the engine of a signal at once: the server tells the application only when all connections are closed."""
+def _stop_at_signals(engine: Engine) -> Any:
+    """Tells the engine of a signal at once: the server tells the application only after all connections are closed."""
     loop = asyncio.get_running_loop()
     before: dict[int, Any] = {}
 
@@ -159,7 +159,7 @@ def _stopping_at_signals(engine: Engine) -> Any:
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.getsignal(number)
             signal.signal(number, stop)
-    except ValueError:  # not in the main thread, where a test's server may run
+    except ValueError:  # not in the main thread, as a server in a test
         before.clear()
     try:
         yield
@@ -201,7 +201,7 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The refusal as a problem."""
+    """Renders the rejection as a problem."""
     match error:
         case ServiceError():
             return response(error)
@@ -216,7 +216,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _routing_problem(request: Request, error: HTTPException) -> Problem:
-    """What the router refuses by itself: a path or a method that is not there."""
+    """The router's own rejections: an unknown path or method."""
     path, headers = request.scope["path"], dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
         headers["Allow"] = ", ".join(sorted(_methods(path)))
@@ -232,7 +232,7 @@ def _methods(path: str) -> set[str]:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description: what FastAPI finds, and the models of the bodies that the routes read themselves."""
+    """The OpenAPI description: FastAPI's, with the models of bodies that routes read themselves."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(
             title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
@@ -245,10 +245,10 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 
 class Guard:
-    """ASGI middleware: refuses other sites' pages and repeated headers, adds headers of security, counts requests.
+    """ASGI middleware: rejects cross-site requests and repeated headers, adds security headers, counts requests.
 
-    A service without keys answers whoever reaches its port, and a browser on the same machine reaches it: pages of
-    other sites are refused by their Origin, and names that were pointed at this machine by the Host header.
+    A service without keys answers everyone who reaches its port, including a browser on the same machine: cross-site
+    pages are rejected by their Origin, and DNS names rebound to this machine by the Host header.
     """
 
     def __init__(self, app: ASGIApp, state: Any, is_on_loopback: bool) -> None:
@@ -273,15 +273,15 @@ class Guard:
 
         inner: Scope = dict(scope)
         if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
-            inner["method"] = "GET"  # the server leaves the body out; a GET under /v1/ may erase what it answers
+            inner["method"] = "GET"  # the server drops the body; a GET under /v1/ may erase what it returns
         try:
-            if (problem := self._refusal(Headers(scope=scope), scope["http_version"])) is not None:
+            if (problem := self._find_refusal(Headers(scope=scope), scope["http_version"])) is not None:
                 await response(problem)(scope, receive, answer)
             else:
                 await self._app(inner, receive, answer)
         except Exception as error:
             _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
-            if status:  # the connection is closed, so that the answer does not pass for a whole one
+            if status:  # the connection is closed, so that the response is not taken for complete
                 raise RuntimeError(type(error).__name__) from None
             failed = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the log.")
             await response(failed)(scope, receive, answer)
@@ -290,12 +290,12 @@ class Guard:
                 route = getattr(inner.get("route"), "path", "") or "none"
                 self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
 
-    def _refusal(self, headers: Headers, http_version: str) -> Problem | None:
+    def _find_refusal(self, headers: Headers, http_version: str) -> Problem | None:
         for name in _ONCE:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
         host, origin, engine = headers.get("host", ""), headers.get("origin"), self._state.engine
-        is_old = not host and http_version == "1.0"  # no browser, which names a host in every request
+        is_old = not host and http_version == "1.0"  # not a browser, which sends Host with every request
         is_elsewhere = self._is_on_loopback and not is_old and not _is_of_this_machine(host)
         if is_elsewhere and (engine is None or not engine.admission.is_required):
             return Problem(

@@ -1,11 +1,11 @@
-"""A request before its route: who sends it, its query, its body within limits, and every refusal (RFC 9457).
+"""Checks of a request before its route: caller, query, body limits, and every rejection (RFC 9457).
 
     caller: TheCaller                                   authenticated before the body is read
     asked = await read_json(request, ScoreRequest)      strict JSON, checked against the model
     record = await while_connected(request, work)       given up when the client goes away
 
-JSON is that which all read alike (RFC 8259, I-JSON): in UTF-8, no name twice in an object, and finite numbers. pydantic
-reads NaN and 1e999 as numbers, and of a name that stands twice the last value; a proxy in front may read the first.
+JSON must be unambiguous (RFC 8259, I-JSON): UTF-8, unique names in an object, and finite numbers. pydantic accepts NaN
+and 1e999 as numbers, and takes the last value of a duplicate name; a proxy in front may take the first.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ from gavel.judge.service.schemas.records import Record
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
 UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""Header of answers that come in pieces: nginx hands each on at once."""
+"""Header of streamed responses: nginx passes each piece on at once."""
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/json")
 _JSON = "application/json"
 _OF_CURL = "application/x-www-form-urlencoded"
-"""What `curl -d` says of any body. Browsers say it too, for forms of other sites; those name their origin."""
+"""Content type of any body from `curl -d`. Browsers send it too, for cross-site forms; those name their origin."""
 _SMALL_BYTES = 64 * 2**10
-"""A body of this size is parsed in less than a millisecond; larger ones are parsed in a thread."""
+"""A body up to this size is parsed in less than a millisecond; a larger one is parsed in a thread."""
 _MOST_VALUES = 200_000
-"""JSON values of a body: Python takes about 50 ms to make an object of each."""
+"""Max JSON values of a body: Python takes about 50 ms to create an object for each."""
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
-"""Translation before a search for substrings: a pattern over digits takes ten times as long."""
+"""Translation of digits before a substring search: a regex over digits takes ten times as long."""
 _MAY_BE_INFINITE = (b"e000", b"e+000", b"0" * 200)
 _WANTED = (
     "Send one JSON object in UTF-8 without a byte order mark; no NaN or Infinity, no name twice in an object, no half "
@@ -56,10 +56,11 @@ _WANTED = (
 _bearer = HTTPBearer(auto_error=False, description="A key of `gavel keys create`, where the service has keys.")
 
 
-async def _caller(
+async def _authenticate(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None
 ) -> Caller:
-    """Also takes Basic authorization and X-API-Key, so it reads the headers; the parameter is for the description."""
+    """Authenticates from the headers, since Basic authorization and X-API-Key are accepted too; the parameter is for
+    OpenAPI."""
     engine: Engine = request.app.state.engine
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
@@ -73,7 +74,7 @@ async def _caller(
 
 
 def _check_query(request: Request) -> None:
-    """Refuses a query with a name that the route does not know: a filter with a slip would show everything."""
+    """Rejects unknown query parameters: a misspelt filter would show everything."""
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
     known: dict[str, Any] = {}
@@ -95,7 +96,7 @@ def _check_query(request: Request) -> None:
 
 
 def address_of(request: Request) -> str:
-    """The client's; empty where it has none."""
+    """The client's address; empty if unknown."""
     return request.client.host if request.client else ""
 
 
@@ -104,7 +105,7 @@ async def _engine(request: Request) -> Engine:
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]
-TheCaller = Annotated[Caller, Depends(_caller)]
+TheCaller = Annotated[Caller, Depends(_authenticate)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -117,7 +118,7 @@ IdempotencyKey = Annotated[
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """What the work gives; it is cancelled when the client closes the connection. The body must have been read."""
+    """The work's result; cancels it if the client closes the connection. The body must have been read."""
     waiting = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_disconnected(request))
     try:
@@ -136,15 +137,15 @@ async def _disconnected(request: Request) -> None:
 
 
 async def read_json(request: Request, model: type[_Model]) -> _Model:
-    """The model in the body. Raises `Problem` with the place of every mistake."""
+    """Parses the body into the model. Raises `Problem` with the position of every mistake."""
     return await parse(model, await read_body(request))
 
 
 async def read_body(request: Request, *types: str, most: int | None = None) -> bytes:
-    """The whole body, of one of these types (JSON) and of `most` bytes (`limits.body_bytes`). Raises `Problem` for one
-    that is of another type, too large, or too slow.
+    """The whole body, with one of these content types (JSON) and at most `most` bytes (`limits.body_bytes`). Raises
+    `Problem` for another type, and for a body that is too large or too slow.
 
-    The server drops the rest of a body that is refused, so that its sender reads why.
+    The server discards the rest of a rejected body, so that its sender reads the reason.
     """
     limits: ServiceLimits = request.app.state.engine.config.limits
     most = most or limits.body_bytes
@@ -169,15 +170,15 @@ async def read_body(request: Request, *types: str, most: int | None = None) -> b
 
 
 async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
-    """The lines of a batch that are not blank, with a `Problem` in the place of each that is too large.
+    """The non-blank lines of a batch, with a `Problem` in place of each line that is too large.
 
-    One that is too slow to arrive, or one too many, is a `Problem` too, and the last. Raises `Problem` for headers that
-    are not right, and when the client is gone.
+    A line that is too slow, or one too many, is a `Problem` too, and the last item. Raises `Problem` for invalid
+    headers, and if the client disconnects.
     """
     _check_headers(request, *NDJSON)
     limits: ServiceLimits = request.app.state.engine.config.limits
     chunks = request.stream()
-    # A line that is not complete, and whether it is too large: the rest of it is dropped.
+    # An incomplete line, and whether it is too large: then its rest is dropped.
     begun, is_cut, number = bytearray(), False, 0
     clock = asyncio.get_running_loop().time
     until = clock() + limits.body_seconds
@@ -213,7 +214,7 @@ async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
 
 
 async def parse(model: type[_Model], body: bytes) -> _Model:
-    """The model in a body; a large one is parsed in a thread. Raises `Problem` as `read_json` does."""
+    """Parses a body into the model, in a thread if it is large. Raises `Problem` as `read_json` does."""
     if len(body) <= _SMALL_BYTES:
         return _parse(model, body)
     return await asyncio.to_thread(_parse, model, body)
@@ -241,7 +242,7 @@ def built(model: type[_Model], **values: Any) -> _Model:
 
 
 def check_json(text: bytes) -> None:
-    """Raises `ValueError`, which says where, for what is no strict JSON."""
+    """Raises `ValueError` with the position for anything but strict JSON."""
     if text.startswith(_BYTE_ORDER_MARKS):
         raise ValueError("it begins with a byte order mark")
     try:
@@ -262,7 +263,7 @@ def _finite(text: str) -> float:
 
 
 def _check_number_of_values(body: bytes) -> None:
-    """Raises `Problem` where the JSON has too many values, as a list of millions of numbers has."""
+    """Raises `Problem` if the JSON has too many values, such as a list of millions of numbers."""
     if sum(map(body.count, (b",", b"[", b"{"))) <= _MOST_VALUES:
         return
     outside_strings = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
@@ -272,7 +273,7 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 def _check_headers(request: Request, *types: str) -> None:
-    """Raises `Problem` for a body that is encoded or of another type by its headers."""
+    """Raises `Problem` if the headers say that the body is encoded or of another type."""
     headers = request.headers
     codings = f"{headers.get('content-encoding', '')},{headers.get('transfer-encoding', '')}".lower().split(",")
     if encodings := {coding.strip() for coding in codings} - {"", "identity", "chunked"}:
@@ -338,12 +339,12 @@ class ProblemOut(BaseModel):
 
 
 def response(error: ServiceError) -> JSONResponse:
-    """The refusal as a problem."""
+    """Renders the rejection as a problem."""
     return JSONResponse(error.problem, error.status, error.headers, MEDIA_TYPE)
 
 
 def validation_problem(errors: Sequence[Any]) -> ServiceError:
-    """The problem of what pydantic found, with the first mistakes and their places."""
+    """The problem for pydantic's errors, with the first mistakes and their positions."""
     found = [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors[:_SHOWN_ERRORS]]
     words = f"{found[0]['at'] or 'the body'}: {found[0]['message']}"
     error = InvalidRequestError(words, "GET /openapi.json describes it.")
@@ -357,7 +358,7 @@ def _words(error: Any) -> str:
 
 
 def raise_failure(record: Record) -> None:
-    """Raises the problem of a judgement that failed; nothing for any other."""
+    """Raises the problem of a failed judgement; otherwise does nothing."""
     if (verdict := record.verdict) is not None and verdict.group is None:
         raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
 

@@ -1,4 +1,4 @@
-"""The routes under /v1: judges whole groups and groups whose members arrive one by one, and tells what was judged."""
+"""The routes under /v1: judge whole groups and groups whose members arrive separately, and report judgements."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ async def score(
 
 
 async def _answer(engine: Engine, record: Record, *, failure_is_a_problem: bool) -> Response:
-    """The record as a response: 200 when it is finished, else 202. Raises `Problem` for a failed one, if asked to."""
+    """The record as a response: 200 if it is finished, else 202. Raises `Problem` for a failed one, if requested."""
     place = f"/v1/judgements/{record.id}"
     if not record.is_finished:
         return _json(record.answer, 202, {"Location": place, "Retry-After": "1"})
@@ -153,10 +153,12 @@ async def batch(
         number += 1
     if of_body is not None and not accepted:
         raise of_body
-    return StreamingResponse(_answers(engine, records, accepted, refused), media_type=NDJSON[0], headers=UNBUFFERED)
+    return StreamingResponse(
+        _stream_answers(engine, records, accepted, refused), media_type=NDJSON[0], headers=UNBUFFERED
+    )
 
 
-async def _answers(
+async def _stream_answers(
     engine: Engine, records: dict[str, Record], numbers: dict[str, list[int]], refused: list[bytes]
 ) -> AsyncIterator[bytes]:
     async def line(record: Record) -> list[bytes]:
@@ -273,9 +275,9 @@ async def join(
     member = await read_json(request, MemberRequest)
     name, waits = member.id, member.wait if wait is None else wait
     joined = await engine.rendezvous.join(group, member, caller)
-    del member  # while it waits, its messages are in the database alone
+    del member  # frees memory while it waits: its messages are in the database
     seconds = engine.config.limits.wait_seconds if waits else 0.0
-    return await while_connected(request, _member_answer(engine, joined, name, seconds))
+    return await while_connected(request, _answer_member(engine, joined, name, seconds))
 
 
 @router.get(
@@ -297,10 +299,10 @@ async def get_member(
     """The member's score, or 202 while its group is not judged."""
     found = await engine.rendezvous.find(group, id, project, caller)
     seconds = min(wait, engine.config.limits.wait_seconds)
-    return await while_connected(request, _member_answer(engine, found, id, seconds))
+    return await while_connected(request, _answer_member(engine, found, id, seconds))
 
 
-async def _member_answer(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
+async def _answer_member(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
     """The member's score once its group is judged, 202 if that takes longer. Raises `Problem` for a judgement that
     failed."""
     record = await engine.rendezvous.result(group, seconds)

@@ -22,7 +22,7 @@ from gavel.judge.service.http.app import create_app, settle_process
 from gavel.judge.service.store.database import Database
 
 _IDLE_SECONDS = 75
-"""Seconds that a connection is kept open between two requests."""
+"""Seconds that an idle connection is kept open."""
 _CLOSING_SECONDS = 5.0
 """Grace period of open connections at shutdown, in seconds."""
 _BACKLOG = 1024
@@ -31,13 +31,14 @@ _MAX_HEAD_BYTES = 64 * 2**10
 _START_SECONDS = 120
 """Seconds in which a process must answer its supervisor, also while it loads libraries on a busy machine."""
 _OTHER_FILES = 256
-"""Files that a service has open besides its connections: the database, and connections to judges."""
+"""Files that a service has open besides client connections: the database, and connections to judges."""
 
 
 def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Callable[[], None] = lambda: None) -> None:
-    """Serves until SIGTERM or SIGINT; then finishes what is being judged. `announce` is told where, once it answers.
+    """Serves until SIGTERM or SIGINT; then finishes running judgements. Calls `announce` with the address once it
+    answers.
 
-    `prepare` is called in each further process; it must be picklable. Raises a `GavelError` when it cannot start.
+    `prepare` is called in each further process; it must be picklable. Raises a `GavelError` if it cannot start.
     """
     place, has_keys = asyncio.run(_look(config))
     config.judge.build().check()
@@ -49,14 +50,14 @@ def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Calla
         if config.processes > 1:
             _serve_in_processes(config, listener, lambda: announce(f"{words} · {config.processes} processes"), prepare)
         else:
-            server = _Server(_uvicorn(config, lambda: create_app(config)), lambda: announce(words))
+            server = _Server(_configure_uvicorn(config, lambda: create_app(config)), lambda: announce(words))
             server.run([listener])
             if not server.started:
                 raise ServiceError("the service did not start.", "Look at what it logged.")
 
 
 async def _look(config: ServiceConfig) -> tuple[str, bool]:
-    """What the database is called, and whether there are keys."""
+    """The database's name, and whether there are keys."""
     database = await asyncio.to_thread(Database.open, config.database)
     try:
         admission = Admission(database, config.keys)
@@ -70,16 +71,16 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def _uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:
+def _configure_uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:
     limits = config.limits
     return uvicorn.Config(
         factory,  # pyright: ignore[reportArgumentType] - declared for applications alone
         factory=True,
         workers=config.processes,
-        http="h11",  # the implementation that bounds a request's head
+        http="h11",  # the protocol implementation that bounds a request's head
         ws="none",
         log_config=None,
-        log_level="error",  # what strangers send fills no log
+        log_level="error",  # requests of strangers must not fill the log
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -93,7 +94,7 @@ def _uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Co
 
 
 class _Server(uvicorn.Server):
-    """Says when it answers."""
+    """A uvicorn server that announces when it answers."""
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -107,7 +108,7 @@ class _Server(uvicorn.Server):
 
 
 class _Supervisor(Multiprocess):
-    """Says when all its processes answer."""
+    """A uvicorn supervisor that announces when all its processes answer."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, on_started: Callable[[], None]) -> None:
         super().__init__(config, [listener])
@@ -126,7 +127,7 @@ def _serve_in_processes(
     with tempfile.TemporaryDirectory(prefix="gavel-metrics-") as metrics:
         os.environ[MULTIPROCESS_VARIABLE] = metrics
         factory = partial(_prepared_app, config.share().model_dump_json(), os.getpid(), prepare)
-        supervisor = _Supervisor(_uvicorn(config, factory), listener, on_started)
+        supervisor = _Supervisor(_configure_uvicorn(config, factory), listener, on_started)
         supervisor.run()
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
         raise ServiceError("a process of the service did not start.", "Look at what it logged.")
@@ -138,7 +139,7 @@ def _prepared_app(settings: str, parent: int, prepare: Callable[[], None]) -> ob
 
 
 def _allow_open_files(number: int) -> None:
-    """Raises the limit of open files, which is often 1,024, as far as the system lets it."""
+    """Raises the limit of open files, which is often 1,024, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -154,7 +155,7 @@ def _words(config: ServiceConfig, listener: socket.socket, place: str, has_keys:
 
 
 def listen(config: ServiceConfig, has_keys: bool) -> socket.socket:
-    """A socket of the service's address. Raises `ServiceError`, also for an address that needs keys."""
+    """Opens a socket at the service's address. Raises `ServiceError`, also for an address that needs keys."""
     if not (has_keys or is_loopback(config.host)):
         raise ServiceError(
             f"the service has no API keys, so it does not listen on {config.host}.",

@@ -1,14 +1,14 @@
-"""The wires of other systems, translated into groups and judged in the same way. They answer with numbers: what is not
-scored is a refusal, never a number.
+"""Other systems' wire formats, translated into groups and judged in the same way. They answer with numbers: an unscored
+member is an error, never a number.
 
     POST /{env}/score_group   Open Reward Standard, as openreward's client asks for it: a group, answered as
                               server-sent events (`task_id`, then `end` with the scores, or `error`) or as JSON
     POST /compare, /verify    NeMo Gym (`genrm_compare`): a group; one rollout, answered once its group is complete
     POST /slime/{group}       slime's `remote_rm`: a group as a list; one sample, answered once its group is complete
 
-slime is run with `--rm-url http://127.0.0.1:8080/slime/run-7?size=8`. Its samples have no id: those of one prompt and
-label are a group, and two of one text are told apart by the callers that wait for them. One that comes again after its
-connection broke takes its earlier place.
+slime is run with `--rm-url http://127.0.0.1:8080/slime/run-7?size=8`. Its samples have no id: those with one prompt and
+label are a group, and two equal texts are distinguished by the callers that wait for them. A sample that is resent
+after a lost connection gets its earlier position.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["wires"])
 _OWN = "judge"
-"""The environment of ORS whose rubric is that of the service's judge; others are presets."""
+"""The ORS environment that uses the service judge's rubric; others are presets."""
 _PING_SECONDS = 10.0
 _EVENTS = "text/event-stream"
 _REFUSALS = documented(400, 404, 408, 409, 413, 415, 422, 502, 503)
@@ -62,7 +62,7 @@ _Chat = list[dict[str, JsonValue]]
 
 
 def judged_members(record: Record | None) -> list[Judgement]:
-    """The members of a judged group. Raises `Problem` for one that is not finished, or failed."""
+    """The members of a judged group. Raises `Problem` for an unfinished or failed one."""
     if record is None or record.verdict is None:
         why, remedy = "the group is not judged yet; it is stored, and judging goes on.", "Send the same request again."
         raise Problem(503, "not-judged-yet", why, remedy, {"Retry-After": "5"})
@@ -71,7 +71,7 @@ def judged_members(record: Record | None) -> list[Judgement]:
 
 
 def _rewards(record: Record) -> list[float]:
-    """The scores of all members, in the request's order. Raises `Problem` when one has none."""
+    """The scores of all members, in the request's order. Raises `Problem` if one has none."""
     return [_reward(member, record) for member in judged_members(record)]
 
 
@@ -80,20 +80,20 @@ def _reward(member: Judgement, record: Record) -> float:
         return member.score
     group = record.verdict.group if record.verdict else None
     reason = member.reason or (group.reason if group else None) or "the judge gave no score"
-    is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: no judge is to blame
+    is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: not the judge's failure
     remedy = f"GET /v1/judgements/{record.id} has all members; this wire can answer with numbers only."
     status = 422 if is_its_own else 502
     raise Problem(status, "unscored", f"a member is not scored: {reason}.", remedy, {}, {"judgement": record.id})
 
 
 async def _score(request: Request, engine: Engine, caller: TheCaller, chats: list[_Chat], **options: Any) -> Record:
-    """The judgement of a whole group, judged as `POST /v1/score` does."""
+    """Judges a whole group as `POST /v1/score` does."""
     score = built(ScoreRequest, trajectories=[built(TrajectoryIn, messages=chat) for chat in chats], **options)
     return await while_connected(request, engine.score(score, caller))
 
 
 async def _waited(engine: Engine, group: GroupRecord, member: str) -> tuple[Record, Judgement]:
-    """The group's judgement and the member's. Raises `Problem` when the time to wait is over, or the judge failed."""
+    """The group's judgement and the member's. Raises `Problem` if the wait elapsed, or the judge failed."""
     record = await engine.rendezvous.result(group, engine.config.limits.wait_seconds)
     members = judged_members(record)
     assert record is not None
@@ -108,7 +108,7 @@ async def _answered(engine: Engine, record: Record, value: Any) -> Response:
 
 
 def _group_size(config: ServiceConfig, named: int | None = None) -> int:
-    """Members of a group: as named, else as set. Raises `Problem` when neither says it."""
+    """Number of members in a group: as requested, else as configured. Raises `Problem` if neither is given."""
     if (size := named or config.group_size) is None:
         why = "the request does not say how many members a group has."
         remedy = "Set group_size in the service's settings (GAVEL_SERVICE_GROUP_SIZE=8), or with slime ?size=8."
@@ -169,7 +169,7 @@ async def score_group(
         record = (await engine.submit(score, caller)).record
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
-        return StreamingResponse(_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
+        return StreamingResponse(_stream_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
     finished = await while_connected(request, engine.result(record))
     return await _answered(engine, finished, _ors_scores(finished, kept))
 
@@ -186,7 +186,9 @@ def _ors_scores(record: Record, kept: list[dict[str, JsonValue] | None]) -> dict
     return {"scores": scores}
 
 
-async def _events(engine: Engine, record: Record, kept: list[dict[str, JsonValue] | None]) -> AsyncIterator[bytes]:
+async def _stream_events(
+    engine: Engine, record: Record, kept: list[dict[str, JsonValue] | None]
+) -> AsyncIterator[bytes]:
     yield _event("task_id", record.id)
     waiting = asyncio.ensure_future(engine.result(record))
     try:
@@ -207,7 +209,7 @@ def _event(name: str, data: str) -> bytes:
 
 
 def _chat_of_blocks(candidate: OrsCandidate) -> _Chat:
-    """The candidate as Anthropic's messages, without what the agent thought, which judges are not shown."""
+    """The candidate as Anthropic's messages, without the agent's thoughts, which judges are not shown."""
     chat: _Chat = []
     for turn in candidate.messages:
         shown: list[JsonValue] = [_block(block) for block in turn.blocks if block.get("type") != "reasoning"]
@@ -315,9 +317,9 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
         tools=[_tool(tool) for tool in params.tools] if params.tools else None,
         rubric=asked.principle,
     )
-    packed = zlib.compress(body, 1)  # the answer repeats the body
+    packed = zlib.compress(body, 1)  # the response repeats the body
     group = await engine.rendezvous.join(asked.group, member, caller, begins_rounds=asked.group_id is None)
-    del body, asked, params, given, member  # while it waits, its messages are in the database alone
+    del body, asked, params, given, member  # frees memory while it waits: its messages are in the database
     record, scored = await while_connected(request, _waited(engine, group, name))
     answer = json.loads(zlib.decompress(packed)) | {"reward": scored.score or 0.0, "mask_sample": scored.score is None}
     if scored.score is None:
@@ -326,7 +328,7 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
 
 
 def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
-    """Responses items as chat messages. Raises `Problem` for items that are none."""
+    """Responses items as chat messages. Raises `Problem` for invalid items."""
     try:
         return messages(items)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -335,7 +337,7 @@ def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
 
 
 def _tool(tool: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """A tool of the Responses API as in the chat API."""
+    """Converts a tool of the Responses API to the chat API's form."""
     if tool.get("type") != "function" or "function" in tool:
         return tool
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
@@ -365,14 +367,14 @@ class SlimeSamples(RootModel[SlimeSample | Annotated[list[SlimeSample], Field(mi
 
 
 class Places:
-    """Which places of a group are taken by callers that wait here."""
+    """Positions of groups that are occupied by callers waiting here."""
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, ...], set[int]] = {}
 
     @contextmanager
     def lowest(self, *where: str) -> Generator[int, None, None]:
-        """The lowest free place, from 0, taken within the block."""
+        """Gives the lowest free position, from 0, occupied while the block runs."""
         taken = self._taken.setdefault(where, set())
         place = next(number for number in range(len(taken) + 1) if number not in taken)
         taken.add(place)

@@ -1,8 +1,8 @@
-"""What the service takes and answers over HTTP. Other wires are translated into these bodies.
+"""Request and response bodies of the service. Other wires are translated into these bodies.
 
     ScoreRequest.model_validate_json(body)
 
-Numbers and truth values are taken as what they are: pydantic alone would make 1 of `true`, and 3 of `"3"`.
+Numbers and truth values are not coerced: pydantic alone would convert `true` to 1, and `"3"` to 3.
 """
 
 from datetime import UTC, datetime
@@ -47,12 +47,12 @@ Integer = Annotated[int, BeforeValidator(_no_other_kind)]
 Number = Annotated[float, BeforeValidator(_no_other_kind), AllowInfNan(False)]
 Boolean = Annotated[bool, Strict()]
 SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
-"""Integer of a setting, which is a text in the environment."""
+"""Integer setting, which the environment gives as text."""
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
 def unix_seconds(text: str) -> float:
-    """The time in a text of ISO 8601. Raises `ValueError`."""
+    """Parses an ISO 8601 time to Unix seconds. Raises `ValueError`."""
     try:
         read = datetime.fromisoformat(text)
         return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
@@ -70,7 +70,7 @@ def _as_seconds(value: object) -> object:
     try:
         return unix_seconds(value)
     except ValueError:
-        return unix_seconds(value.replace(" ", "+"))  # of a zone: + is a space in an address
+        return unix_seconds(value.replace(" ", "+"))  # a time zone's +, which means a space in a URL
 
 
 Seconds = Annotated[float, BeforeValidator(_as_seconds)]
@@ -97,7 +97,7 @@ ChatMessage = Annotated[dict[str, JsonValue], AfterValidator(_has_a_role)]
 
 
 _TEXT = 1 << 20
-"""Characters of a rubric or a reference, which every prompt of a group repeats; bytes of all criteria."""
+"""Max characters of a rubric or a reference, which every prompt of a group repeats; max bytes of all criteria."""
 _TOOLS = 4 << 20
 
 
@@ -227,8 +227,8 @@ class ScoreRequest(JudgingOptions):
         return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
 
     def group(self, preset: str | None = None) -> TrajectoryGroup:
-        """The group to judge; `preset` is the text of the rubric that it names. Raises `JudgeError` for criteria that
-        cannot be read."""
+        """The group to judge; `preset` is the text of the rubric that it names. Raises `JudgeError` for invalid
+        criteria."""
         criteria = [
             one if isinstance(one, str) else {"name": one.name, "text": one.text, "weight": one.weight}
             for one in self.criteria or ()
@@ -318,7 +318,7 @@ STATUSES = {
     "finished": _FINISHED,
     **{status: (status,) for status in (*_UNFINISHED, *_FINISHED)},
 }
-"""What a list may be filtered by, and the statuses that each means."""
+"""Status filters of a list, with the statuses that each stands for."""
 _Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]  # PostgreSQL has no text with a NUL
 
 
@@ -347,7 +347,7 @@ class PageOut(BaseModel):
 
 
 NAME_PATTERN = r"^(?:\.{0,2}[^/\x00.][^/\x00]*|\.{3}[^/\x00]*)$"
-"""Pattern of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
+"""Pattern of names in a path: no slash, and neither "." nor "..", which clients resolve."""
 PathName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 OnDeadline = Literal["judge", "unscored"]
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
@@ -369,12 +369,12 @@ class MemberRequest(JudgingOptions, ConversationIn):
 
     @property
     def trajectory_in(self) -> TrajectoryIn:
-        """The member as `POST /v1/score` takes it."""
+        """The member in the form of `POST /v1/score`."""
         return TrajectoryIn(id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields})
 
     @property
     def options(self) -> JudgingOptions:
-        """How its group is judged."""
+        """The judging options of its group."""
         return JudgingOptions(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
 
 

@@ -1,4 +1,4 @@
-"""What the store takes and gives, as plain values: ids, API keys, judgements and groups that wait for members."""
+"""Plain values of the store: ids, API keys, judgements and open groups."""
 
 import hashlib
 import secrets
@@ -25,25 +25,25 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 HASH_PREFIX = "sha256:"
-"""Before a hash where people see it."""
+"""Prefix of a hash shown to people."""
 TOKEN_PREFIX = "gavel_"
 _ID_BYTES = 6
 _SECRET_BYTES = 32
 
 
 def new_token() -> tuple[str, str]:
-    """A key, and the id in it."""
+    """Creates a key; returns it and the id in it."""
     key_id = secrets.token_hex(_ID_BYTES)
     return f"{TOKEN_PREFIX}{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}", key_id
 
 
 def key_id_of(token: str) -> str:
-    """The id in a token; empty where it is none."""
+    """The id in a token; empty if it is invalid."""
     return token.removeprefix(TOKEN_PREFIX).partition("_")[0] if token.startswith(TOKEN_PREFIX) else ""
 
 
 def token_hash(token: str) -> str:
-    """Its SHA-256 as hexadecimal digits."""
+    """The token's SHA-256 as hexadecimal digits."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -66,17 +66,17 @@ class KeyScope(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What a judge said of a group, or why it could not be asked."""
+    """A group's outcome: its judgement, or the reason why the judge failed."""
 
     ids: list[str]
     """Ids of the members, in the request's order."""
     members: list[Judgement]
     group: GroupJudgement | None = None
-    """None: the judge could not be asked."""
+    """None: the judge could not be called."""
     problem: str | None = None
     remedy: str = ""
     questions: list[str] = []
-    """Keys of further replies: those to questions that no vote was read from."""
+    """Keys of replies that no vote was read from."""
 
     @classmethod
     def of(cls, ids: list[str], judged: TrajectoryGroup) -> "Verdict":
@@ -86,13 +86,13 @@ class Verdict(BaseModel):
 
     @classmethod
     def failed(cls, ids: list[str], error: JudgeError) -> "Verdict":
-        """The verdict of a group whose judge could not be asked."""
+        """The verdict of a group whose judge could not be called."""
         members = [Judgement(reason=error.message) for _ in ids]
         return cls(ids=ids, members=members, problem=error.message, remedy=error.remedy)
 
     @classmethod
     def unscored(cls, ids: list[str], reason: str) -> "Verdict":
-        """The verdict of a group which is not judged."""
+        """The verdict of a group that is not judged."""
         group = GroupJudgement(status="unscored", reason=reason)
         return cls(ids=ids, members=[Judgement(reason=reason) for _ in ids], group=group)
 
@@ -102,17 +102,17 @@ class Verdict(BaseModel):
 
     @property
     def reply_keys(self) -> set[str]:
-        """Keys of the stored replies to what was asked for it."""
+        """Keys of all stored replies for this group."""
         read = {vote.reply_key for member in self.members for vote in member.votes if vote.reply_key}
         return read.union(self.questions)
 
     def with_questions(self, keys: Collection[str]) -> "Verdict":
-        """With all questions that were asked for it."""
+        """Adds the keys of all questions asked for it."""
         further = sorted(set(keys) - self.reply_keys)
         return self.model_copy(update={"questions": further}) if further else self
 
     def bare(self) -> "Verdict":
-        """Scores and costs alone, without what may quote a transcript: explanations and votes."""
+        """The verdict reduced to scores and costs: explanations and votes may quote a transcript."""
         members = [
             Judgement(
                 score=member.score,
@@ -131,7 +131,7 @@ class Verdict(BaseModel):
         )
 
     def answer(self, judgement: str, project: str, created_at: float, finished_at: float) -> JudgementOut:
-        """The answer over HTTP."""
+        """The response over HTTP."""
         whole = self.group or GroupJudgement(status="unscored", reason=self.problem)
         shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
         members = [
@@ -148,13 +148,13 @@ Status = Literal[PendingStatus, FinishedStatus]
 
 @dataclass(frozen=True, slots=True)
 class NewJudgement:
-    """A request that is to be accepted."""
+    """A request to be accepted."""
 
     id: str
     project: str
     key_id: str
     judge: str
-    """The models that will judge, in words."""
+    """The judge models, in words."""
     members: int
     payload: bytes
     """The request as JSON."""
@@ -164,9 +164,9 @@ class NewJudgement:
     request_hash: str = ""
     """Hash of the payload, where there is an idempotency key."""
     traceparent: str | None = None
-    """W3C trace context that the judgement belongs to."""
+    """W3C trace context of the judgement."""
     scope: KeyScope | None = None
-    """What its key may do."""
+    """Scope of its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Record:
     cost_usd: float | None = None
     traceparent: str | None = None
     verdict: Verdict | None = None
-    """None: not finished, or not read with the record."""
+    """None: unfinished, or not loaded with the record."""
 
     @property
     def is_finished(self) -> bool:
@@ -196,7 +196,7 @@ class Record:
 
     @property
     def answer(self) -> JudgementOut | PendingOut:
-        """What `GET /v1/judgements/{id}` answers."""
+        """The response of `GET /v1/judgements/{id}`."""
         if self.verdict is None or self.finished_at is None:
             status = "running" if self.status == "running" else "queued"
             return PendingOut(id=self.id, status=status, project=self.project, created_at=self.created_at)
@@ -205,55 +205,54 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a request."""
+    """The result of accepting a request."""
 
     record: Record
     is_new: bool
-    """False: the idempotency key is that of this earlier request."""
+    """False: the idempotency key belongs to this earlier request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedWork:
-    """A judgement that this process is to make."""
+    """A judgement that this process has to make."""
 
     record: Record
     payload: bytes
     """The request as JSON."""
     leases: int
-    """How often a process has begun it, this time included."""
+    """Number of times that a process started it, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
-    """A member that is to be accepted, and the group that it names."""
+    """A member to be accepted, and the name of its group."""
 
     key_id: str
     project: str
     group: str
-    """Name of the group."""
     member: str
     payload: bytes
     """The trajectory as JSON, compressed."""
     size: int
-    """Bytes of the trajectory."""
+    """Bytes of the uncompressed trajectory."""
     content_hash: str
     expected: int
     options: bytes
-    """How the group is judged, as JSON."""
+    """Judging options of the group, as JSON."""
     settings_hash: str
-    """Hash of all that is the same in the members of a group."""
+    """Hash of all options that members of a group must share."""
     judge: str
     retain: bool
     deadline_seconds: float
     on_deadline: OnDeadline
     max_size: int
-    """Bytes that the members of a group may have together."""
+    """Max bytes of all members of a group together."""
     no_more_groups: ServiceError | None = None
-    """Why it may not be the first of a group; members of groups that are there are taken all the same."""
+    """Error for a member that would start a group; members of existing groups are accepted anyway."""
     scope: KeyScope | None = None
-    """What its key may do, which is looked at as it begins a group."""
+    """Scope of its key, checked when it starts a group."""
     begins_rounds: bool = False
-    """Whether a closed group's name begins another group, instead of being refused."""
+    """Whether reusing a closed group's name starts another group instead of being rejected."""
 
 
 @dataclass(frozen=True, slots=True)

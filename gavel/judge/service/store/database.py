@@ -1,13 +1,12 @@
-"""A database with one writer thread, which commits the pending writes of many requests together (group commit).
+"""A database with one writer thread that commits the pending writes of many requests together (group commit).
 
     database = Database.open("gavel_service.sqlite")        # or postgresql://user@host/name
     await database.write(lambda connection: …)              # returns once it is committed
     await database.read(lambda connection: …)
 
-A write is a function of a connection. It may run twice (when the transaction failed because of another one, or the
-connection was lost), so it does nothing but read and write the database. SQLite commits with `synchronous=FULL`: what
-was acknowledged survives a power cut too, and one wait for the disk serves all writes of a batch. Writes that may be
-lost in a power cut (`durable=False`) do not wait.
+A write is a function of a connection. It may run twice (after a conflict or a lost connection), so it must only read
+and write the database. SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one
+wait for the disk serves a whole batch. Writes that may be lost in a power failure (`durable=False`) do not wait.
 """
 
 import asyncio
@@ -32,9 +31,9 @@ from gavel.judge.service.store.tables import create_tables, read_version, write_
 
 _LOG = logging.getLogger(__name__)
 _CONFLICTS = ("40001", "40P01")
-"""PostgreSQL's states for a serialization failure and a deadlock."""
+"""PostgreSQL's states of a serialization failure and a deadlock."""
 _READ_ONLY = "25006"
-"""PostgreSQL's state for a write to a server that allows reading alone."""
+"""PostgreSQL's state of a write to a read-only server."""
 _BROKEN = "Stop the service, and restore the file from a copy, or begin with a new one."
 _WRITABLE = "Make the database's file and its directory writable for the service, or name another --database."
 _REMEDIES = {
@@ -45,7 +44,7 @@ _REMEDIES = {
     sqlite3.SQLITE_CORRUPT: _BROKEN,
     sqlite3.SQLITE_NOTADB: _BROKEN,
 }
-"""By SQLite's primary result code."""
+"""Remedies by SQLite's primary result code."""
 _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/name (GAVEL_DATABASE_URL)."
 
 
@@ -55,24 +54,24 @@ def _no_answer(error: exc.DBAPIError) -> DatabaseUnavailableError:
 
 
 def _code(error: BaseException | None) -> int:
-    """SQLite's primary result code; 0 where there is none."""
+    """SQLite's primary result code; 0 if there is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _is_outage(error: exc.DBAPIError) -> bool:
-    """Whether no work can succeed now."""
+    """Whether the error is an outage, in which no work can succeed."""
     if error.connection_invalidated or isinstance(error, exc.OperationalError):
         return True
     return _REMEDIES.get(_code(error.orig)) == _BROKEN or getattr(error.orig, "sqlstate", None) == _READ_ONLY
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Whether a transaction was ended for the sake of another one, and may succeed now."""
+    """Whether a transaction was aborted because of a concurrent one, and may succeed if retried."""
     return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _reason(error: Exception) -> str:
-    """The driver's own words, without the statement and its parameters, which may hold transcripts."""
+    """The driver's message, without the statement and its parameters, which may hold transcripts."""
     cause = error.orig if isinstance(error, exc.DBAPIError) else error
     return " ".join(str(cause).split())
 
@@ -85,7 +84,7 @@ _OF_NETWORKS = {
 
 
 def file_system(file: Path, mounts: str) -> str:
-    """The kind of the file system that a path is on, by the text of Linux's mountinfo; empty where it does not say."""
+    """The kind of a path's file system, from Linux's mountinfo; empty if unknown."""
     best, found = -1, ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -99,22 +98,22 @@ def file_system(file: Path, mounts: str) -> str:
 
 
 _READERS = 4
-"""Connections that read at once."""
+"""Number of concurrent read connections."""
 _LOCKED_SECONDS = 30.0
 _LOOK_SECONDS = 0.0003, 0.01
-"""First and longest pause between looks whether another process has ended its transaction."""
+"""First and longest pause between checks whether another process has ended its transaction."""
 _POSTGRESQL: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 15,
     "tcp_user_timeout": 30_000,
     "options": "-c statement_timeout=60s -c lock_timeout=30s",
 }
-"""No wait for the server lasts for ever."""
+"""Connection options: no wait for the server is unlimited."""
 
 
 def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
-    """Connections that write, or that read. Commits wait for the disk, but for those of the same engine with the
-    execution option `durable` = False."""
+    """Connections that write, or that read. Commits wait for the disk, except with the execution option `durable` =
+    False of the same engine."""
     if url.get_backend_name() != "sqlite":
         engine = sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
         if writes:
@@ -124,9 +123,9 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
     engine = sa.create_engine(url, connect_args=options, pool_size=_READERS, hide_parameters=True)
 
     def connected(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # transactions begin below, not where the driver thinks
-        # SQLite does not wait for the lock that changing to a write-ahead log takes, so this does.
-        _while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        connection.isolation_level = None  # transactions begin below, not at the driver's choice
+        # SQLite does not wait for the lock of the change to a write-ahead log, so this code does.
+        _retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
         if writes:
             connection.execute("PRAGMA busy_timeout = 0")
@@ -137,9 +136,9 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
             return
         level = "FULL" if _is_durable(connection) else "NORMAL"
         connection.exec_driver_sql(f"PRAGMA synchronous = {level}")
-        # SQLite itself would sleep up to 0.1 s between two looks, so that processes which write at the same time wait
+        # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
-        _while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)
@@ -155,8 +154,8 @@ def _hurry_postgresql(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
-def _while_busy(work: Callable[[], object]) -> None:
-    """Tries again while another process has SQLite's lock, for half a minute."""
+def _retry_while_busy(work: Callable[[], object]) -> None:
+    """Retries while another process holds SQLite's lock, for half a minute."""
     patience, pause = time.monotonic() + _LOCKED_SECONDS, _LOOK_SECONDS[0]
     while True:
         try:
@@ -173,13 +172,13 @@ def _while_busy(work: Callable[[], object]) -> None:
 _T = TypeVar("_T")
 _MAX_BATCH = 256
 _TRIES = 5
-"""For a work that conflicts with those of other processes."""
+"""Max attempts of work that conflicts with that of other processes."""
 _WRITE_SECONDS = 45.0
-"""Seconds until a write that is not committed is an error: a disk may hang."""
+"""Seconds until an uncommitted write is an error: a disk may hang."""
 _PROBE_SECONDS = 4.0
-"""Less than load balancers wait for an answer of /readyz."""
+"""Timeout of a probe, shorter than load balancers wait for /readyz."""
 _FOUND_SECONDS = 1.0
-"""Seconds for which a probe's result holds."""
+"""Seconds for which a probe's result is reused."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -202,7 +201,7 @@ class _Pending(Generic[_T]):
         return not self.future.cancelled() if self.loop else self.future.set_running_or_notify_cancel()  # type: ignore[union-attr]
 
     def settle(self, outcome: "_T | _Failure") -> None:
-        """Tells whoever waits, in the thread or the event loop that it waits in."""
+        """Resolves the future in the thread or event loop that waits for it."""
         if self.loop and self.future.done():
             return
         if isinstance(outcome, _Failure):
@@ -217,10 +216,10 @@ def _settle(outcomes: "list[tuple[_Pending[Any], Any]]") -> None:
 
 
 class Database:
-    """Open until `close`. Threads and event loops may share it."""
+    """An open database, until `close`. Threads and event loops may share it."""
 
     def __init__(self, url: sa.URL) -> None:
-        """Opens the database, and makes its tables in a new one. Raises `ServiceError`."""
+        """Opens the database, and creates its tables in a new one. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self._file = Path(url.database or "").absolute() if self.is_sqlite else None
@@ -233,11 +232,11 @@ class Database:
                 )
         self._write_engine = engine_of(url, writes=True)
         self._hasty_engine = self._write_engine.execution_options(durable=False)
-        """For writes that need not survive a power cut."""
+        """For writes that need not survive a power failure."""
         self._read_engine = engine_of(url, writes=False)
         try:
             if self._file is not None and not self._file.exists():
-                # For its owner alone: it holds transcripts. SQLite gives its log the same permissions.
+                # Readable by its owner alone: it holds transcripts. SQLite gives its log the same permissions.
                 os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
             with self._write_engine.begin() as connection:
                 create_tables(connection)
@@ -250,7 +249,7 @@ class Database:
         self._opened = self._identity()
         self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
         self.outages = 0
-        """How often the database did not answer so far."""
+        """Number of outages so far."""
         self._probing = asyncio.Lock()
         self._found: DatabaseUnavailableError | None = None
         self._found_at = float("-inf")
@@ -267,13 +266,13 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Where it is, without a password."""
+        """The database's location, without a password."""
         return f"SQLite {self.url.database}" if self.is_sqlite else self.url.render_as_string(hide_password=True)
 
     def submit(self, work: Work[_T]) -> "Future[_T]":
-        """Runs the work in a transaction soon; the future is done once that is committed.
+        """Queues work for a transaction; the future completes once it is committed.
 
-        The future raises `DatabaseUnavailableError`, and what the work raises.
+        The future raises `DatabaseUnavailableError`, and the work's own errors.
         """
         future: Future[_T] = Future()
         self._put(_Pending(work, future, None))
@@ -282,9 +281,8 @@ class Database:
     def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
         """The same for the running event loop.
 
-        Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
-        that no two transactions wait for each other. What is not `durable` survives the end of the process, and no
-        power cut.
+        A work on a row that other processes change too names the row as its `order`: all lock such rows in that order,
+        which prevents deadlocks. A write that is not `durable` survives the end of the process, but no power failure.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
@@ -298,8 +296,8 @@ class Database:
             self._pending.put(pending)
 
     async def write(self, work: Work[_T], order: str = "", seconds: float | None = None) -> _T:
-        """What the work returns, once it is committed. Raises as the future of `submit` does, and
-        `DatabaseUnavailableError` after so many seconds (45). Then the work may be committed later."""
+        """The work's result, once it is committed. Raises as the future of `submit` does, and
+        `DatabaseUnavailableError` after 45 seconds; the work may then be committed later."""
         seconds = seconds or _WRITE_SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -311,16 +309,16 @@ class Database:
             ) from None
 
     async def read(self, work: Work[_T]) -> _T:
-        """What the work returns, outside the order of writes. Raises as `write` does."""
+        """The work's result, unordered with writes. Raises as `write` does."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, work)
 
     def read_now(self, work: Work[_T]) -> _T:
-        """The same in this thread."""
-        return self._retried(self._read_engine, work)
+        """The same, in this thread."""
+        return self._run_with_retry(self._read_engine, work)
 
     async def check(self, room: int) -> None:
-        """Raises `DatabaseUnavailableError` when a read or a write fails or takes long, or an SQLite file's disk has
-        not `room` bytes left. Looks at most once a second."""
+        """Raises `DatabaseUnavailableError` if a read or a write fails or is slow, or an SQLite file's disk has less
+        than `room` free bytes. Checks at most once a second."""
         async with self._probing:
             if time.monotonic() - self._found_at >= _FOUND_SECONDS:
                 self._found = await self._problem(room)
@@ -344,9 +342,9 @@ class Database:
         return None
 
     async def truncate_log(self) -> bool:
-        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own.
+        """Empties SQLite's write-ahead log, which holds data erased before; PostgreSQL does that itself.
 
-        False when somebody reads in it for long: it is to be tried again.
+        Returns False if a long read blocks it: then it must be retried.
         """
         if not self.is_sqlite:
             return True
@@ -361,7 +359,7 @@ class Database:
             connection.close()
 
     def close(self) -> None:
-        """Commits what is pending, and closes all connections."""
+        """Commits pending writes, and closes all connections."""
         with self._closing:
             if self._closed:
                 return
@@ -378,16 +376,16 @@ class Database:
             batch, is_last = self._next_batch()
             live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
             if live:
-                settled = list(zip(live, self._committed(live), strict=True))
+                settled = list(zip(live, self._commit(live), strict=True))
                 for loop in {each.loop for each in live}:
                     theirs = [pair for pair in settled if pair[0].loop is loop]
                     if loop is None:
                         _settle(theirs)
                     elif not loop.is_closed():
-                        loop.call_soon_threadsafe(_settle, theirs)  # an event loop is woken once for a transaction
+                        loop.call_soon_threadsafe(_settle, theirs)  # wakes an event loop once per transaction
 
     def _next_batch(self) -> tuple[list[_Pending[Any]], bool]:
-        """What waits, in order, at least one; and whether nothing comes after it."""
+        """The pending work in order, at least one item; and whether the queue is closed."""
         batch: list[_Pending[Any]] = []
         while len(batch) < _MAX_BATCH:
             try:
@@ -399,11 +397,11 @@ class Database:
             batch.append(each)
         return batch, False
 
-    def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
-        """What each work gave, or its `_Failure`; those that did not fail are committed."""
+    def _commit(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
+        """Each work's result, or its `_Failure`; successful ones are committed."""
         engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
         try:
-            return self._retried(engine, lambda connection: [each.work(connection) for each in batch])
+            return self._run_with_retry(engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
             return [_Failure(error)] * len(batch)
         except Exception as error:
@@ -411,13 +409,13 @@ class Database:
             if len(batch) == 1 and not (conflict and tries > 1):
                 failed = _no_answer(error) if conflict and isinstance(error, exc.DBAPIError) else error
                 return [_Failure(failed)]
-            # One work failed: alone, each of the others succeeds.
-            return [outcome for each in batch for outcome in self._committed([each], tries - conflict)]
+            # One work failed: run separately, each of the others succeeds.
+            return [outcome for each in batch for outcome in self._commit([each], tries - conflict)]
 
-    def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
-        """Runs the work in a transaction, twice where the first connection turned out to be lost."""
+    def _run_with_retry(self, engine: sa.Engine, work: Work[_T]) -> _T:
+        """Runs the work in a transaction, twice if the first connection turned out to be lost."""
         if self._opened is not None and self._identity() != self._opened:
-            # SQLite goes on writing to a file that was deleted, and no restart would find that.
+            # SQLite keeps writing to a deleted file, which no restart would find.
             self.outages += 1
             raise DatabaseUnavailableError(
                 f"the database's file {self._file} was deleted or replaced while the service uses it.",
@@ -446,8 +444,8 @@ class Database:
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[object]], failing: str, *, after: float = 0.0) -> None:
-    """Does the work for ever, first `after` so many seconds, with a pause after each time; `failing` is logged while
-    the database is away."""
+    """Repeats the work forever, first `after` so many seconds, with a pause after each run; logs `failing` while the
+    database is unavailable."""
     await asyncio.sleep(after)
     while True:
         try:
@@ -459,7 +457,7 @@ async def every(seconds: float, work: Callable[[], Awaitable[object]], failing: 
 
 
 def database_url(text: str) -> sa.URL:
-    """The SQLAlchemy URL of a URL or of a path to an SQLite file. Raises `ServiceError`."""
+    """The SQLAlchemy URL of a URL or of an SQLite file's path. Raises `ServiceError`."""
     if not text.strip() or text == ":memory:":
         raise ServiceError("the database has no file, so that a restart would find nothing.", _WHICH)
     if "://" not in text:

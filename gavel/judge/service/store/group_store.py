@@ -1,7 +1,7 @@
-"""Groups whose members arrive one by one, in the database.
+"""Groups in the database whose members arrive separately.
 
-A member is committed before it is acknowledged. The transaction that brings the last one, or finds the deadline over,
-closes the group: its members become the request of a judgement, sorted by id, whatever order they arrived in.
+A member is committed before it is acknowledged. The transaction that stores the last one, or finds the deadline passed,
+closes the group: its members become the request of a judgement, sorted by id, regardless of their order of arrival.
 """
 
 import json
@@ -24,7 +24,7 @@ from gavel.judge.service.store.tables import decompress, groups, judgements, mem
 
 _g, _m, _j = groups.c, members.c, judgements.c
 _IS_OPEN = _g.closed_at.is_(None)
-# Statements of every member are made once: making one takes longer than running it.
+# Statements for members are built once: building one takes longer than running it.
 _NEWEST = (
     sa.select(groups)
     .where(
@@ -55,19 +55,19 @@ _CLOSED_AT_ONCE = 100
 _JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
 _REPLAY_SECONDS = 60.0
-"""Seconds for which a judged round still answers a member that comes again, as after a lost answer. Later the member
-begins another round: the same text of a later epoch would get a score relative to attempts of another group."""
+"""Seconds for which a judged round still answers a repeated member, as after a lost response. Later the member starts
+another round: the same text of a later epoch would get a score relative to attempts of another group."""
 
 
 class DeadlineClock:
-    """The clock that deadlines go by: no step of the system's time moves it, and all processes of one boot share it."""
+    """A monotonic clock for deadlines, shared by all processes of one boot."""
 
     def __init__(self) -> None:
         boot = Path("/proc/sys/kernel/random/boot_id")
         self.id = boot.read_text().strip() if boot.exists() else secrets.token_hex(16)
 
     def now(self) -> float:
-        """Seconds since the machine started, those of its sleep included where the system tells them."""
+        """Seconds since the machine started, including sleep if the system reports it."""
         clock = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -80,14 +80,15 @@ class GroupStore:
         self._clock = clock or DeadlineClock()
 
     async def join(self, new: NewMember) -> GroupRecord:
-        """Stores a member, once; the group as it stands then. Raises a `ServiceError` for one that does not fit."""
+        """Stores a member, once; returns the group's current state. Raises a `ServiceError` for a member that does not
+        fit."""
         joined = await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
-        if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
+        if isinstance(joined, ServiceError):  # raised inside the transaction it would roll back others' works
             raise joined
         return joined
 
     async def find(self, key_id: str, project: str, name: str, member: str) -> GroupRecord | None:
-        """The newest group of this name that has the member."""
+        """The newest group of this name that contains the member."""
         query = (
             sa.select(groups)
             .join(members, _m.group_id == _g.id)
@@ -99,7 +100,7 @@ class GroupStore:
         return _record(rows[0], self._clock) if rows else None
 
     async def close_due(self) -> list[str]:
-        """Closes groups whose deadline is over; their ids."""
+        """Closes groups whose deadline has passed; returns their ids."""
         now = self._clock.now()
         due = sa.select(groups).where(_IS_OPEN, _g.clock == self._clock.id, _g.due_at <= now)
         due = due.order_by(_g.due_at).limit(_CLOSED_AT_ONCE)
@@ -115,8 +116,8 @@ class GroupStore:
         return []
 
     async def keep_time(self) -> None:
-        """Stores the time that open groups have left, and takes over those whose clock no process has any more: they go
-        on with the time that they had left when it was last stored."""
+        """Stores the remaining time of open groups, and adopts those whose clock no process has any more: they continue
+        with the time last stored."""
         now, ours = self._clock.now(), self._clock.id
         lost = sa.and_(_IS_OPEN, _g.clock != ours, _g.clock.not_in(sa.select(processes.c.clock)))
 
@@ -129,19 +130,19 @@ class GroupStore:
             await self.database.write(work, "group")
 
     async def closed(self, ids: Collection[str]) -> list[str]:
-        """The ids of the groups that wait for members no more."""
+        """The ids of the groups that are no longer open."""
         query = sa.select(_g.id).where(_IS_OPEN, _g.id.in_(list(ids)))
         still = {row.id for row in await self._rows(query)}
         return [group for group in ids if group not in still]
 
     async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
-        """A group that waits for members, and the ids of those that came; None when there is none of this id."""
+        """An open group, and the ids of its members so far; None if there is none of this id."""
         rows = await self._rows(sa.select(groups).where(_g.id == group, _IS_OPEN))
         came = await self._rows(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id))
         return (_record(rows[0], self._clock), [row.id for row in came]) if rows else None
 
     async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
-        """Groups of these projects (None = all) that wait for members, the earliest deadline first."""
+        """Open groups of these projects (None = all), the earliest deadline first."""
         query = sa.select(groups).where(_IS_OPEN).limit(limit)
         here = sa.case((_g.clock == self._clock.id, _g.due_at - self._clock.now()), else_=_g.seconds_left)
         query = query.order_by(here)
@@ -150,7 +151,7 @@ class GroupStore:
         return [_record(row, self._clock) for row in await self._rows(query)]
 
     async def open_groups(self) -> int:
-        """Number of groups that wait for members."""
+        """Number of open groups."""
         return (await self._rows(sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)))[0][0]
 
     async def _rows(self, query: sa.Executable) -> Sequence[Any]:
@@ -224,7 +225,7 @@ def _newest(connection: sa.Connection, new: NewMember) -> Any:
 
 
 def _is_over(connection: sa.Connection, row: Any, new: NewMember, clock: DeadlineClock) -> bool:
-    """Whether the round is closed, and not asked for once more."""
+    """Whether the round is closed, and not requested again."""
     if row.closed_at is None and _left(row, clock) <= 0:
         _close(connection, row)
     elif row.closed_at is None:
@@ -246,7 +247,7 @@ def _begin(connection: sa.Connection, new: NewMember, number: int, clock: Deadli
 
 
 def _differences(row: Any, new: NewMember) -> list[str]:
-    """What a member says otherwise than the first one of its group."""
+    """Options in which a member differs from the first one of its group."""
     found = [f"expected ({row.expected}, not {new.expected})"] if row.expected != new.expected else []
     if row.on_deadline != new.on_deadline:
         found.append("on_deadline")
@@ -263,14 +264,14 @@ def _known(connection: sa.Connection, group: str, member: str) -> Any:
 
 
 def _judge_again(connection: sa.Connection, group: str) -> None:
-    """Queues a judgement again that failed, as its members are asked for again."""
+    """Requeues a failed judgement when its members are sent again."""
     failed = sa.update(judgements).where(_j.id == group, _j.status == "failed", _j.payload.is_not(None))
     connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0))
 
 
 def _close(connection: sa.Connection, row: Any) -> float:
-    """Makes the members that came a judgement, which waits for a worker, or is finished without scores; gives the time
-    of it."""
+    """Turns the arrived members into a judgement, which waits for a worker, or is finished without scores; returns its
+    time."""
     now = time.time()
     group = {"of_group": row.id}
     came = sorted(connection.execute(_OF_GROUP, group), key=lambda member: member.id)
@@ -304,7 +305,7 @@ def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:
 
 
 def _left(row: Any, clock: DeadlineClock) -> float:
-    """Seconds until the group's deadline; of another clock, as of the last look."""
+    """Seconds until the group's deadline; for another clock, as last stored."""
     return row.due_at - clock.now() if row.clock == clock.id else row.seconds_left
 
 

@@ -1,7 +1,7 @@
 """Judgements in the database: accepted, finished, read, listed, erased and deleted.
 
-Every method returns when its transaction is committed. The first outcome of a judgement that is written stands: a
-process whose lease has ended may still finish, and another one's outcome is then dropped.
+Every method returns once its transaction is committed. The first stored outcome of a judgement is final: a process
+whose lease has expired may still finish, and then the other one's outcome is dropped.
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
 _OF_REQUEST = [f.name for f in dataclasses.fields(NewJudgement) if f.name in _c and f.name != "payload"]
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
-# Statements of every group are made once: making one takes longer than running it.
+# Statements for groups are built once: building one takes longer than running it.
 _INSERT = {
     "sqlite": sqlite.insert(judgements).on_conflict_do_nothing().returning(_c.id),
     "postgresql": postgresql.insert(judgements).on_conflict_do_nothing().returning(_c.id),
 }
-"""By the database's dialect: stores a request, unless its idempotency key is known."""
+"""Stores a request, unless its idempotency key is known; by database dialect."""
 _FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None)).returning(_c.id)
 """Stores an outcome, unless there is one."""
 _EXPIRED_AT_ONCE = 200
-"""Judgements that one transaction deletes."""
+"""Max judgements that one transaction deletes."""
 
 
 _COUNTER_BITS = 32
@@ -71,7 +71,7 @@ def new_id() -> str:
 
 
 def first_id_at(seconds: float) -> str:
-    """The lowest id of this time: those made earlier sort before it."""
+    """The lowest id of this time: earlier ids sort before it."""
     milliseconds = int(min(max(seconds * 1000, 0), 2**48 - 1))
     return str(UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62))
 
@@ -82,28 +82,28 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.erasures = 1
-        """How often something was erased or deleted since the log was emptied; by an earlier process, perhaps once."""
+        """Number of erasures and deletions since the log was emptied; starts at 1 for those of an earlier process."""
 
     async def accept(self, new: NewJudgement, owner: str | None = None) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
 
-        With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
-        Raises `Problem` when that request was another one, and what `refusal_of_group` gives.
+        For a known idempotency key, the earlier request is returned instead; a failed one is queued again. Raises
+        `Problem` if that request differs, and the error of `refusal_of_group`.
         """
         order = f"charge {new.key_id}" if new.key_id else ""
         accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
-        if isinstance(accepted, ServiceError):  # raised in the transaction it would end those of others
+        if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
         return accepted
 
     async def finish(
         self, record: Record, verdict: Verdict, ledger: Ledger | None = None, at: float | None = None
     ) -> Record | None:
-        """Stores the outcome, and charges its key in the same transaction. Gives the record as it stands then, which
-        another process may have finished first; None when it was deleted meanwhile.
+        """Stores the outcome, and charges its key in the same transaction. Returns the resulting record, which another
+        process may have finished first; None if it was deleted meanwhile.
 
-        `ledger`: what was asked, of judgements whose judge was asked. `at`: Unix seconds, None = now; an outcome
-        that is stored again with the same time, as after a lost answer of the database, is charged once.
+        `ledger`: the requests, if the judge was called. `at`: Unix seconds, None = now; an outcome that is stored again
+        with the same time, as after a lost response of the database, is charged once.
         """
         ledger = ledger or Ledger()
         verdict = verdict.with_questions(ledger.questions)
@@ -112,7 +112,7 @@ class Store:
         return await self.database.write(work, _order_of_charges(record))
 
     async def give_up(self, record: Record, ledger: Ledger) -> None:
-        """Charges the key for a judgement that has no outcome here; erases the replies if it was deleted."""
+        """Charges the key for a judgement without an outcome here; erases the replies if it was deleted."""
 
         def work(connection: sa.Connection) -> None:
             _charge(connection, record.key_id, ledger)
@@ -124,7 +124,7 @@ class Store:
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
-        if "\0" in judgement:  # PostgreSQL refuses to look for it
+        if "\0" in judgement:  # PostgreSQL rejects a lookup of it
             return None
         found = await self.get_all([judgement])
         return found.get(judgement)
@@ -139,7 +139,7 @@ class Store:
         return await self.database.read(work) if ids else {}
 
     async def payload(self, judgement: str) -> bytes | None:
-        """The request as JSON; None when it is erased or there is none."""
+        """The request as JSON; None if it is erased or unknown."""
 
         def work(connection: sa.Connection) -> bytes | None:
             packed = connection.execute(sa.select(_c.payload).where(_c.id == judgement)).scalar_one_or_none()
@@ -155,7 +155,7 @@ class Store:
         return found[: query.limit], len(found) > query.limit
 
     async def erase_after_answer(self, judgement: str) -> None:
-        """Leaves scores and costs alone of a judgement that is not to be retained."""
+        """Reduces a judgement that is not to be retained to scores and costs."""
 
         def work(connection: sa.Connection) -> None:
             result = connection.execute(
@@ -169,8 +169,8 @@ class Store:
         await self.database.write(work)
 
     async def delete(self, judgement: str) -> bool:
-        """Deletes a judgement with its transcripts and replies; whether there was one. A running one is not finished
-        after that."""
+        """Deletes a judgement with its transcripts and replies; returns whether it existed. A running one will not be
+        finished."""
 
         def work(connection: sa.Connection) -> bool:
             return _delete(connection, [judgement]) > 0
@@ -179,7 +179,7 @@ class Store:
         return await self.database.write(work, "group")
 
     async def delete_before(self, seconds: float) -> int:
-        """Deletes finished judgements and replies older than this Unix time; how many judgements there were."""
+        """Deletes finished judgements and replies older than this Unix time; returns the number of judgements."""
 
         def some(connection: sa.Connection) -> int:
             old = sa.select(_c.id).where(_c.id < first_id_at(seconds), _c.finished_at.is_not(None))
@@ -196,7 +196,7 @@ class Store:
         return deleted
 
     async def overwrite_erased(self) -> None:
-        """Leaves nothing in the database's files of what was erased."""
+        """Removes erased data from the database's files."""
         if (erasures := self.erasures) and await self.database.truncate_log():
             self.erasures -= erasures
 
@@ -261,7 +261,7 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: flo
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
     if row is None:
         delete_replies(connection, verdict.reply_keys)
-    if row is None or row.finished_at != at:  # else this is the same write once more
+    if row is None or row.finished_at != at:  # else this write is repeated
         _charge(connection, record.key_id, ledger)
     return None if row is None else record_of(row, row.result)
 
@@ -271,7 +271,7 @@ def _order_of_charges(record: Record) -> str:
 
 
 def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
-    """Adds what was asked for one judgement to what its key has spent."""
+    """Adds the cost of one judgement to its key's spending."""
     if not key_id:
         return
     spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
@@ -314,12 +314,12 @@ def unpack(result: bytes | None) -> Verdict | None:
 
 
 def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
-    """The record of a row that begins with the columns of `SUMMARY`."""
+    """The record of a row whose first columns are those of `SUMMARY`."""
     return Record(*row[: len(SUMMARY)], verdict=unpack(result))
 
 
 def new_record(new: NewJudgement, status: Status) -> Record:
-    """The record of a request that has just been accepted."""
+    """The record of a newly accepted request."""
     return Record(status=status, **{name: getattr(new, name) for name in _OF_REQUEST if name in SUMMARY_NAMES})
 
 
@@ -330,7 +330,7 @@ def columns_of(new: NewJudgement) -> dict[str, Any]:
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:
-    """What finishing a judgement sets, except for its payload."""
+    """The columns that finishing a judgement sets, except for its payload."""
     whole = verdict.group or GroupJudgement(status="unscored")
     spent = {name: getattr(whole, name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")}
     outcome = {"status": verdict.status, "finished_at": finished_at, "result": pack(verdict), "lease_owner": None}

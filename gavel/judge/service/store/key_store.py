@@ -1,9 +1,9 @@
-"""API keys in the database: made, listed, revoked, and never stored themselves.
+"""API keys in the database: created, listed and revoked; only their hashes are stored.
 
     token, key = KeyStore(database).create("trainer", KeyScope(projects=["desk"]))
     token                                  "gavel_4f1c…_…": shown once; the database has its SHA-256
 
-A key of the settings has a row too, for what it has spent; its hash is in the settings alone.
+A configured key has a row too, for its spending; its hash is only in the settings.
 """
 
 import time
@@ -21,7 +21,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import groups, judgements, keys
 
 _OF_SETTINGS = "settings/"
-"""Begins the ids of keys that the settings name; no token has such an id."""
+"""Prefix of the ids of configured keys; no token has such an id."""
 _NO_HASH = ""
 _k = keys.c
 _OF_KEY = sa.select(_k.spent_usd, _k.unpriced_groups).where(_k.id == sa.bindparam("of_key"))
@@ -34,7 +34,7 @@ _UNFINISHED = [
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key as the database has it."""
+    """An API key's row."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class Key:
     revoked_at: float | None
     spent_usd: float
     unpriced_groups: int
-    """Judged groups whose cost is not known."""
+    """Judged groups of unknown cost."""
 
 
 class KeyStore:
@@ -54,7 +54,7 @@ class KeyStore:
         self._database = database
 
     def create(self, name: str, scope: KeyScope) -> tuple[str, Key]:
-        """A new key, and its token, which is nowhere else."""
+        """Creates a key; returns it and its token, which is stored nowhere."""
         token, key_id = new_token()
         key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
         values = _columns(key)
@@ -62,7 +62,7 @@ class KeyStore:
         return token, key
 
     async def file(self, scopes: Mapping[str, KeyScope]) -> None:
-        """Makes rows for the keys of the settings, by id, which keep what they have spent."""
+        """Creates rows for the configured keys, by id; existing rows keep their spending."""
         now = time.time()
         rows = [
             _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), _NO_HASH, scope, now, None, 0.0, 0))
@@ -78,21 +78,21 @@ class KeyStore:
         await self._database.write(work)
 
     def revoke(self, key_id: str) -> None:
-        """Ends a key for ever. Raises `NotFoundError`."""
+        """Revokes a key for good. Raises `NotFoundError`."""
         update = sa.update(keys).where(_k.id == key_id, _k.revoked_at.is_(None)).values(revoked_at=time.time())
         if not self._database.submit(lambda connection: connection.execute(update).rowcount).result():
             raise NotFoundError(f"there is no key {key_id!r} that could be revoked.", "gavel keys list shows them.")
 
     def all_now(self) -> list[Key]:
-        """All keys, the oldest first, revoked ones too."""
+        """All keys, the oldest first, including revoked ones."""
         return self._database.read_now(_all)
 
     async def all(self) -> list[Key]:
-        """The same without holding the event loop."""
+        """The same without blocking the event loop."""
         return await self._database.read(_all)
 
     async def unfinished_groups(self) -> Counter[str]:
-        """Groups that are open or not judged yet, by key."""
+        """Number of groups that are open or not judged yet, by key."""
         return await self._database.read(_unfinished)
 
 
@@ -106,8 +106,8 @@ def _unfinished(connection: sa.Connection) -> Counter[str]:
 
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
-    """Why a key may not begin a group in this transaction, which holds the key's row from here on: so its limits hold
-    for requests that come at once, and at several processes."""
+    """Reason why a key may not start a group in this transaction, which locks the key's row from here on: so its limits
+    hold for concurrent requests, and across processes."""
     if scope is None or scope.max_cost_usd is scope.concurrent_groups is None:
         return None
     of_key = {"of_key": key_id}
@@ -119,7 +119,7 @@ def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | N
 
 
 def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> OverBudgetError | None:
-    """Why a key that has spent so much may begin no group."""
+    """Error for a key that has spent its limit."""
     if (most := scope.max_cost_usd) is None:
         return None
     if spent_usd >= most:
@@ -134,7 +134,7 @@ def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> Over
 
 
 def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
-    """Why a key with so many unfinished groups may begin no other."""
+    """Error for a key with too many unfinished groups."""
     if (most := scope.concurrent_groups) is None or unfinished < most:
         return None
     why = f"the key has {most} unfinished groups, as many as it may have."
@@ -142,7 +142,7 @@ def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
 
 
 def settings_key_id(name: str) -> str:
-    """The id of a key of the settings."""
+    """The id of a configured key."""
     return f"{_OF_SETTINGS}{name}"
 
 

@@ -1,9 +1,8 @@
-"""Which process judges what: work is leased to a process until it is finished or the process is dead.
+"""Leases: work belongs to one process until it is finished or the process is dead.
 
-Every process counts beats in its row of `processes`. One that died on this machine is seen at once; another is dead
-when its beats stood still for a whole lease, by the monotonic clock of whoever watches it, so that no step of a clock
-ends a lease.
-Processes that share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`).
+Every process counts heartbeats in its row of `processes`. A process that died on this machine is detected at once;
+another one is dead if its count did not change for a whole lease, by the observer's monotonic clock, so that no change
+of a system clock ends a lease. Processes that share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`).
 """
 
 import time
@@ -30,11 +29,11 @@ class ProcessWatch:
     def __init__(self, lease_seconds: float) -> None:
         self._seconds = lease_seconds
         self._seen: dict[str, tuple[int, float]] = {}
-        """By owner: its beats, and when they were first seen."""
+        """The heartbeats of each owner, and when they were first seen."""
         self._looked_at = 0.0
 
     def dead(self, beats: Mapping[str, int]) -> list[str]:
-        """Which of the owners with these beats are dead. A watch that was itself interrupted begins anew."""
+        """The owners with these heartbeats that are dead. A watch that was itself interrupted starts over."""
         now = time.monotonic()
         if now - self._looked_at > self._seconds / 2:
             self._seen.clear()
@@ -45,26 +44,26 @@ class ProcessWatch:
 
 
 def beats(connection: sa.Connection) -> dict[str, int]:
-    """The beats of all processes; 0 of one that has work and no row."""
+    """The heartbeats of all processes; 0 for one that has work and no row."""
     owners = sa.select(_c.lease_owner).distinct().where(_UNFINISHED, _c.lease_owner.is_not(None))
     found = {owner: 0 for owner in connection.execute(owners).scalars() if owner is not None}
     return found | {row.owner: row.beats for row in connection.execute(sa.select(processes))}
 
 
 def beat(connection: sa.Connection, owner: str, clock: str) -> None:
-    """Shows that a process is alive."""
+    """Writes a heartbeat."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     row = insert(processes).values(owner=owner, clock=clock, beats=1)
     connection.execute(row.on_conflict_do_update(index_elements=["owner"], set_={"beats": _p.beats + 1}))
 
 
 def has_free_work(connection: sa.Connection) -> bool:
-    """Whether there is a judgement that nobody works on."""
+    """Whether there is an unleased judgement."""
     return connection.execute(_FREE.limit(1)).first() is not None
 
 
 def take(connection: sa.Connection, owner: str, limit: int, running: Collection[str]) -> list[LeasedWork]:
-    """Leases up to `limit` judgements that nobody works on, the oldest first; none of those that are `running` here."""
+    """Leases up to `limit` unleased judgements, the oldest first, except those that are `running` here."""
     free = _FREE.where(_c.id.not_in(list(running))).order_by(_c.id).limit(limit).with_for_update(skip_locked=True)
     ids = connection.execute(free).scalars().all()
     if not ids:
@@ -81,7 +80,7 @@ def take(connection: sa.Connection, owner: str, limit: int, running: Collection[
 
 
 def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str]:
-    """The `ids`, which the owner is judging, that are its own: also those that it lost and nobody has taken."""
+    """Renews the owner's lost leases on `ids` that nobody has taken; returns those of the `ids` that it holds."""
     lost = sa.update(judgements).where(_c.id.in_(list(ids)), _UNFINISHED, _c.lease_owner.is_(None))
     connection.execute(lost.values(status="running", lease_owner=owner))
     own = sa.select(_c.id).where(_c.id.in_(list(ids)), _UNFINISHED, _c.lease_owner == owner)
@@ -89,6 +88,6 @@ def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str
 
 
 def end(connection: sa.Connection, owners: Collection[str]) -> None:
-    """Ends the leases of these processes: their unfinished work is anybody's."""
+    """Ends the leases of these processes: others may take their unfinished work."""
     connection.execute(sa.delete(processes).where(_p.owner.in_(list(owners))))
     connection.execute(sa.update(judgements).where(_c.lease_owner.in_(list(owners)), _UNFINISHED).values(_GIVEN_BACK))

@@ -1,7 +1,7 @@
 """The judge models' replies in the service's database: the cassette of its judges.
 
-Like a cassette's file, but written by the database's writer together with everything else, so that the replies to many
-groups are committed at once.
+It does the same as a cassette's file, but the database's writer writes it together with everything else, so that the
+replies to many groups are committed at once.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Reply
 
 LEASE_SECONDS = 10.0
-"""After so long without a sign of its process a claim on a question is over."""
+"""Seconds without a heartbeat after which a claim on a question expires."""
 _RENEWAL_SECONDS = 2.0
 _T = TypeVar("_T")
 _r, _k = replies.c, claims.c
@@ -46,8 +46,8 @@ _KEEP = {
 
 
 class database_time(FunctionElement[float]):
-    """Unix seconds when a statement runs, by the clock that all processes of a database share: on SQLite that of this
-    machine, to the millisecond; on PostgreSQL that of its server."""
+    """Unix seconds when a statement runs, by the clock that all processes of a database share: on SQLite this
+    machine's, to the millisecond; on PostgreSQL the server's."""
 
     type: sa.types.TypeEngine[float] = sa.Double()
     inherit_cache = True
@@ -80,21 +80,21 @@ _CLAIM = {"sqlite": _claim(sqlite.insert), "postgresql": _claim(postgresql.inser
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _HOLDER = sa.select(_k.holder).where(_k.key == sa.bindparam("question"))
 _DELETED_AT_ONCE = 500
-"""Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
+"""Max keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
 
 asked_by: ContextVar[str] = ContextVar("gavel_asked_by", default="")
-"""Id of the API key from whose stored replies judging is answered."""
+"""Id of the API key whose stored replies answer the current judging."""
 
 
 def database_cassette(database: Database, *, is_shared: bool = False) -> Cassette:
-    """The cassette of all judges of the service. Each API key has replies of its own, unless they are shared: else a
-    key would learn from a cost of nothing what another one has had judged."""
+    """The cassette of all judges of the service. Replies are kept per API key, unless they are shared: a cost of
+    nothing would show a key what another one has had judged."""
     return Cassette(_WriterThread(database)) if is_shared else _CassetteOfKeys(_WriterThread(database))
 
 
 class _CassetteOfKeys(Cassette):
-    """Takes the same question of two API keys for two questions."""
+    """Separates the same question of two API keys."""
 
     async def answer(
         self,
@@ -112,10 +112,10 @@ def _own(question: Question) -> Question:
 
 
 class _WriterThread(StorageThread):
-    """A storage in the transactions of the database's writer.
+    """A storage that works in the transactions of the database's writer.
 
-    Of the processes of a database one asks a question at a time: it claims it, renews the claim until the reply is
-    stored, and the others wait. Claims end with their process, so they need not survive a power cut.
+    Only one process of a database asks a question at a time: it claims it, and renews the claim until the reply is
+    stored, while the others wait. Claims end with their process, so they need not survive a power failure.
     """
 
     def __init__(self, database: Database) -> None:
@@ -125,15 +125,15 @@ class _WriterThread(StorageThread):
         self._claimed: set[str] = set()
         self._closing = threading.Event()
         self._renewing: threading.Thread | None = None
-        self.commits_in_order = database.is_sqlite  # a judgement after the replies that it was read from
+        self.commits_in_order = database.is_sqlite  # a judgement commits after the replies that it was read from
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
-        """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
+        """Submits work; in an event loop the future is one of asyncio, which `asyncio.wrap_future` accepts too."""
         return self._submit(work, durable=False)
 
     def _submit(self, work: "Callable[[Replies], _T]", key: str = "", *, durable: bool = True) -> "Future[_T]":
         """`key`: of a question whose rows other processes may write too."""
-        # On SQLite works run as they came: a judgement's replies are there before it is stored, or erased.
+        # On SQLite works run in order: a judgement's replies are there before it is stored, or erased.
         order = f"question {key}" if key and not self._database.is_sqlite else ""
 
         def of_connection(connection: sa.Connection) -> _T:
@@ -156,7 +156,7 @@ class _WriterThread(StorageThread):
             if other is not None:
                 return stored, False
             if not self._database.is_sqlite and len(stored := storage.replies(key)) > unusable:
-                storage.release(key, self._holder)  # a reply was kept between the two statements
+                storage.release(key, self._holder)  # a reply was stored between the two statements
                 return stored, False
             self._claimed.add(key)
             return stored, True
@@ -178,7 +178,7 @@ class _WriterThread(StorageThread):
 
     def release(self, key: str) -> None:
         def work(storage: Replies) -> None:
-            storage.release(key, self._holder)  # whatever is noted: a transaction may run twice
+            storage.release(key, self._holder)  # unconditional: a transaction may run twice
             self._claimed.discard(key)
 
         self._submit(work, key, durable=False)
@@ -189,13 +189,13 @@ class _WriterThread(StorageThread):
             try:
                 if keys:
                     self._submit(lambda storage, keys=keys: storage.renew(keys, self._holder)).result()
-            except CassetteError as error:  # the claims end, and a question may be paid for twice
+            except CassetteError as error:  # the claims expire, and a question may be paid for twice
                 logging.getLogger(__name__).warning("claims on questions are not renewed: %s", error.message)
             except RuntimeError:  # the interpreter exits
                 return
 
     def close(self) -> None:
-        """Leaves the database open."""
+        """Does nothing: the database stays open."""
         self._closing.set()
 
 
@@ -233,7 +233,7 @@ class Replies:
         self._connection.execute(_RELEASE, {"question": key, "by": holder})
 
     def close(self) -> None:
-        """Nothing: the transaction is the writer's."""
+        """Does nothing: the transaction belongs to the writer."""
 
 
 def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
@@ -245,7 +245,7 @@ def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
-    """Deletes the replies to these questions, and the unusable ones that were repaired by them."""
+    """Deletes the replies to these questions, and the unusable ones that they repaired."""
     left = list(keys)
     while left:
         some, left = left[-_DELETED_AT_ONCE:], left[:-_DELETED_AT_ONCE]
@@ -273,5 +273,5 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _plain(text: str) -> str:
-    """A server's word as every database can hold it."""
+    """Text from a server in a form that every database can hold."""
     return text.encode("utf-8", "replace").decode().replace("\0", "")

@@ -1,8 +1,8 @@
-"""The tables: judgements, the judge models' replies, claims on questions that are being asked, groups whose members
-arrive one by one, the processes of the service, and API keys.
+"""The tables: judgements, the judge models' replies, claims on pending questions, open groups, the service's processes,
+and API keys.
 
-A new database gets them with the number of their version; another version is refused. What holds transcripts or replies
-is in bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadlines of groups.
+A new database gets them with their version number; another version is rejected. Transcripts and replies are stored as
+bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadlines of groups.
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from gavel.judge.service.errors import ServiceError
 
 VERSION = 2
 _LOCK = 0x6761_7665_6C00
-"""Key of PostgreSQL's advisory lock; SQLite's transaction is a lock by itself."""
+"""Key of PostgreSQL's advisory lock; an SQLite transaction needs none."""
 _LEVEL = 1
 
 metadata = sa.MetaData(
@@ -157,8 +157,8 @@ _schema = sa.Table("gavel_schema", metadata, sa.Column("version", sa.Integer, pr
 
 
 def create_tables(connection: sa.Connection) -> None:
-    """Makes the tables in a database that has none, once, whichever process comes first. Raises `ServiceError` for a
-    database of another version."""
+    """Creates the tables in an empty database, once across processes. Raises `ServiceError` for a database of another
+    version."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     known = sa.inspect(connection)
@@ -180,7 +180,7 @@ def read_version(connection: sa.Connection) -> int | None:
 
 
 def write_version(connection: sa.Connection) -> None:
-    """Writes what is there: fails where nothing can be written."""
+    """Rewrites the version: fails on a database that cannot be written."""
     connection.execute(sa.update(_schema).values(version=VERSION)).close()
 
 

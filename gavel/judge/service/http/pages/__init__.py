@@ -1,1 +1,1 @@
-"""The pages for people: `routes` answers them, `views` is what they show; templates and assets stand beside."""
+"""The HTML pages: `routes` serves them, `views` prepares their data; templates and assets stand beside."""

@@ -1,10 +1,10 @@
-"""The pages for people: recent judgements at `/`, one group at `/judgements/{id}`, and the API at `/docs`.
+"""The HTML pages: recent judgements at `/`, one group at `/judgements/{id}`, and the API at `/docs`.
 
-Pages read and change nothing, and load nothing from other hosts. Every text is escaped by Jinja, no template is built
-from one, and their policy runs no script but the service's own. Without scripts they show the same.
+Pages are read-only and load nothing from other hosts. Jinja escapes every text, no template is built from one, and the
+content security policy allows only the service's own scripts. The pages work without scripts.
 
-Where the service has keys, `/sign-in` makes of one a session in a cookie that scripts and other sites cannot use. The
-key is in the body of one request, never in an address.
+If the service has keys, `/sign-in` exchanges one for a session cookie that scripts and other sites cannot use. The key
+is in the body of one request, never in a URL.
 """
 
 import asyncio
@@ -43,14 +43,15 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
 }
-"""With `no-referrer`, which other answers have, browsers hide from the service that its own forms are its own."""
+"""Headers of pages. With `no-referrer`, which other responses have, browsers would hide the origin of the service's own
+forms."""
 _HERE = FilePath(__file__).parent
 assets = StaticFiles(directory=_HERE / "assets")
-"""Files of the pages, at /assets."""
+"""Static files of the pages, at /assets."""
 _LIST_SECONDS, _GROUP_SECONDS = 3, 1
-"""Between looks of the script at the newest page, and at a group that is not finished."""
+"""Seconds between the script's polls of the newest page, and of an unfinished group."""
 _OPEN_GROUPS = 20
-"""Groups that wait for members, of those that are shown."""
+"""Max open groups that are shown."""
 _FORM_BYTES = 4096
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _OWN_PAGE = re.compile(r"/(judgements/[\w-]{1,100})?(\?[!-~]{0,2000})?")
@@ -62,7 +63,7 @@ async def _viewer(request: Request) -> Visitor:
 
 
 TheViewer = Annotated[Visitor, Depends(_viewer)]
-"""Parameter of a route: who looks. Its page needs a session where the service has keys."""
+"""Route parameter: the visitor. The page needs a session if the service has keys."""
 
 
 class PageRoute(APIRoute):
@@ -91,7 +92,7 @@ def _problem_page(request: Request, error: ServiceError) -> Response:
 
 
 def _without_session(request: Request) -> Response:
-    """To the form."""
+    """Redirects to the login form."""
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     where = "/sign-in" if path == "/" else f"/sign-in?{urlencode({'next': path})}"
     return RedirectResponse(where, 303)
@@ -100,7 +101,7 @@ def _without_session(request: Request) -> Response:
 def page(
     request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
 ) -> Response:
-    """The rendered template; 304 without a body when the browser names the same content as what it has."""
+    """The rendered template; 304 without a body if the browser's copy has the same content."""
     text = _environment().get_template(template).render({"viewer": None, **values})
     content = text.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
@@ -165,7 +166,7 @@ async def judgement(
     except NotFoundError:
         if (open_group := await _open_group(id, request, engine, viewer)) is not None:
             return open_group
-        record = await engine.get(id, viewer.caller)  # it may have been closed just now
+        record = await engine.get(id, viewer.caller)  # it may have been closed meanwhile
     verdict = record.verdict if record.retain or record.verdict is None else record.verdict.bare()
     progress = None if verdict else engine.worker.progress(record.id)
     asked = await _request(engine, record)
@@ -192,7 +193,7 @@ async def judgement(
 
 
 async def _open_group(id: str, request: Request, engine: Engine, viewer: Visitor) -> Response | None:
-    """A group that waits for members; None where there is none for the visitor."""
+    """An open group; None if the visitor has none."""
     found = await engine.rendezvous.open_group(id, viewer.caller)
     if found is None:
         return None
@@ -201,7 +202,7 @@ async def _open_group(id: str, request: Request, engine: Engine, viewer: Visitor
 
 
 async def _request(engine: Engine, record: Record) -> ScoreRequest | None:
-    """The request of the group; None where it is erased, or is to be, or cannot be read by this version."""
+    """The request of the group; None if it is erased, or is to be, or is unreadable for this version."""
     payload = await engine.store.payload(record.id) if record.retain else None
     try:
         return None if payload is None else await asyncio.to_thread(ScoreRequest.model_validate_json, payload)
@@ -228,7 +229,7 @@ async def sign_in(request: Request, engine: TheEngine) -> Response:
     except UnauthorizedError as error:
         return _form(request, following, error)
     answer = RedirectResponse(following, 303)
-    # Behind a proxy that ends TLS the request itself looks like plain HTTP; the browser says what it sees.
+    # Behind a TLS proxy the request itself looks like plain HTTP; the browser reports its view.
     scheme = urlsplit(request.headers.get("origin", "")).scheme or request.url.scheme
     answer.set_cookie(COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="lax", secure=scheme == "https")
     return answer
@@ -251,7 +252,7 @@ def _form(request: Request, following: str, problem: UnauthorizedError | None = 
 
 
 def _from_own_page(request: Request) -> None:
-    """Raises `Problem` for a form of another site; the guard has compared the Origin, where there is one."""
+    """Raises `Problem` for a form of another site; the guard has compared the Origin, if there is one."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Problem(403, "origin", "pages of other sites may not sign in or out here.", "Open the service itself.")
 
@@ -262,7 +263,7 @@ async def _fields(request: Request) -> dict[str, str]:
 
 
 def _own_page(path: str) -> str:
-    """The path where it is that of a page, else `/`."""
+    """The path if it is a page's, else `/`."""
     return path if _OWN_PAGE.fullmatch(path) else "/"
 
 

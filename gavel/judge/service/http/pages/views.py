@@ -1,4 +1,4 @@
-"""What the pages show of judgements: filters, rows, the picture of a score, and numbers and times as text.
+"""View data of the pages: filters, rows, score bars, and numbers and times as text.
 
 filter = ListFilter(status="finished", since="2026-11-22T09:00")
 filter.query                       what the store is asked for
@@ -19,46 +19,46 @@ PAGE_SIZE = 50
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """The fields of the form, as text; empty = all."""
+    """The fields of the filter form, as text; empty = all."""
 
     project: str = ""
     status: str = ""
     """One of `STATUSES`."""
     judge: str = ""
     since: str = ""
-    """A time in UTC, such as 2026-11-22T09:00; the first that is shown."""
+    """Earliest time in UTC, such as 2026-11-22T09:00, inclusive."""
     until: str = ""
-    """The first that is not shown."""
+    """Latest time, exclusive."""
     before: str = ""
-    """Id of the last judgement of the page before."""
+    """Id of the last judgement of the previous page."""
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> "ListFilter":
-        """The filter in an address; other names are no part of it."""
+        """Parses the filter in a query string; other names are ignored."""
         return cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
 
     @property
     def is_filtered(self) -> bool:
-        """Whether judgements are left out by more than the page."""
+        """Whether any filter besides paging is set."""
         return replace(self, before="") != ListFilter()
 
     @property
     def query(self) -> PageQuery:
-        """What the store is asked for. Raises pydantic's `ValidationError`."""
+        """The store's query. Raises pydantic's `ValidationError`."""
         given: dict[str, object] = {name: value for name, value in asdict(self).items() if value}
         if self.status:
             given["status"] = [self.status]
         return PageQuery.model_validate({**given, "limit": PAGE_SIZE})
 
     def address(self, **changes: str) -> str:
-        """The list with these fields changed; from its first page, unless `before` is among them."""
+        """The list's URL with these fields changed; from its first page, unless `before` is among them."""
         named = asdict(self) | {"before": "", **changes}
         query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
         return f"/?{query}" if query else "/"
 
 
 WIDTH, HEIGHT, MARGIN = 128, 20, 5
-"""In units of the picture; the margin is left and right of the line."""
+"""Size of a score bar, and its margin left and right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class ScoreBar:
 
     score: float
     low: float
-    """Position of the score less its standard error, not below 0."""
+    """Position of the score minus its standard error, at least 0."""
     high: float
     votes: tuple[float, ...]
 
     @classmethod
     def of(cls, score: float, standard_error: float | None, votes: Sequence[float]) -> "ScoreBar":
-        """The picture of a score in [0, 1]; without a standard error, low and high are the score."""
+        """The bar of a score in [0, 1]; without a standard error, low and high are the score."""
         error = standard_error or 0.0
         return cls(_x(score), _x(score - error), _x(score + error), tuple(map(_x, votes)))
 
@@ -83,24 +83,23 @@ def _x(score: float) -> float:
 
 
 MOST_COLUMNS = 8
-"""Orders whose votes are shown in columns; of more, each member shows its own votes only."""
+"""Max orders whose votes are shown in columns; with more, each member shows its own votes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member."""
-
     place: int
-    """In the request, from 0."""
+    """Index in the request, from 0."""
     id: str
     judgement: Judgement
     votes: tuple[Vote | None, ...]
-    """One for each order that is a column, None where the member has none; else the member's own. Empty without any."""
+    """One vote per order that is a column, None if the member has none; else the member's own votes. Empty without
+    any."""
     bar: ScoreBar | None
 
 
 def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: bool) -> list[MemberRow]:
-    """The rows in the order of the request, or the best score first and those without one last."""
+    """The rows in the order of the request, or sorted by score with unscored members last."""
     orders = {vote.order for member in members for vote in member.votes}
     columns = range(max(orders) + 1) if orders and max(orders) < MOST_COLUMNS else None
     rows = [
@@ -175,4 +174,4 @@ def iso(seconds: float) -> str:
 
 
 FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock, "iso": iso}
-"""Filters of the templates."""
+"""Template filters."""
