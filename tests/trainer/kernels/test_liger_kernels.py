@@ -19,7 +19,7 @@ from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
 from gavel.trainer.kernels.liger import LigerError, use_liger
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policies
-from gavel.trainer.policy.policy import Policy, adapted
+from gavel.trainer.policy.policy import Policy, add_adapter
 from tests.trainer.conftest import sequence
 from tests.trainer.families import BY_NAME, Family
 from tests.trainer.kernels.triton_interpreter import compile_like
@@ -56,7 +56,7 @@ def learner_model(name: str, dtype: torch.dtype, device: str, *, with_liger: boo
     fuse_norms(base)
     fuse_mlps(base)
     found = use_liger(base) if with_liger else {}
-    model = adapted(base, LoraSettings(rank=2)).eval()
+    model = add_adapter(base, LoraSettings(rank=2)).eval()
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
