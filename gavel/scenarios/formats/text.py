@@ -6,7 +6,6 @@
 Any encoding of Unicode is read, with a byte order mark or without. Only empty lines are skipped.
 """
 
-import ast
 import contextlib
 import csv
 import io
@@ -19,7 +18,7 @@ from typing import Any, cast
 
 import jiter
 
-from gavel.scenarios.formats.row import Row, RowError, is_list, is_object, loaded
+from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded
 
 READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
 _DECODER = json.JSONDecoder()
@@ -321,19 +320,3 @@ def _csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error
     return found
-
-
-def cell(text: str) -> Any:
-    """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
-    else its text."""
-    start = text.lstrip()[:2]
-    if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
-        return cell(quoted)
-    if start[:1] not in ("[", "{"):
-        return text
-    if (value := loaded(text)) is not None:
-        return value
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text

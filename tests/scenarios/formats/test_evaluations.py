@@ -168,9 +168,48 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     (tmp_path / "t.json").write_text(json.dumps(rows))
     reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
     assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
-    assert reading.notes == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
-    reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": [{"t": "x"}]}], columns=Columns("in.0.q", ("out.0.t",)))
-    assert said(reading) == [("user", "Q"), ("assistant", "x")]
+    assert reading.notes[:2] == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
+    assert "in JSON" in reading.notes[2]
+    for out in ([{"t": "x"}], '[{"t": "x"}]', "[{'t': 'x'}]"):
+        reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": out}], columns=Columns("in.0.q", ("out.0.t",)))
+        assert said(reading) == [("user", "Q"), ("assistant", "x")]
+
+
+@pytest.mark.parametrize(
+    ("given", "answers", "beside"),
+    [
+        ({"text": "one", "score": 1}, ["one"], {"score": 1}),
+        ([{"generated_text": "one"}], ["one"], {}),
+        ([{"answer": "one", "rank": 1}, {"answer": "two", "rank": 2}], ["one", "two"], {"rank": 1}),
+        ([[{"generated_text": "one", "index": 3}], [{"generated_text": "two"}]], ["one", "two"], {"index": 3}),
+        (["one", None, "two"], ["one", "two"], {}),
+        ({"response": [{"role": "assistant", "content": "one"}], "label": True}, ["one"], {"label": True}),
+    ],
+)
+def test_an_object_in_a_column_of_answers_is_what_its_text_says(
+    tmp_path: Path, given: Any, answers: list[str], beside: dict[str, Any]
+) -> None:
+    reading = reading_of(tmp_path, [{"q": "Q", "a": given}], columns=Columns("q", ("a",)))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == answers
+    metadata = reading.groups[0].trajectories[0].metadata
+    assert {name: value for name, value in metadata.items() if name != "answer_column"} == beside
+    assert not any("JSON" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"city": "Bern", "canton": {"name": "Bern"}}, "city, canton"),
+        ([{"name": "Bern"}, {"name": "Thun"}], "name"),
+        ('{"text": "Bern", "score": 1}', "text, score"),
+    ],
+)
+def test_an_object_that_is_an_answer_is_told(tmp_path: Path, given: Any, told: str) -> None:
+    reading = reading_of(tmp_path, [{"q": "Q", "a": given}], columns=Columns("q", ("a",)))
+    shown = said(reading)[-1][1]
+    assert json.loads(shown) == (json.loads(given) if isinstance(given, str) else given)
+    assert f"({told})" in reading.notes[0]
+    assert "--answer-column a.FIELD" in reading.notes[0]
 
 
 ASKED = {"role": "user", "content": "Where?"}
@@ -280,6 +319,10 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
         ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
         ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
         ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
+        ([{"q": "x", "a": {"value": "y", "label": 1}}], Columns("q", ("a",)), "--answer-column a.value"),
+        ([{"q": "x", "a": [{"value": "y", "label": 1}]}], Columns("q", ("a",)), "--answer-column a.0.value"),
+        ([{"q": "x", "a": {"text": ["y"], "start": [1]}}], Columns("q", ("a",)), "--answer-column a.text.0"),
+        ([{"q": "x", "a": {"content": "y", "text": "z"}}], Columns("q", ("a",)), "--answer-column a.text"),
         ({f"task_{n}": {"prompt": "What is it?", "answer": "A lamp."} for n in (1, 2)}, None, "task_1, task_2"),
     ],
 )
