@@ -12,7 +12,7 @@ line and fields. No row is skipped: what holds nothing to judge is counted in th
 import json
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -46,6 +46,7 @@ from gavel.scenarios.formats.row import (
     is_object,
     unusable,
 )
+from gavel.scenarios.formats.text import CUT, is_conversation
 from gavel.scenarios.formats.tracers import LANGFUSE, LANGSMITH
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
@@ -147,6 +148,12 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         else:
             rows += _rows(path, source, columns)
     count = len(found) + len(rows)
+    if cut := [row for row in rows if is_object(row.value) and is_list(row.value.get(CUT)) and row.value[CUT]]:
+        cells = ", ".join(dict.fromkeys(str(name) for row in cut for name in row.value[CUT]))
+        source.notes.append(
+            f"{counted(len(cut), 'row')} with cells that were cut off where they were downloaded ({cells}): the judge "
+            f"sees only their beginnings. Download the dataset's files. First: {cut[0].where}."
+        )
     if columns and found:
         raise RowError(
             f"{', '.join(map(str, paths))} holds trajectories, not a table.",
@@ -197,10 +204,15 @@ def _format(rows: Sequence[Row]) -> Format:
     """The format of the first row, which all others must have."""
     first: Format | None = None
     for row in rows:
+        if is_list(row.value) and is_conversation(row.value) and (column := _conversation_column(row.value, least=2)):
+            raise _messages_as_rows(row, column)
         if first is not None and first.fits(row.value):
             continue
         form = next((each for each in all_formats() if each.fits(row.value)), None)
         if form is None:
+            if is_object(row.value, "role", "content") or is_object(row.value, "from", "value"):
+                items = [each.value for each in rows if is_object(each.value)]
+                raise _messages_as_rows(row, _conversation_column(items, least=1) or "COLUMN")
             raise _unknown(row, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
@@ -210,6 +222,32 @@ def _format(rows: Sequence[Row]) -> Format:
         first = form
     assert first is not None
     return first
+
+
+def _conversation_column(items: Sequence[Any], least: int) -> str | None:
+    """The column of messages that names their conversation: an id that at least so many times stands for both sides."""
+    for name in filter(_IDENTIFIER.search, items[0] if items else ()):
+        speakers: defaultdict[Any, set[Any]] = defaultdict(set)
+        for item in items:
+            speakers[str(item.get(name))].add(item.get("role", item.get("from")))
+        if sum(len(each) > 1 for each in speakers.values()) >= least and all(is_object(each, name) for each in items):
+            return name
+    return None
+
+
+def _messages_as_rows(row: Row, column: str) -> RowError:
+    """The error for a table of messages, of which `column` names the conversation."""
+    names = (
+        ["role", "content"]
+        if is_object(row.value[0] if is_list(row.value) else row.value, "role")
+        else ["from", "value"]
+    )
+    return RowError(
+        f"{row.where} holds messages as rows, and not a conversation in each row.",
+        f"Write a row for each conversation, by its {column}, in pandas: df.groupby({json.dumps(column)}, sort=False)"
+        f"[{json.dumps(names)}].apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
+        '.to_json("rows.jsonl", orient="records", lines=True).',
+    )
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:

@@ -155,7 +155,7 @@ def _items(document: Any, where: str) -> list[Row]:
         case list() if not is_conversation(cast(list[Any], document)):
             return numbered("", cast(list[Any], document))
         case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
-            return numbered(" rows", [item["row"] for item in cast(list[Any], page)])
+            return numbered(" rows", [_whole(item) for item in cast(list[Any], page)])
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
@@ -180,6 +180,16 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} row {number}", row) for number, row in table.items()]
         case _:
             return [Row(f"{where}:1", document)]
+
+
+def _whole(item: Any) -> Any:
+    """The row of an item of a page, with the names of the cells that were cut off."""
+    cut = item.get(CUT) if is_object(item, "row") else None
+    row = item["row"] if is_object(item, "row") else item
+    return {**row, CUT: cut} if cut and is_object(row) else row
+
+
+CUT = "truncated_cells"
 
 
 def _by_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:

@@ -249,6 +249,9 @@ LOGS: dict[str, Any] = {
     "Responses": lambda text: {"request": {"input": "Where?"}, "response": response(text)},
     "LiteLLM": lambda text: {"id": text, "call_type": "acompletion", **CHAT, "response": completion(text)},
     "Vertex batch": lambda text: {"status": "", "request": GEMINI, "response": candidate(text)},
+    "text completions": lambda text: {"request": {"prompt": ["Where?"]}, "response": {"choices": [{"text": text}]}},
+    "a text completion beside its prompt": lambda text: {"prompt": "Where?", "response": {"choices": [{"text": text}]}},
+    "a text completion with its prompt": lambda text: {"id": text, "prompt": "Where?", "choices": [{"text": text}]},
     "Bedrock batch": lambda text: {"recordId": text, "modelInput": CHAT, "modelOutput": claude(text)},
     "Bedrock log": lambda text: {
         "schemaType": "ModelInvocationLog",
@@ -278,6 +281,57 @@ def test_failed_requests_are_counted(tmp_path: Path, body: Any) -> None:
     reading = read_file(path)
     assert [each.status for group in reading.groups for each in group] == ["truncated"]
     assert reading.notes[0].startswith("left out: 1 × request failed (")
+
+
+def test_choices_of_a_text_completion_answer_each_its_prompt(tmp_path: Path) -> None:
+    choices = [{"index": n, "text": str(n)} for n in range(4)]
+    rows = [{"request": {"prompt": prompt}, "response": {"choices": choices}} for prompt in (["A?", "B?"], [1, 2])]
+    rows.append({"request": {"prompt": "C?"}, "response": {"choices": [{"index": 0, "logits": []}]}})
+    reading = reading_of(tmp_path, rows)
+    assert [[said(reading, g, m) for m in range(2)] for g in range(2)] == [
+        [[("user", "A?"), ("assistant", "0")], [("user", "A?"), ("assistant", "1")]],
+        [[("user", "B?"), ("assistant", "2")], [("user", "B?"), ("assistant", "3")]],
+    ]
+    assert "4 × request whose prompt is token ids" in reading.notes[0]
+    assert "1 × response not read" in reading.notes[1]
+
+
+TALK = [
+    {"session_id": name, "user_id": 7, "role": role, "content": "x", "timestamp": n}
+    for name in "ab"
+    for n, role in enumerate(["user", "assistant"])
+]
+
+
+@pytest.mark.parametrize("form", ["lines", "array", "table"])
+def test_messages_as_rows_are_refused_with_their_conversations_column(tmp_path: Path, form: str) -> None:
+    text = "".join(json.dumps(each) + "\n" for each in TALK) if form == "lines" else json.dumps(TALK)
+    if form == "table":
+        text = "\n".join([",".join(TALK[0]), *(",".join(map(str, each.values())) for each in TALK)])
+    with pytest.raises(RowError, match="messages as rows") as error:
+        reading_of(tmp_path, text, "talk")
+    assert 'df.groupby("session_id"' in error.value.remedy
+    pandas = pytest.importorskip("pandas")
+    df, there = pandas.DataFrame(TALK), str(tmp_path / "rows.jsonl")
+    command = error.value.remedy[error.value.remedy.index("df.groupby") :].rstrip(".")
+    exec(command.replace("rows.jsonl", there), {"df": df})
+    assert [len(each.messages()) for group in read_file(there).groups for each in group] == [2, 2]
+
+
+@pytest.mark.parametrize("ids", ["uaua", "1234", "cccc"])
+def test_a_list_of_messages_with_ids_is_one_conversation(tmp_path: Path, ids: str) -> None:
+    messages = [{**each, "session_id": None, "user_id": name} for each, name in zip(TALK, ids, strict=True)]
+    assert len(said(reading_of(tmp_path, messages))) == 4
+
+
+def test_cells_that_a_page_of_a_dataset_cuts_off_are_named(tmp_path: Path) -> None:
+    rows = [{"row_idx": n, "row": {"prompt": "Q", "completion": str(n)}, "truncated_cells": []} for n in range(2)]
+    assert reading_of(tmp_path, {"features": [], "rows": rows}).notes == []
+    rows[1]["truncated_cells"] = ["completion"]
+    for columns in (None, Columns("prompt", ("completion",))):
+        (note,) = reading_of(tmp_path, {"features": [], "rows": rows}, columns=columns).notes
+        assert "1 row with cells that were cut off" in note
+        assert "(completion)" in note
 
 
 @pytest.mark.parametrize("wrap", [list, lambda rows: {"requests": rows}])
