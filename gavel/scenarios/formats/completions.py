@@ -314,20 +314,14 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
         inner = [at(value, above) for value in objects] if above else []
         known |= dict.fromkeys(f"{above}.{each}" for value in inner if is_object(value) for each in value)
         known |= dict.fromkeys(name for value in objects if at(value, name) is not ABSENT)
-    whole: list[str] = []
     for row in rows:
         if not is_object(row.value):
             raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
         for attempt in _read_completions(columns.rename(row, known, source), source):
-            said = attempt.trajectory.messages()[-1].get("content")
-            given = cell(said) if isinstance(said, str) else None
-            whole += [f"{row.where} ({', '.join(each)})" for each in (*as_list(given), given) if is_object(each)][:1]
-            yield replace(attempt, row=row, form="prompt and answer columns")
-    if whole:
-        source.notes.append(
-            f"{counted(len(whole), 'answer')} in JSON: the judge sees all fields. If one of them is a label, "
-            f"name the answer's: --answer-column {next(iter(columns.answers), 'COLUMN')}.FIELD. First: {whole[0]}."
-        )
+            yield replace(attempt, row=row, form=TABLE)
+
+
+TABLE = "prompt and answer columns"
 
 
 COMPLETIONS = Format(

@@ -81,7 +81,7 @@ def _halves(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
         request, response = _body(value.get(asked)), _body(value.get(answered))
         if bodies.is_request(request) and (answered in value or "error" in value):
             return request, response, (asked, answered)
-    if is_object(value, "prompt") and is_list(value.get("choices")):
+    if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
         return value, value, ("prompt", "choices")
     given, got = value.get("input"), value.get("output")
     if is_object(given, "inputBodyJson") and bodies.is_request(given["inputBodyJson"]):

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, read_columns
+from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, TABLE, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
@@ -41,6 +41,7 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
+    cell,
     checked,
     is_list,
     is_object,
@@ -344,6 +345,16 @@ def shortfalls(found: Sequence[Found]) -> list[str]:
             f"{len(failed):,} of {all_of_them} failed, and get{'s' * (len(failed) == 1)} no score. "
             f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
         )
+    objects = [
+        f"{each.row.where} ({', '.join(given)})"
+        for each in attempts
+        if each.form in (TABLE, LOGGED.name) and is_object(given := _given(each.trajectory))
+    ]
+    if objects:
+        notes.append(
+            f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
+            f"the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: {objects[0]}."
+        )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
         names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
@@ -352,6 +363,13 @@ def shortfalls(found: Sequence[Found]) -> list[str]:
             f"{hidden[0].row.where}."
         )
     return notes
+
+
+def _given(trajectory: Trajectory) -> Any:
+    """What the last message holds as JSON text; of a list, its first item."""
+    text = trajectory.messages()[-1].get("content")
+    value = cell(text) if isinstance(text, str) else None
+    return value[0] if is_list(value) and value else value
 
 
 def _answers(trajectory: Trajectory) -> bool:
