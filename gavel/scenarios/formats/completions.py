@@ -141,7 +141,7 @@ def _text(row: Row, name: str, answer: Any) -> tuple[Any, Message]:
     path = said[0] if said else next((path for path, text in _leaves(answer) if isinstance(text, str)), "FIELD")
     raise RowError(
         f"{row.where} cannot be judged: {name}: it is not plain which of its fields is the answer "
-        f"({', '.join(answer) if is_object(answer) else counted(len(answer), 'item')}).",
+        f"({', '.join(map(str, answer)) if is_object(answer) else counted(len(answer), 'item')}).",
         f"Name the one: --answer-column {shlex.quote(f'{name}.{path}')}; or write the whole as JSON text, where all of "
         "it is the answer.",
     )

@@ -238,11 +238,8 @@ def _conversation_column(items: Sequence[Any], least: int) -> str | None:
 
 def _messages_as_rows(row: Row, column: str) -> RowError:
     """The error for a table of messages, of which `column` names the conversation."""
-    names = (
-        ["role", "content"]
-        if is_object(row.value[0] if is_list(row.value) else row.value, "role")
-        else ["from", "value"]
-    )
+    message = row.value[0] if is_list(row.value) else row.value
+    names = [name for name in ("role", "content", "from", "value") if name in message]
     return RowError(
         f"{row.where} holds messages as rows, and not a conversation in each row.",
         f"Write a row for each conversation, by its {column}, in pandas: df.groupby({json.dumps(column)}, sort=False)"
@@ -346,7 +343,7 @@ def shortfalls(found: Sequence[Found]) -> list[str]:
             f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
         )
     objects = [
-        f"{each.row.where} ({', '.join(given)})"
+        f"{each.row.where} ({', '.join(map(str, given))})"
         for each in attempts
         if each.form in (TABLE, LOGGED.name) and is_object(given := _given(each.trajectory))
     ]

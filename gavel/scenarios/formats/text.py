@@ -183,10 +183,8 @@ def _items(document: Any, where: str) -> list[Row]:
 
 
 def _whole(item: Any) -> Any:
-    """The row of an item of a page, with the names of the cells that were cut off."""
-    cut = item.get(CUT) if is_object(item, "row") else None
-    row = item["row"] if is_object(item, "row") else item
-    return {**row, CUT: cut} if cut and is_object(row) else row
+    """The row of an item of a page, with the names of the cells that were cut off, if there are any."""
+    return {**item["row"], CUT: item[CUT]} if item.get(CUT) else item["row"]
 
 
 CUT = "truncated_cells"
