@@ -20,7 +20,7 @@ from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 OPENAI = "OpenAI messages"
 _ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
 """Other programs' names of the roles."""
-_KNOWN = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_ROLES}
+KNOWN_ROLES = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_ROLES}
 
 
 def messages(items: Any, where: str) -> tuple[list[Message], str]:
@@ -102,7 +102,7 @@ def _is_plain(message: Message) -> bool:
     if message.keys() != {"role", "content"} or not isinstance(message["content"], str):
         return False
     role = message["role"]
-    return isinstance(role, str) and role not in _ROLES and role == _KNOWN.get(role.lower(), role)
+    return isinstance(role, str) and role not in _ROLES and role == KNOWN_ROLES.get(role.lower(), role)
 
 
 def _chat(message: Message, where: str) -> Message:
@@ -114,7 +114,7 @@ def _chat(message: Message, where: str) -> Message:
     role = message["role"]
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
     if isinstance(role, str):
-        message["role"] = _KNOWN.get(role.lower(), role)
+        message["role"] = KNOWN_ROLES.get(role.lower(), role)
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [tool_call(call) for call in calls]
     return message

@@ -12,7 +12,7 @@ line and fields. No row is skipped: what holds nothing to judge is counted in th
 import json
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
+from gavel.scenarios.formats.chat import KNOWN_ROLES
 from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, TABLE, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
@@ -205,16 +206,15 @@ def _format(rows: Sequence[Row]) -> Format:
     """The format of the first row, which all others must have."""
     first: Format | None = None
     for row in rows:
-        if is_list(row.value) and is_conversation(row.value) and (column := _conversation_column(row.value, least=2)):
-            raise _messages_as_rows(row, column)
+        if is_list(row.value) and is_conversation(row.value) and (error := _messages_as_rows(row, row.value, least=2)):
+            raise error
         if first is not None and first.fits(row.value):
             continue
         form = next((each for each in all_formats() if each.fits(row.value)), None)
         if form is None:
-            if is_object(row.value, "role", "content") or is_object(row.value, "from", "value"):
-                items = [each.value for each in rows if is_object(each.value)]
-                raise _messages_as_rows(row, _conversation_column(items, least=1) or "COLUMN")
-            raise _unknown(row, all_formats() if first is None else (first, *all_formats()))
+            items = [each.value for each in rows if is_object(each.value)]
+            error = _messages_as_rows(row, items, least=0) if is_object(row.value) else None
+            raise error or _unknown(row, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
@@ -225,26 +225,37 @@ def _format(rows: Sequence[Row]) -> Format:
     return first
 
 
-def _conversation_column(items: Sequence[Any], least: int) -> str | None:
-    """The column of messages that names their conversation: an id that at least so many times stands for both sides."""
-    for name in filter(_IDENTIFIER.search, items[0] if items else ()):
-        speakers: defaultdict[Any, set[Any]] = defaultdict(set)
-        for item in items:
-            speakers[str(item.get(name))].add(item.get("role", item.get("from")))
-        if sum(len(each) > 1 for each in speakers.values()) >= least and all(is_object(each, name) for each in items):
-            return name
-    return None
-
-
-def _messages_as_rows(row: Row, column: str) -> RowError:
-    """The error for a table of messages, of which `column` names the conversation."""
-    message = row.value[0] if is_list(row.value) else row.value
-    names = [name for name in ("role", "content", "from", "value") if name in message]
+def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
+    """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
+    conversation at least so many times."""
+    ids = list(filter(_IDENTIFIER.search, items[0]))
+    if (least and not ids) or (not least and "COLUMN" not in _proposals(items[0])):
+        return None
+    values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
+    roles = (name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said))
+    role = next(roles, None) or next(
+        (name for name in ("role", "from") if is_object(items[0], name, "content|value")), ""
+    )
+    column = ""
+    for name in ids if role else ():
+        speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
+        if sum(number > 1 for number in speakers.values()) >= max(least, 1):
+            column = name
+            break
+    if not role or (least and not column):
+        return None
+    texts = (name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each))
+    content = next((name for name in ("content", "value") if name in items[0]), None) or next(texts, "COLUMN")
+    names = [role, content] if (role, content) == ("from", "value") else ["role", "content"]
+    renamed = {old: new for old, new in zip((role, content), names, strict=True) if old != new}
+    table = f"df.rename(columns={json.dumps(renamed)})" if renamed else "df"
     return RowError(
         f"{row.where} holds messages as rows, and not a conversation in each row.",
-        f"Write a row for each conversation, by its {column}, in pandas: df.groupby({json.dumps(column)}, sort=False)"
+        f"Write a row for each conversation, by its {column or 'id'}, in pandas: "
+        f"{table}.groupby({json.dumps(column or 'COLUMN')}, sort=False)"
         f"[{json.dumps(names)}].apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
-        '.to_json("rows.jsonl", orient="records", lines=True).',
+        '.to_json("rows.jsonl", orient="records", lines=True).'
+        + (f" Or take {column} out, if the list is one conversation." if least else ""),
     )
 
 

@@ -304,17 +304,24 @@ TALK = [
 ]
 
 
-@pytest.mark.parametrize("form", ["lines", "array", "table"])
-def test_messages_as_rows_are_refused_with_their_conversations_column(tmp_path: Path, form: str) -> None:
-    text = "".join(json.dumps(each) + "\n" for each in TALK) if form == "lines" else json.dumps(TALK)
+OTHERS = [{"session_id": each["session_id"], "sender": each["role"], "message": "It is."} for each in TALK]
+
+
+@pytest.mark.parametrize(
+    ("form", "rows"), [("lines", TALK), ("array", TALK), ("table", TALK), ("lines", OTHERS), ("array", OTHERS)]
+)
+def test_messages_as_rows_are_refused_with_their_conversations_column(
+    tmp_path: Path, form: str, rows: list[dict[str, Any]]
+) -> None:
+    text = "".join(json.dumps(each) + "\n" for each in rows) if form == "lines" else json.dumps(rows)
     if form == "table":
-        text = "\n".join([",".join(TALK[0]), *(",".join(map(str, each.values())) for each in TALK)])
+        text = "\n".join([",".join(rows[0]), *(",".join(map(str, each.values())) for each in rows)])
     with pytest.raises(RowError, match="messages as rows") as error:
         reading_of(tmp_path, text, "talk")
-    assert 'df.groupby("session_id"' in error.value.remedy
+    assert '.groupby("session_id"' in error.value.remedy
     pandas = pytest.importorskip("pandas")
-    df, there = pandas.DataFrame(TALK), str(tmp_path / "rows.jsonl")
-    command = error.value.remedy[error.value.remedy.index("df.groupby") :].rstrip(".")
+    df, there = pandas.DataFrame(rows), str(tmp_path / "rows.jsonl")
+    command = error.value.remedy[error.value.remedy.index("df.") :].partition(" Or ")[0].rstrip(".")
     exec(command.replace("rows.jsonl", there), {"df": df})
     assert [len(each.messages()) for group in read_file(there).groups for each in group] == [2, 2]
 
