@@ -90,10 +90,9 @@ def read_response(body: Any) -> Answers:
     if not is_object(body):
         return Answers([], {}, "no response")
     choices, candidates, output = body.get("choices"), body.get("candidates"), body.get("output")
-    if is_list(choices) and choices and all(is_object(choice, "message") for choice in choices):
-        return _answers(
-            [[choice["message"]] for choice in choices], [choice.get("finish_reason") for choice in choices]
-        )
+    if is_list(choices) and choices and all(is_object(choice, "message|text") for choice in choices):
+        said = [as_message(choice.get("message", choice.get("text")), "assistant") for choice in choices]
+        return _answers(said, [choice.get("finish_reason") for choice in choices])
     if is_list(candidates) and candidates and all(is_object(each, "content") for each in candidates):
         said = [[{"role": "model", **each["content"]}] for each in candidates]
         return _answers(said, [each.get("finishReason", each.get("finish_reason")) for each in candidates])
@@ -104,7 +103,10 @@ def read_response(body: Any) -> Answers:
     if is_list(body.get("content")) and not body.get("error"):
         said = anthropic.messages({"role": "assistant", "content": body["content"]})
         return _answers([list[Any](said)], [body.get("stop_reason")])
-    return Answers([], {}, problem(body.get("error"), "no choices"))
+    return Answers([], {}, problem(body.get("error"), UNREAD if choices else "no choices"))
+
+
+UNREAD = "its choices hold neither message nor text"
 
 
 def _answers(said: list[list[Any]], reasons: list[Any]) -> Answers:

@@ -19,8 +19,8 @@ from gavel.scenarios.formats.text import PRINTED, cell, is_printed
 
 OPENAI = "OpenAI messages"
 _ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
-"""Other programs' role names."""
-_KNOWN = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_ROLES}
+"""Other programs' names of the roles."""
+KNOWN_ROLES = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_ROLES}
 
 
 def messages(items: Any, where: str) -> tuple[list[Message], str]:
@@ -103,7 +103,7 @@ def _is_plain(message: Message) -> bool:
     if message.keys() != {"role", "content"} or not isinstance(message["content"], str):
         return False
     role = message["role"]
-    return isinstance(role, str) and role not in _ROLES and role == _KNOWN.get(role.lower(), role)
+    return isinstance(role, str) and role not in _ROLES and role == KNOWN_ROLES.get(role.lower(), role)
 
 
 def _normalize(message: Message, where: str) -> Message:
@@ -115,7 +115,7 @@ def _normalize(message: Message, where: str) -> Message:
     role = message["role"]
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
     if isinstance(role, str):
-        message["role"] = _KNOWN.get(role.lower(), role)
+        message["role"] = KNOWN_ROLES.get(role.lower(), role)
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [tool_call(call) for call in calls]
     return message

@@ -14,11 +14,13 @@ prompt is written as text: `{"prompt": "…", "completion": "…", "score": 0.9}
 import json
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, takewhile
 from typing import Any, cast
 
+from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats import anthropic, chat
 from gavel.scenarios.formats.exported import (
@@ -40,6 +42,7 @@ from gavel.scenarios.formats.row import (
     Row,
     RowError,
     Source,
+    as_list,
     as_message,
     at,
     first_of,
@@ -97,7 +100,7 @@ def _is_completion(value: Any) -> bool:
 
 
 _SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
-_TEXTS = ("text", "completion", "response", "content", "output", "generated_text")
+_TEXTS = ("text", "completion", "response", "content", "output", "generated_text", "answer")
 _REWARDS = {"rewards": "reward", "scores": "score", "labels": "label"}
 
 
@@ -124,15 +127,46 @@ def _split_samples(row: Row) -> Iterator[Row]:
             for key, value in fields.items()
             if key not in _REWARDS or (is_list(value) and len(value) == len(samples))
         }
-        if is_object(sample) and "role" not in sample:
-            text = next((key for key in _TEXTS if isinstance(sample.get(key), str)), None)
-            if text is None:
-                problem = f"{row.where} cannot be judged: {name}.{number}: it holds no text."
-                raise RowError(problem, f"An answer is text, messages, or an object with {', '.join(_TEXTS)}.")
-            own |= {key: value for key, value in sample.items() if key != text}
-            sample = sample[text]
-        side(row, sample, "assistant", f"{name}.{number}")  # raises an error that names the answer
+        if is_object(sample) and not _are_messages([sample]):
+            sample, others = _text(row, f"{name}.{number}", sample)
+            own |= others
+        side(row, sample, "assistant", f"{name}.{number}")  # its error names the answer
         yield Row(row.where, {**own, "completion": sample})
+
+
+def _text(row: Row, name: str, answer: Any) -> tuple[Any, Message]:
+    """What an answer that is an object says, and its other fields. Raises `RowError` where it is not plain which."""
+    said = [key for key in _TEXTS if is_object(answer) and _is_said(answer.get(key))]
+    if is_object(answer) and len(said) == 1:
+        return answer[said[0]], {key: value for key, value in answer.items() if key != said[0]}
+    path = said[0] if said else next((path for path, text in _leaves(answer) if isinstance(text, str)), "FIELD")
+    raise RowError(
+        f"{row.where} cannot be judged: {name}: it is not plain which of its fields is the answer "
+        f"({', '.join(map(str, answer)) if is_object(answer) else counted(len(answer), 'item')}).",
+        f"Name the one: --answer-column {shlex.quote(f'{name}.{path}')}; or write the whole as JSON text, where all of "
+        "it is the answer.",
+    )
+
+
+def _leaves(value: Any, within: str = "") -> Iterator[tuple[str, Any]]:
+    """The paths of all that stands in a list or an object and is neither, with its value."""
+    for name, each in value.items() if is_object(value) else enumerate(value):
+        if isinstance(each, dict | list):
+            yield from _leaves(each, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", each
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, str) or (is_list(value) and _are_messages(value))
+
+
+def _may_be_answer(value: Any) -> bool:
+    """Whether it is text, a message, an object with a text of a known name, nothing, or a list of these."""
+    if is_list(value):
+        return bool(value) and all(map(_may_be_answer, value))
+    fields = is_object(value) and (_are_messages([value]) or any(_is_said(value.get(name)) for name in _TEXTS))
+    return value is None or isinstance(value, str) or fields
 
 
 def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
@@ -223,11 +257,11 @@ class Columns:
         used = {asked, *(name for name, _ in columns), "prompt", "completion"}
         found = [answer for name, value in columns for answer in _split_answers(row, name, value)]
         rest = {name: value for name, value in row.value.items() if name not in used}
-        for name, answer in found:
+        for name, answer, others in found:
             if answer is None or prompt is None:
                 source.left_out[f"row without {name if answer is None else asked}"] += 1
                 continue
-            own = {**rest, "prompt": _as_said(prompt), "completion": _as_said(answer)}
+            own = {**rest, **others, "prompt": _as_said(prompt), "completion": _as_said(answer)}
             yield Row(row.where, own | ({"answer_column": name} if len(found) > 1 else {}))
 
 
@@ -244,30 +278,32 @@ def _column(row: Row, names: Sequence[str], known: Collection[str], option: str)
     )
 
 
-def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any]]:
-    """The answers of a column and their positions: a list of texts or conversations holds several.
+def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any, Message]]:
+    """The answers of a column, where they stand, and the fields beside each: a list of answers is as many.
 
-    Raises `RowError` for lists of texts within a list, which may be one answer or many.
+    Raises `RowError` for an object that holds text beside other values, unless one text has a known name: a label
+    would be shown to the judge; and for lists of texts within a list, which may be one answer or many.
     """
-    if is_list(value) and value and all(is_list(each) and all(isinstance(t, str) for t in each) for each in value):
+    if not isinstance(value, dict | list) or not value or _are_messages(as_list(value) or [value]):
+        return [(name, value, {})]
+    if is_list(value) and all(is_list(each) and all(isinstance(text, str) for text in each) for each in value):
         raise RowError(
             f"{row.where} cannot be judged: {name} holds lists of texts within a list.",
             f"Name the list whose texts are the answers: --answer-column {name}.0.",
         )
-    if (
-        is_list(value)
-        and value
-        and all(isinstance(each, str) or (is_list(each) and _are_messages(each)) for each in value)
-    ):
-        return [(f"{name}.{number}", each) for number, each in enumerate(value)]
-    return [(name, value)]
+    if is_list(value) and _may_be_answer(value):
+        return [answer for n, each in enumerate(value) for answer in _split_answers(row, f"{name}.{n}", each)]
+    leaves = [each for _, each in _leaves(value) if each is not None]
+    if _may_be_answer(value) or 0 < sum(isinstance(each, str) for each in leaves) < len(leaves):
+        return [(name, *_text(row, name, value))]
+    return [(name, value, {})]
 
 
 def _as_said(value: Any) -> Any:
-    """Messages unchanged, anything else as text."""
-    if isinstance(value, str) or (is_list(value) and _are_messages(value)):
+    """Messages as they are, anything else as its text."""
+    if _is_said(value):
         return value
-    return [value] if is_object(value, "role") else json.dumps(value, ensure_ascii=False)
+    return [value] if _are_messages([value]) else json.dumps(value, ensure_ascii=False)
 
 
 def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
@@ -283,7 +319,10 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
         if not is_object(row.value):
             raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
         for attempt in _read_completions(columns.rename(row, known, source), source):
-            yield replace(attempt, row=row, form="prompt and answer columns")
+            yield replace(attempt, row=row, form=TABLE)
+
+
+TABLE = "prompt and answer columns"
 
 
 COMPLETIONS = Format(

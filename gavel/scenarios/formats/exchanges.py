@@ -2,6 +2,7 @@
 
     {"request": {"messages": […]}, "response": {"choices": […]}}             proxies; Gemini's and Vertex's batches
     {"messages": […], "response": {"choices": […]}, "model": …}              LiteLLM
+    {"prompt": "Where?", "choices": [{"text": "Here."}], "model": …}         text completions
     {"modelInput": {…}, "modelOutput": {…}, "recordId": …}                   Bedrock's batches
     {"input": {"inputBodyJson": {…}}, "output": {"outputBodyJson": {…}}}     Bedrock's invocation log
     {"responses_create_params": {…}, "response": {…}, "reward": 1.0}         NeMo Gym's rollouts
@@ -54,12 +55,19 @@ def _make_attempts(
 ) -> Iterator[Attempt]:
     """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
     if answers.problem:
-        source.left_out[f"request failed ({answers.problem})"] += 1
+        unread = answers.problem == bodies.UNREAD
+        source.left_out[f"{'response not read' if unread else 'request failed'} ({answers.problem})"] += 1
     if not answers.attempts:
         return
-    before = bodies.read_request(request) if request else []
-    prompt = len(chat.messages(before, row.where)[0]) if request else None
-    for answer in answers.attempts:
+    prompts = request.get("prompt")
+    if is_list(prompts) and prompts and not any(isinstance(each, str | dict) for each in prompts):
+        source.left_out["request whose prompt is token ids: its text is not known"] += len(answers.attempts)
+        return
+    for number, answer in enumerate(answers.attempts):
+        if is_list(prompts) and prompts and all(isinstance(each, str) for each in prompts):  # each has as many choices
+            request = {**request, "prompt": prompts[number * len(prompts) // len(answers.attempts)]}
+        before = bodies.asked(request) if request else []
+        prompt = len(chat.messages(before, row.where)[0]) if request else None
         said, _ = chat.messages([*before, *answer], row.where)
         made = trajectory(said, row.where, tools=bodies.tools(request), fields=dict(fields), **answers.ended)
         yield Attempt(made, row, form, task, prompt)
@@ -73,6 +81,8 @@ def _split_exchange(value: Any) -> tuple[Message, Any, tuple[str, ...]] | None:
         request, response = _body(value.get(asked)), _body(value.get(answered))
         if bodies.is_request(request) and (answered in value or "error" in value):
             return request, response, (asked, answered)
+    if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
+        return value, value, ("prompt", "choices")
     given, got = value.get("input"), value.get("output")
     if is_object(given, "inputBodyJson") and bodies.is_request(given["inputBodyJson"]):
         return given["inputBodyJson"], got.get("outputBodyJson") if is_object(got) else None, ("input", "output")

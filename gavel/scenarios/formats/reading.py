@@ -26,7 +26,8 @@ from pydantic import ValidationError
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, Columns, read_columns
+from gavel.scenarios.formats.chat import KNOWN_ROLES
+from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, TABLE, Columns, read_columns
 from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
@@ -41,11 +42,13 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
+    cell,
     check_item,
     is_list,
     is_object,
     unusable,
 )
+from gavel.scenarios.formats.text import CUT, is_conversation
 from gavel.scenarios.formats.tracers import LANGFUSE, LANGSMITH
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
@@ -147,6 +150,12 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         else:
             rows += _read_rows(path, source, columns)
     count = len(found) + len(rows)
+    if cut := [row for row in rows if is_object(row.value) and is_list(row.value.get(CUT)) and row.value[CUT]]:
+        cells = ", ".join(dict.fromkeys(str(name) for row in cut for name in row.value[CUT]))
+        source.notes.append(
+            f"{counted(len(cut), 'row')} with cells that were cut off where they were downloaded ({cells}): the judge "
+            f"sees only their beginnings. Download the dataset's files. First: {cut[0].where}."
+        )
     if columns and found:
         raise RowError(
             f"{', '.join(map(str, paths))} holds trajectories, not a table.",
@@ -197,11 +206,15 @@ def _detect_format(rows: Sequence[Row]) -> Format:
     """The format of the first row, which all others must share."""
     first: Format | None = None
     for row in rows:
+        if is_list(row.value) and is_conversation(row.value) and (error := _messages_as_rows(row, row.value, least=2)):
+            raise error
         if first is not None and first.fits(row.value):
             continue
         form = next((each for each in all_formats() if each.fits(row.value)), None)
         if form is None:
-            raise _describe_unknown(row, all_formats() if first is None else (first, *all_formats()))
+            items = [each.value for each in rows if is_object(each.value)]
+            error = _messages_as_rows(row, items, least=0) if is_object(row.value) else None
+            raise error or _unknown(row, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
@@ -212,8 +225,42 @@ def _detect_format(rows: Sequence[Row]) -> Format:
     return first
 
 
-def _describe_unknown(row: Row, forms: Sequence[Format]) -> RowError:
-    """The error for a row of unknown format: its fields, the nearest format with the missing fields, and the remedy."""
+def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
+    """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
+    conversation at least so many times."""
+    ids = list(filter(_IDENTIFIER.search, items[0]))
+    if (least and not ids) or (not least and "COLUMN" not in _proposals(items[0])):
+        return None
+    values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
+    roles = (name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said))
+    role = next(roles, None) or next(
+        (name for name in ("role", "from") if is_object(items[0], name, "content|value")), ""
+    )
+    column = ""
+    for name in ids if role else ():
+        speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
+        if sum(number > 1 for number in speakers.values()) >= max(least, 1):
+            column = name
+            break
+    if not role or (least and not column):
+        return None
+    texts = (name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each))
+    content = next((name for name in ("content", "value") if name in items[0]), None) or next(texts, "COLUMN")
+    names = [role, content] if (role, content) == ("from", "value") else ["role", "content"]
+    renamed = {old: new for old, new in zip((role, content), names, strict=True) if old != new}
+    table = f"df.rename(columns={json.dumps(renamed)})" if renamed else "df"
+    return RowError(
+        f"{row.where} holds messages as rows, and not a conversation in each row.",
+        f"Write a row for each conversation, by its {column or 'id'}, in pandas: "
+        f"{table}.groupby({json.dumps(column or 'COLUMN')}, sort=False)"
+        f"[{json.dumps(names)}].apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
+        '.to_json("rows.jsonl", orient="records", lines=True).'
+        + (f" Or take {column} out, if the list is one conversation." if least else ""),
+    )
+
+
+def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
+    """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
     fields = row.value
     if not is_object(fields):
         return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
@@ -305,6 +352,16 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
             f"{len(failed):,} of {all_of_them} failed, and get{'s' * (len(failed) == 1)} no score. "
             f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
         )
+    objects = [
+        f"{each.row.where} ({', '.join(map(str, given))})"
+        for each in attempts
+        if each.form in (TABLE, LOGGED.name) and is_object(given := _given(each.trajectory))
+    ]
+    if objects:
+        notes.append(
+            f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
+            f"the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: {objects[0]}."
+        )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
         names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
@@ -313,6 +370,13 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
             f"{hidden[0].row.where}."
         )
     return notes
+
+
+def _given(trajectory: Trajectory) -> Any:
+    """What the last message holds as JSON text; of a list, its first item."""
+    text = trajectory.messages()[-1].get("content")
+    value = cell(text) if isinstance(text, str) else None
+    return value[0] if is_list(value) and value else value
 
 
 def _answers(trajectory: Trajectory) -> bool:

@@ -1,5 +1,6 @@
 """Rows of a file and the attempts found in them; checks of a trajectory; tool calls and schemas in OpenAI's form."""
 
+import ast
 import json
 import math
 from collections import Counter
@@ -85,8 +86,9 @@ def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
 
 
 def at(value: Any, path: str) -> Any:
-    """The value of a field, or at a dotted path (`out.0.text`); `ABSENT` if there is none."""
+    """The value of a field, or at a dotted path (`out.0.text`), also into JSON text; `ABSENT` where there is none."""
     for part in [path] if is_object(value, path) else path.split("."):
+        value = cell(value) if isinstance(value, str) else value
         if is_list(value) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
@@ -287,6 +289,22 @@ def loaded(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def cell(text: str) -> Any:
+    """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
+    else its text."""
+    start = text.lstrip()[:2]
+    if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
+        return cell(quoted)
+    if start[:1] not in ("[", "{"):
+        return text
+    if (value := loaded(text)) is not None:
+        return value
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def tools(value: Any) -> list[Message] | None:

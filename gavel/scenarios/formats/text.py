@@ -6,7 +6,6 @@
 Any encoding of Unicode is read, with a byte order mark or without. Only empty lines are skipped.
 """
 
-import ast
 import contextlib
 import csv
 import io
@@ -19,7 +18,7 @@ from typing import Any, cast
 
 import jiter
 
-from gavel.scenarios.formats.row import Row, RowError, is_list, is_object, loaded
+from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded
 
 READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
 _DECODER = json.JSONDecoder()
@@ -161,7 +160,7 @@ def _split_document(document: Any, where: str) -> list[Row]:
         case list() if not is_conversation(cast(list[Any], document)):
             return numbered("", cast(list[Any], document))
         case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
-            return numbered(" rows", [item["row"] for item in cast(list[Any], page)])
+            return numbered(" rows", [_whole(item) for item in cast(list[Any], page)])
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
@@ -188,8 +187,16 @@ def _split_document(document: Any, where: str) -> list[Row]:
             return [Row(f"{where}:1", document)]
 
 
+def _whole(item: Any) -> Any:
+    """The row of an item of a page, with the names of the cells that were cut off, if there are any."""
+    return {**item["row"], CUT: item[CUT]} if item.get(CUT) else item["row"]
+
+
+CUT = "truncated_cells"
+
+
 def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
-    """The rows of a table in pandas' column form (`to_json` except lines, `to_dict`), by their numbers.
+    """The rows of a table that is written as pandas does (`to_json` but for lines, `to_dict`), by their numbers.
 
     Columns that are lists are a table only if one of them is all text, and none holds a conversation's messages.
     """
@@ -327,18 +334,3 @@ def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error
     return found
-
-
-def cell(text: str) -> Any:
-    """A cell's value: JSON (also of a text that is JSON), or a printed Python list or dict; else its text."""
-    start = text.lstrip()[:2]
-    if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
-        return cell(quoted)
-    if start[:1] not in ("[", "{"):
-        return text
-    if (value := loaded(text)) is not None:
-        return value
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text

@@ -168,9 +168,49 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     (tmp_path / "t.json").write_text(json.dumps(rows))
     reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
     assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
-    assert reading.notes == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
-    reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": [{"t": "x"}]}], columns=Columns("in.0.q", ("out.0.t",)))
-    assert said(reading) == [("user", "Q"), ("assistant", "x")]
+    assert reading.notes[:2] == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
+    assert "in JSON" in reading.notes[2]
+    for out in ([{"t": "x"}], '[{"t": "x"}]', "[{'t': 'x'}]"):
+        reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": out}], columns=Columns("in.0.q", ("out.0.t",)))
+        assert said(reading) == [("user", "Q"), ("assistant", "x")]
+
+
+@pytest.mark.parametrize(
+    ("given", "answers", "beside"),
+    [
+        ({"text": "one", "score": 1}, ["one"], {"score": 1}),
+        ([{"generated_text": "one"}], ["one"], {}),
+        ([{"answer": "one", "rank": 1}, {"answer": "two", "rank": 2}], ["one", "two"], {"rank": 1}),
+        ([[{"generated_text": "one", "index": 3}], [{"generated_text": "two"}]], ["one", "two"], {"index": 3}),
+        (["one", None, "two"], ["one", "two"], {}),
+        ({"response": [{"role": "assistant", "content": "one"}], "label": True}, ["one"], {"label": True}),
+    ],
+)
+def test_an_object_in_a_column_of_answers_is_what_its_text_says(
+    tmp_path: Path, given: Any, answers: list[str], beside: dict[str, Any]
+) -> None:
+    reading = reading_of(tmp_path, [{"q": "Q", "a": given}], columns=Columns("q", ("a",)))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == answers
+    metadata = reading.groups[0].trajectories[0].metadata
+    assert {name: value for name, value in metadata.items() if name != "answer_column"} == beside
+    assert not any("JSON" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"city": "Bern", "canton": {"name": "Bern"}}, "city, canton"),
+        ([{"name": "Bern"}, {"name": "Thun"}], "name"),
+        ('{"text": "Bern", "score": 1}', "text, score"),
+    ],
+)
+def test_an_object_that_is_an_answer_is_told(tmp_path: Path, given: Any, told: str) -> None:
+    reading = reading_of(tmp_path, [{"q": "Q", "a": given}], columns=Columns("q", ("a",)))
+    shown = said(reading)[-1][1]
+    assert json.loads(shown) == (json.loads(given) if isinstance(given, str) else given)
+    assert f"({told})" in reading.notes[0]
+    (note, _) = reading_of(tmp_path, [{"input": "Q", "output": given}]).notes
+    assert f"({told})" in note
 
 
 ASKED = {"role": "user", "content": "Where?"}
@@ -210,6 +250,9 @@ LOGS: dict[str, Any] = {
     "Responses": lambda text: {"request": {"input": "Where?"}, "response": response(text)},
     "LiteLLM": lambda text: {"id": text, "call_type": "acompletion", **CHAT, "response": completion(text)},
     "Vertex batch": lambda text: {"status": "", "request": GEMINI, "response": candidate(text)},
+    "text completions": lambda text: {"request": {"prompt": ["Where?"]}, "response": {"choices": [{"text": text}]}},
+    "a text completion beside its prompt": lambda text: {"prompt": "Where?", "response": {"choices": [{"text": text}]}},
+    "a text completion with its prompt": lambda text: {"id": text, "prompt": "Where?", "choices": [{"text": text}]},
     "Bedrock batch": lambda text: {"recordId": text, "modelInput": CHAT, "modelOutput": claude(text)},
     "Bedrock log": lambda text: {
         "schemaType": "ModelInvocationLog",
@@ -239,6 +282,64 @@ def test_failed_requests_are_counted(tmp_path: Path, body: Any) -> None:
     reading = read_file(path)
     assert [each.status for group in reading.groups for each in group] == ["truncated"]
     assert reading.notes[0].startswith("left out: 1 × request failed (")
+
+
+def test_choices_of_a_text_completion_answer_each_its_prompt(tmp_path: Path) -> None:
+    choices = [{"index": n, "text": str(n)} for n in range(4)]
+    rows = [{"request": {"prompt": prompt}, "response": {"choices": choices}} for prompt in (["A?", "B?"], [1, 2])]
+    rows.append({"request": {"prompt": "C?"}, "response": {"choices": [{"index": 0, "logits": []}]}})
+    reading = reading_of(tmp_path, rows)
+    assert [[said(reading, g, m) for m in range(2)] for g in range(2)] == [
+        [[("user", "A?"), ("assistant", "0")], [("user", "A?"), ("assistant", "1")]],
+        [[("user", "B?"), ("assistant", "2")], [("user", "B?"), ("assistant", "3")]],
+    ]
+    assert "4 × request whose prompt is token ids" in reading.notes[0]
+    assert "1 × response not read" in reading.notes[1]
+
+
+TALK = [
+    {"session_id": name, "user_id": 7, "role": role, "content": "x", "timestamp": n}
+    for name in "ab"
+    for n, role in enumerate(["user", "assistant"])
+]
+
+
+OTHERS = [{"session_id": each["session_id"], "sender": each["role"], "message": "It is."} for each in TALK]
+
+
+@pytest.mark.parametrize(
+    ("form", "rows"), [("lines", TALK), ("array", TALK), ("table", TALK), ("lines", OTHERS), ("array", OTHERS)]
+)
+def test_messages_as_rows_are_refused_with_their_conversations_column(
+    tmp_path: Path, form: str, rows: list[dict[str, Any]]
+) -> None:
+    text = "".join(json.dumps(each) + "\n" for each in rows) if form == "lines" else json.dumps(rows)
+    if form == "table":
+        text = "\n".join([",".join(rows[0]), *(",".join(map(str, each.values())) for each in rows)])
+    with pytest.raises(RowError, match="messages as rows") as error:
+        reading_of(tmp_path, text, "talk")
+    assert '.groupby("session_id"' in error.value.remedy
+    pandas = pytest.importorskip("pandas")
+    df, there = pandas.DataFrame(rows), str(tmp_path / "rows.jsonl")
+    command = error.value.remedy[error.value.remedy.index("df.") :].partition(" Or ")[0].rstrip(".")
+    exec(command.replace("rows.jsonl", there), {"df": df})
+    assert [len(each.messages()) for group in read_file(there).groups for each in group] == [2, 2]
+
+
+@pytest.mark.parametrize("ids", ["uaua", "1234", "cccc"])
+def test_a_list_of_messages_with_ids_is_one_conversation(tmp_path: Path, ids: str) -> None:
+    messages = [{**each, "session_id": None, "user_id": name} for each, name in zip(TALK, ids, strict=True)]
+    assert len(said(reading_of(tmp_path, messages))) == 4
+
+
+def test_cells_that_a_page_of_a_dataset_cuts_off_are_named(tmp_path: Path) -> None:
+    rows = [{"row_idx": n, "row": {"prompt": "Q", "completion": str(n)}, "truncated_cells": []} for n in range(2)]
+    assert reading_of(tmp_path, {"features": [], "rows": rows}).notes == []
+    rows[1]["truncated_cells"] = ["completion"]
+    for columns in (None, Columns("prompt", ("completion",))):
+        (note,) = reading_of(tmp_path, {"features": [], "rows": rows}, columns=columns).notes
+        assert "1 row with cells that were cut off" in note
+        assert "(completion)" in note
 
 
 @pytest.mark.parametrize("wrap", [list, lambda rows: {"requests": rows}])
@@ -280,6 +381,10 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
         ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
         ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
         ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
+        ([{"q": "x", "a": {"value": "y", "label": 1}}], Columns("q", ("a",)), "--answer-column a.value"),
+        ([{"q": "x", "a": [{"value": "y", "label": 1}]}], Columns("q", ("a",)), "--answer-column a.0.value"),
+        ([{"q": "x", "a": {"text": ["y"], "start": [1]}}], Columns("q", ("a",)), "--answer-column a.text.0"),
+        ([{"q": "x", "a": {"content": "y", "text": "z"}}], Columns("q", ("a",)), "--answer-column a.text"),
         ({f"task_{n}": {"prompt": "What is it?", "answer": "A lamp."} for n in (1, 2)}, None, "task_1, task_2"),
     ],
 )
