@@ -66,7 +66,7 @@ def _make_attempts(
     for number, answer in enumerate(answers.attempts):
         if is_list(prompts) and prompts and all(isinstance(each, str) for each in prompts):  # each has as many choices
             request = {**request, "prompt": prompts[number * len(prompts) // len(answers.attempts)]}
-        before = bodies.asked(request) if request else []
+        before = bodies.read_request(request) if request else []
         prompt = len(chat.messages(before, row.where)[0]) if request else None
         said, _ = chat.messages([*before, *answer], row.where)
         made = trajectory(said, row.where, tools=bodies.tools(request), fields=dict(fields), **answers.ended)
