@@ -1,11 +1,11 @@
 """Makes the embedded tool caller from scratch: tokenizer, chat template, pre-training on generated tool worlds.
 
-    python benchmarks/tool_caller.py --out DIR --steps 1500 --layers 5
+    python benchmarks/tool_caller.py --out DIR --steps 1500 --layers 4
 
 It goes on where it was stopped (`DIR/state.pt`, written every few minutes). The learning rate falls to nothing over the
 last three tenths of the steps, so a run may be lengthened until then. What it prints of held-out worlds: the loss a
 token of the agent, the share of calls that greedy decoding has right to the last token, and of arguments when the name
-is given. The rest of a conversation weighs a tenth.
+is given. The rest of a conversation weighs a fifth, of which a fifth is counted.
 """
 
 import argparse
@@ -66,13 +66,13 @@ TEMPLATE = """\
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
 
 VOCABULARY = 2560
-EPISODES = 64
+EPISODES = 32
 """Of a step."""
 ROWS = 32
 """Of a pass: episodes of nearly one length."""
-LEARNING_RATE = 4e-3
-REST = 0.1
-"""Weight of a token that the agent did not write; every second one is counted."""
+LEARNING_RATE = 3e-3
+REST = 0.2
+"""Weight of a token that the agent did not write; every fifth one is counted."""
 HELD_OUT = 1_000_000_007
 """Seed of worlds that are not trained on."""
 
@@ -139,6 +139,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, width: int, layers: int) -> Q
             eos_token_id=tokenizer.convert_tokens_to_ids(END),
             pad_token_id=tokenizer.convert_tokens_to_ids(PADDING),
             bos_token_id=None,
+            attn_implementation="eager",  # faster in bfloat16 on a CPU
         )
     )
 
@@ -192,7 +193,7 @@ def backward(model: Any, episodes: Sequence[tuple[torch.Tensor, torch.Tensor]]) 
     for ids, said, real in batches(episodes, ROWS):
         hidden = hidden_of(model, ids)
         targets, own = ids[:, 1:], said[:, 1:]
-        rest = real[:, 1:] & ~own & (torch.rand(own.shape) < 0.5)
+        rest = real[:, 1:] & ~own & (torch.rand(own.shape) < 0.2)
         parts: list[torch.Tensor] = []
         for chosen in (own, rest):
             with torch.autocast("cpu", torch.bfloat16):
@@ -294,7 +295,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-seconds", type=float, default=180.0)
     given = parser.parse_args()
