@@ -50,7 +50,7 @@ def calls_of(trajectory: Trajectory) -> list[tuple[str, dict[str, Any]]]:
 
 
 def returned_rightly(trajectory: Trajectory) -> bool:
-    """README's scenario: looked up first, refunded what was bought at most 30 days ago and nothing else, and said so."""
+    """README's scenario: looked up first, refunded what was bought in the last 30 days alone, and said so."""
     number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
     expected = [("look_up_order", {"order_id": number})]
     if ORDERS[number]["days"] <= 30:
@@ -68,7 +68,9 @@ def acted_rightly(trajectory: Trajectory) -> bool:
     """The same whatever it said."""
     number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
     refunded = ("refund", {"order_id": number}) in calls_of(trajectory)
-    return calls_of(trajectory)[:1] == [("look_up_order", {"order_id": number})] and refunded == (ORDERS[number]["days"] <= 30)
+    return calls_of(trajectory)[:1] == [("look_up_order", {"order_id": number})] and refunded == (
+        ORDERS[number]["days"] <= 30
+    )
 
 
 def turns_of(trajectory: Trajectory) -> list[str]:
@@ -119,9 +121,15 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
         started, before = time.monotonic(), os.times()
         command = [sys.executable, "-m", "gavel", "train", f"{Path(__file__).resolve()}:returns", "--model", base_model]
         command += ["--judge", judge, "--seed", str(seed), "--steps", str(steps), "--max-tokens", str(MAX_TOKENS)]
-        command += ["--evaluate-every", "10", "--name", "own", *extra]
+        command += ["--set", "loop.evaluate_every=10", "--name", "own", *extra]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-        subprocess.run(command, check=True, cwd=directory, env=environment, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            command,
+            check=True,
+            cwd=directory,
+            env=environment,
+            stdout=None if os.environ.get("SHOW") else subprocess.DEVNULL,
+        )
         seconds, after = time.monotonic() - started, os.times()
         file = next(Path(directory).rglob("metrics.jsonl"))
         rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -132,28 +140,40 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
     (_, first), (_, last) = curve[0], curve[-1]
     error = math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
     return {
-        "judge": judge, "seed": seed, "before": first, "after": last, "standard errors": (last - first) / error if error else 0.0,
-        "acted": f"{acted[0]:.2f} → {acted[-1]:.2f}", "minutes": seconds / 60, "CPU minutes": cpu / 60, "curve": [round(value, 2) for _, value in curve],
-    }  # fmt: skip
+        "judge": judge,
+        "seed": seed,
+        "before": first,
+        "after": last,
+        "standard errors": (last - first) / error if error else 0.0,
+        "acted": f"{acted[0]:.2f} → {acted[-1]:.2f}",
+        "minutes": seconds / 60,
+        "CPU minutes": cpu / 60,
+        "curve": [round(value, 2) for _, value in curve],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tool-caller")
     parser.add_argument("--zero-shot", action="store_true")
-    parser.add_argument("--tasks", type=int, default=64, help="held-out tasks a scenario, with --zero-shot")
+    parser.add_argument("--episodes", type=int, default=64, help="of a scenario, with --zero-shot")
     parser.add_argument("--show", type=int, default=0, help="episodes a scenario to print, with --zero-shot")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--control", type=int, default=1, help="seeds with the constant judge")
     parser.add_argument("--steps", type=int, default=40)
     given, extra = parser.parse_known_args()
     if given.zero_shot:
-        asyncio.run(zero_shot(given.model, given.tasks, given.show))
+        asyncio.run(zero_shot(given.model, given.episodes, given.show))
         return
     for judge, seeds in (("stand-in", given.seeds), ("constant", given.control)):
         for seed in range(seeds):
             row = train(given.model, judge, seed, given.steps, extra)
-            print("  ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()), flush=True)
+            print(
+                "  ".join(
+                    f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ is given. The rest of a conversation weighs a fifth, of which a fifth is counted
 import argparse
 import itertools
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,10 +19,13 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from tool_worlds import Generated, Worlds, english
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tool_worlds import Generated, Worlds, english
 
 PADDING, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
@@ -34,9 +38,11 @@ _WORDS = r"\p{Lu}?\p{Ll}+|\p{L}+|\p{N}|[^\p{L}\p{N}]+"
 """Letters apart from the space before them, so that a word is the same tokens in a sentence, a name and JSON."""
 TEMPLATE = """\
 {%- macro kind(shape) -%}
-{%- if shape.enum is defined -%}{%- for each in shape.enum -%}{{ each | tojson }}{{ "|" if not loop.last }}{%- endfor -%}
+{%- if shape.enum is defined -%}
+{%- for each in shape.enum -%}{{ each | tojson }}{{ "|" if not loop.last }}{%- endfor -%}
 {%- elif shape.const is defined -%}{{ shape.const | tojson }}
-{%- elif shape.anyOf is defined -%}{%- for each in shape.anyOf -%}{{ kind(each) or "string" }}{{ "|" if not loop.last }}{%- endfor -%}
+{%- elif shape.anyOf is defined -%}
+{%- for each in shape.anyOf -%}{{ kind(each) or "string" }}{{ "|" if not loop.last }}{%- endfor -%}
 {%- elif shape.type == "string" -%}
 {%- elif shape.type == "array" -%}[{{ kind(shape["items"]) if shape["items"] is defined }}]
 {%- elif shape.type is string -%}{{ shape.type }}
@@ -49,7 +55,8 @@ TEMPLATE = """\
 {{ "\\n" if first or not loop.first }}{{ it.name }}(
 {%- set given = it.parameters.properties if it.parameters and it.parameters.properties else {} -%}
 {%- for name, shape in given.items() -%}
-{{ name }}{{ "?" if name not in (it.parameters.required or []) }}{% if kind(shape) %}:{{ kind(shape) }}{% endif %}{{ "," if not loop.last }}
+{{ name }}{{ "?" if name not in (it.parameters.required or []) }}
+{%- if kind(shape) %}:{{ kind(shape) }}{% endif %}{{ "," if not loop.last }}
 {%- endfor -%}){{ ": " ~ it.description.split() | join(" ") if it.description }}
 {%- for name, shape in given.items() if shape.description is defined %} {{ name }}: {{ shape.description }}{% endfor -%}
 {%- endfor -%}<|end|>
@@ -58,8 +65,9 @@ TEMPLATE = """\
 {%- if loop.first and message.role == "system" -%}{%- continue -%}{%- endif -%}
 <|{{ message.role }}|>{{ message.content or "" }}
 {%- for call in message.tool_calls or [] -%}{%- set it = call.function if call.function is defined else call -%}
+{%- set given = it.arguments -%}
 {{ "\\n" if message.content or not loop.first }}<tool_call>
-{"name": {{ it.name | tojson }}, "arguments": {{ it.arguments if it.arguments is string else it.arguments | tojson }}}
+{"name": {{ it.name | tojson }}, "arguments": {{ given if given is string else given | tojson }}}
 </tool_call>
 {%- endfor -%}<|end|>
 {%- endfor -%}
@@ -68,11 +76,13 @@ TEMPLATE = """\
 VOCABULARY = 2560
 EPISODES = 32
 """Of a step."""
-ROWS = 32
+ROWS = 16
 """Of a pass: episodes of nearly one length."""
 LEARNING_RATE = 3e-3
 REST = 0.2
 """Weight of a token that the agent did not write; every fifth one is counted."""
+ECHOES = 200
+"""Steps in which worlds take the place of echoes, after half as many of echoes alone: copying comes first."""
 HELD_OUT = 1_000_000_007
 """Seed of worlds that are not trained on."""
 
@@ -110,8 +120,8 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return made
 
 
-def _some(worlds: Worlds, count: int) -> Iterator[Generated]:
-    return (worlds.draw() for _ in range(count))
+def _some(worlds: Worlds, count: int, echoes: float = 0.0) -> Iterator[Generated]:
+    return (worlds.draw(echoes) for _ in range(count))
 
 
 def _without(text: str, marks: Sequence[str]) -> list[str]:
@@ -210,11 +220,12 @@ def measure(model: Any, tokenizer: PreTrainedTokenizerFast, episodes: Sequence[A
     opens, argues = (tokenizer.convert_tokens_to_ids(part) for part in SKELETON[:2])
     loss = tokens = calls = right = named = 0.0
     for ids, said, _ in batches(episodes, ROWS):
-        logits = model.lm_head(hidden_of(model, ids).float())
         targets, own = ids[:, 1:], said[:, 1:]
-        loss += float(cross_entropy(logits[own], targets[own], reduction="sum"))
+        logits = model.lm_head(hidden_of(model, ids)[own].float())
+        loss += float(cross_entropy(logits, targets[own], reduction="sum"))
         tokens += int(own.sum())
-        hits = logits.argmax(-1) == targets
+        hits = torch.zeros_like(own)
+        hits[own] = logits.argmax(-1) == targets[own]
         for row in range(len(ids)):
             for first in (targets[row] == opens).nonzero().flatten().tolist():
                 last = first + int((~own[row, first:]).nonzero()[0]) if not own[row, first:].all() else len(own[row])
@@ -222,7 +233,7 @@ def measure(model: Any, tokenizer: PreTrainedTokenizerFast, episodes: Sequence[A
                 calls += 1
                 right += bool(hits[row, first:last].all())
                 named += bool(hits[row, after[0] if after else first : last].all())
-    return {"loss": loss / tokens, "calls right": right / calls, "arguments right": named / calls}
+    return {"loss": loss / tokens, "calls right": right / max(1, calls), "arguments right": named / max(1, calls)}
 
 
 def optimizers(model: Any) -> list[torch.optim.Optimizer]:
@@ -250,7 +261,8 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
         for each, kept in zip(optimize, state["optimizers"], strict=True):
             each.load_state_dict(kept)
         step, tokens, seconds = state["step"], state["tokens"], state["seconds"]
-    held_out = [tokens_of(each, tokenizer) for each in _some(Worlds(HELD_OUT), 192)]
+    held_out = [tokens_of(each, tokenizer) for each in _some(Worlds(HELD_OUT), 96)]
+    echoed = [tokens_of(each, tokenizer) for each in _some(Worlds(HELD_OUT), 48, 1.0)]
     print(f"{sum(each.numel() for each in model.parameters()) / 1e6:.2f} M parameters, step {step}", flush=True)
     begun = saved = time.monotonic() - seconds
     mean = math.nan
@@ -261,7 +273,8 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
             for group in each.param_groups:
                 group["lr"] = rate
         torch.manual_seed(seed * 1_000_003 + step)
-        episodes = [tokens_of(each, tokenizer) for each in _some(Worlds(seed * 1_000_003 + step), EPISODES)]
+        echoes = max(0.03, 1 - max(0, step - ECHOES // 2) / ECHOES)
+        episodes = [tokens_of(each, tokenizer) for each in _some(Worlds(seed * 1_000_003 + step), EPISODES, echoes)]
         loss = backward(model, episodes)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for each in optimize:
@@ -270,9 +283,13 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
         tokens += sum(len(ids) for ids, _ in episodes)
         mean = loss if math.isnan(mean) else 0.9 * mean + 0.1 * loss
         seconds = time.monotonic() - begun
-        if step % 50 == 0 or step == steps:
+        if step % 100 == 0 or step == steps:
             told = ", ".join(f"{name} {value:.3f}" for name, value in measure(model, tokenizer, held_out).items())
-            print(f"step {step} loss {mean:.3f}, {tokens / 1e6:.2f} M tokens, {seconds:.0f} s; held out: {told}", flush=True)
+            told += f", echoes' loss {measure(model, tokenizer, echoed)['loss']:.3f}"
+            print(
+                f"step {step} loss {mean:.3f}, {tokens / 1e6:.2f} M tokens, {seconds:.0f} s; held out: {told}",
+                flush=True,
+            )
         if time.monotonic() - saved > save_seconds or step == steps:
             saved = time.monotonic()
             state = {"model": model.state_dict(), "optimizers": [each.state_dict() for each in optimize]}
