@@ -133,11 +133,11 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
         seconds, after = time.monotonic() - started, os.times()
         file = next(Path(directory).rglob("metrics.jsonl"))
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-    curve = [(row["step"], row["held_out/success"]) for row in rows if "held_out/success" in row]
-    acted = [row["held_out/acted_rightly"] for row in rows if "held_out/acted_rightly" in row]
+    curve = [row for row in rows if row["split"] == "held_out"]
+    acted = [row["acted_rightly"] for row in curve]
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     tasks = len(returns.tasks("held_out"))
-    (_, first), (_, last) = curve[0], curve[-1]
+    first, last = curve[0]["success"], curve[-1]["success"]
     error = math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
     return {
         "judge": judge,
@@ -148,7 +148,7 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
         "acted": f"{acted[0]:.2f} → {acted[-1]:.2f}",
         "minutes": seconds / 60,
         "CPU minutes": cpu / 60,
-        "curve": [round(value, 2) for _, value in curve],
+        "curve": [round(row["success"], 2) for row in curve],
     }
 
 

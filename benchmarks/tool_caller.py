@@ -83,6 +83,8 @@ REST = 0.2
 """Weight of a token that the agent did not write; every fifth one is counted."""
 ECHOES = 200
 """Steps in which worlds take the place of echoes, after half as many of echoes alone: copying comes first."""
+SHORT, LONG = 500, 0.12
+"""Steps without long worlds, and their share from then on."""
 HELD_OUT = 1_000_000_007
 """Seed of worlds that are not trained on."""
 
@@ -120,8 +122,8 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return made
 
 
-def _some(worlds: Worlds, count: int, echoes: float = 0.0) -> Iterator[Generated]:
-    return (worlds.draw(echoes) for _ in range(count))
+def _some(worlds: Worlds, count: int, echoes: float = 0.0, long: float = LONG) -> Iterator[Generated]:
+    return (worlds.draw(echoes, long) for _ in range(count))
 
 
 def _without(text: str, marks: Sequence[str]) -> list[str]:
@@ -251,11 +253,12 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
     """Writes tokenizer, configuration and half-precision weights to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
-    tokenizer = make_tokenizer(seed)
+    begun_before = (out / "state.pt").exists()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(out) if begun_before else make_tokenizer(seed)
     model = make_model(tokenizer, width, layers)
     optimize = optimizers(model)
     step, tokens, seconds = 0, 0, 0.0
-    if (out / "state.pt").exists():
+    if begun_before:
         state = torch.load(out / "state.pt", weights_only=True)
         model.load_state_dict(state["model"])
         for each, kept in zip(optimize, state["optimizers"], strict=True):
@@ -264,7 +267,8 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
     held_out = [tokens_of(each, tokenizer) for each in _some(Worlds(HELD_OUT), 96)]
     echoed = [tokens_of(each, tokenizer) for each in _some(Worlds(HELD_OUT), 48, 1.0)]
     print(f"{sum(each.numel() for each in model.parameters()) / 1e6:.2f} M parameters, step {step}", flush=True)
-    begun = saved = time.monotonic() - seconds
+    saved = time.monotonic()
+    begun = saved - seconds
     mean = math.nan
     while step < steps:
         rate = LEARNING_RATE * min(1.0, (step + 1) / 40, (steps - step) / (0.3 * steps))
@@ -273,8 +277,11 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
             for group in each.param_groups:
                 group["lr"] = rate
         torch.manual_seed(seed * 1_000_003 + step)
+        long = LONG if step >= SHORT else 0.0
         echoes = max(0.03, 1 - max(0, step - ECHOES // 2) / ECHOES)
-        episodes = [tokens_of(each, tokenizer) for each in _some(Worlds(seed * 1_000_003 + step), EPISODES, echoes)]
+        episodes = [
+            tokens_of(each, tokenizer) for each in _some(Worlds(seed * 1_000_003 + step), EPISODES, echoes, long)
+        ]
         loss = backward(model, episodes)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for each in optimize:

@@ -181,18 +181,19 @@ class Worlds:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(f"tool worlds {seed}")
 
-    def draw(self, echoes: float = 0.0) -> Generated:
-        """The next episode; with probability `echoes` one in which the agent says again what it hears."""
-        episode = _Episode(self._dice)
+    def draw(self, echoes: float = 0.0, long: float = 0.12) -> Generated:
+        """The next episode; with probability `echoes` one in which the agent says again what it hears, and with
+        probability `long` one of many rules, tools and facts."""
+        episode = _Episode(self._dice, long)
         return episode.echo() if self._dice.random() < echoes else episode.play()
 
 
 class _Episode:
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, dice: random.Random, long: float) -> None:
         self.dice = dice
         self.strange = dice.random() < 0.3
         """Whether most words are drawn from all words, or made up."""
-        self.long = dice.random() < 0.12
+        self.long = dice.random() < long
         """Whether the system prompt, the tools and the results are many."""
         self.messages: list[Message] = []
         self.noun = self.word(NOUNS)
@@ -711,7 +712,7 @@ class _Episode:
         for tool in tools:
             distinct.setdefault(tool.name, tool)
         if len(distinct) < len(tools):
-            return _Episode(self.dice).play()
+            return _Episode(self.dice, self.long).play()
         while len(tools) < 9 and self.chance(0.7 if self.long else 0.1):  # others that are not needed
             noun = self.word(NOUNS)
             tool = self.reader(noun, self.dice.choice((f"{noun}_id", self.word(TEXTS))), "x", [self.word(TEXTS)])
