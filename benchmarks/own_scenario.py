@@ -60,17 +60,17 @@ def returned_rightly(trajectory: Trajectory) -> bool:
     return trajectory.status == "finished" and calls_of(trajectory) == expected and told
 
 
-returns.success = returned_rightly
-returns.measures = {"acted_rightly": lambda trajectory: acted_rightly(trajectory)}
-
-
-def acted_rightly(trajectory: Trajectory) -> bool:
+def acted_rightly(trajectory: Trajectory) -> float:
     """The same whatever it said."""
     number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
     refunded = ("refund", {"order_id": number}) in calls_of(trajectory)
     return calls_of(trajectory)[:1] == [("look_up_order", {"order_id": number})] and refunded == (
         ORDERS[number]["days"] <= 30
     )
+
+
+returns.success = returned_rightly
+returns.measures = {"acted_rightly": acted_rightly}
 
 
 def turns_of(trajectory: Trajectory) -> list[str]:
@@ -83,7 +83,7 @@ def turns_of(trajectory: Trajectory) -> list[str]:
         if choice.finish_reason == "length" or "tool_call>" in words or not (calls or words.strip()):
             kind = "invalid"
         for call in calls:
-            function = getattr(call, "function", None)
+            function: Any = getattr(call, "function", None)
             try:
                 jsonschema.validate(json.loads(function.arguments), schemas[function.name])
             except (AttributeError, KeyError, ValueError, jsonschema.ValidationError):

@@ -81,6 +81,8 @@ ROWS = 16
 LEARNING_RATE = 3e-3
 REST = 0.2
 """Weight of a token that the agent did not write; every fifth one is counted."""
+_EAGER: Any = {"attn_implementation": "eager"}
+"""Faster in bfloat16 on a CPU, for such lengths."""
 ECHOES = 200
 """Steps in which worlds take the place of echoes, after half as many of echoes alone: copying comes first."""
 SHORT, LONG = 500, 0.12
@@ -110,9 +112,9 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     )
     made.chat_template = TEMPLATE
     worlds = Worlds(seed)
-    told = (made.apply_chat_template(each.messages, tools=each.tools, tokenize=False) for each in _some(worlds, 4000))
+    told = (_rendered(each, made) for each in _some(worlds, 4000))
     marks = (END, *ROLES, *SKELETON)
-    texts = (_without(str(text), marks) for text in itertools.chain(told, english().splitlines()))
+    texts = (_without(text, marks) for text in itertools.chain(told, english().splitlines()))
     tokenizer.train_from_iterator(itertools.chain.from_iterable(texts), trainer)
     tokenizer.add_tokens([AddedToken(part, normalized=False) for part in SKELETON])
     made = PreTrainedTokenizerFast(
@@ -126,11 +128,22 @@ def _some(worlds: Worlds, count: int, echoes: float = 0.0, long: float = LONG) -
     return (worlds.draw(echoes, long) for _ in range(count))
 
 
+def _rendered(episode: Generated, tokenizer: Any) -> str:
+    return tokenizer.apply_chat_template(episode.messages, tools=episode.tools, tokenize=False)
+
+
 def _without(text: str, marks: Sequence[str]) -> list[str]:
     pieces = [text]
     for mark in marks:
         pieces = [part for piece in pieces for part in piece.split(mark) if part]
     return pieces
+
+
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """The id of a token of the vocabulary."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(found, int)
+    return found
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, width: int, layers: int) -> Qwen3ForCausalLM:
@@ -148,19 +161,19 @@ def make_model(tokenizer: PreTrainedTokenizerFast, width: int, layers: int) -> Q
             max_position_embeddings=4096,
             tie_word_embeddings=True,
             use_cache=False,
-            eos_token_id=tokenizer.convert_tokens_to_ids(END),
-            pad_token_id=tokenizer.convert_tokens_to_ids(PADDING),
+            eos_token_id=token_id(tokenizer, END),
+            pad_token_id=token_id(tokenizer, PADDING),
             bos_token_id=None,
-            attn_implementation="eager",  # faster in bfloat16 on a CPU
+            **_EAGER,
         )
     )
 
 
 def tokens_of(episode: Generated, tokenizer: PreTrainedTokenizerFast) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids `[T]` of a rendered episode, and which of them the agent wrote."""
-    text = tokenizer.apply_chat_template(episode.messages, tools=episode.tools, tokenize=False)
-    ids = torch.tensor(tokenizer.encode(str(text), add_special_tokens=False))
-    begins, end = ids == tokenizer.convert_tokens_to_ids(ROLES[2]), ids == tokenizer.convert_tokens_to_ids(END)
+    ids = torch.tensor(tokenizer.encode(_rendered(episode, tokenizer), add_special_tokens=False))
+    begins = ids.eq(token_id(tokenizer, ROLES[2]))
+    end = ids.eq(token_id(tokenizer, END))
     turn = torch.zeros_like(ids)
     turn[1:] = begins[:-1].int() - (end & (_inside(begins, end)))[:-1].int()
     return ids, turn.cumsum(0).bool()
@@ -181,15 +194,11 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def batches(episodes: Sequence[tuple[torch.Tensor, torch.Tensor]], rows: int) -> Iterator[Batch]:
     """Ids `[B, T]`, and which tokens are the agent's, and which are no padding."""
     ordered = sorted(episodes, key=lambda each: len(each[0]))
-    for some in itertools.batched(ordered, rows) if hasattr(itertools, "batched") else _batched(ordered, rows):
+    for some in (ordered[first : first + rows] for first in range(0, len(ordered), rows)):
         ids = pad_sequence([each[0] for each in some], batch_first=True)
         said = pad_sequence([each[1] for each in some], batch_first=True)
         real = pad_sequence([torch.ones_like(each[1]) for each in some], batch_first=True)
         yield ids, said, real
-
-
-def _batched(ordered: Sequence[Any], rows: int) -> Iterator[Sequence[Any]]:
-    return (ordered[first : first + rows] for first in range(0, len(ordered), rows))
 
 
 def hidden_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -219,7 +228,7 @@ def backward(model: Any, episodes: Sequence[tuple[torch.Tensor, torch.Tensor]]) 
 @torch.no_grad()
 def measure(model: Any, tokenizer: PreTrainedTokenizerFast, episodes: Sequence[Any]) -> dict[str, float]:
     """Of held-out worlds, each turn after the right ones before it."""
-    opens, argues = (tokenizer.convert_tokens_to_ids(part) for part in SKELETON[:2])
+    opens, argues = (token_id(tokenizer, part) for part in SKELETON[:2])
     loss = tokens = calls = right = named = 0.0
     for ids, said, _ in batches(episodes, ROWS):
         targets, own = ids[:, 1:], said[:, 1:]
@@ -229,7 +238,7 @@ def measure(model: Any, tokenizer: PreTrainedTokenizerFast, episodes: Sequence[A
         hits = torch.zeros_like(own)
         hits[own] = logits.argmax(-1) == targets[own]
         for row in range(len(ids)):
-            for first in (targets[row] == opens).nonzero().flatten().tolist():
+            for first in targets[row].eq(opens).nonzero().flatten().tolist():
                 last = first + int((~own[row, first:]).nonzero()[0]) if not own[row, first:].all() else len(own[row])
                 after = [at for at in range(first, last) if targets[row, at] == argues]
                 calls += 1

@@ -549,7 +549,8 @@ class _Episode:
         """What the system prompt says about when to act, whether it allows this, and refusals."""
         verb, past, noun = act.verb, act.past, self.noun.replace("_", " ")
         name = self.dice.choice(list(self.facts))
-        value, told = self.facts[name], name.replace("_", " ")
+        value: Any = self.facts[name]
+        told = name.replace("_", " ")
         sorry = self.dice.choice(("I am sorry, ", "Sorry, ", "", "No: ", "I can not do that: ", "I am afraid "))
         if isinstance(value, bool):
             wanted = self.chance(0.5)
@@ -594,7 +595,8 @@ class _Episode:
             else self.dice.randint(1, 99)
         )
         if self.chance(0.75):  # so that the limit divides the values
-            self.facts[name] = value = self.dice.randint(0, 2 * limit)
+            value = self.dice.randint(0, 2 * limit)
+            self.facts[name] = value
         unit = f" {told}" if told in UNITS else ""
         upper = self.chance(0.7)
         if upper:
