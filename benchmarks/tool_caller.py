@@ -85,7 +85,7 @@ _EAGER: Any = {"attn_implementation": "eager"}
 """Faster in bfloat16 on a CPU, for such lengths."""
 ECHOES = 200
 """Steps in which worlds take the place of echoes, after half as many of echoes alone: copying comes first."""
-SHORT, LONG = 500, 0.12
+SHORT, LONG = 500, 0.15
 """Steps without long worlds, and their share from then on."""
 HELD_OUT = 1_000_000_007
 """Seed of worlds that are not trained on."""

@@ -181,7 +181,7 @@ class Worlds:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(f"tool worlds {seed}")
 
-    def draw(self, echoes: float = 0.0, long: float = 0.12) -> Generated:
+    def draw(self, echoes: float = 0.0, long: float = 0.15) -> Generated:
         """The next episode; with probability `echoes` one in which the agent says again what it hears, and with
         probability `long` one of many rules, tools and facts."""
         episode = _Episode(self._dice, long)
@@ -249,7 +249,7 @@ class _Episode:
         if kind < 0.88:
             return f"{letters.lower()}{digits[:2]}"
         if kind < 0.95:
-            return self.dice.choice(PEOPLE) if self.chance(0.5) else self.word(THINGS)
+            return self.person() if self.chance(0.5) else self.word(THINGS)
         return f"{self.word(THINGS)}-{digits[:2]}"
 
     def number(self) -> Any:
@@ -274,7 +274,12 @@ class _Episode:
 
     def text_value(self) -> str:
         values = self.dice.choice((THINGS, THINGS, PEOPLE, WORDS_OF_STATUS))
-        return self.word(values) if values is not PEOPLE else self.dice.choice(PEOPLE)
+        return self.word(values) if values is not PEOPLE else self.person()
+
+    def person(self) -> str:
+        """A name, usually one that no other episode has."""
+        names = (self.dice.choice(PEOPLE) if self.chance(0.4) else self.made_up().capitalize() for _ in range(2))
+        return " ".join(names) if self.chance(0.3) else next(names)
 
     def verb(self) -> tuple[str, str]:
         if self.strange and self.chance(0.6):
@@ -494,7 +499,7 @@ class _Episode:
             )
         more += [
             self.policy() if self.chance(0.85) else self.dice.choice(sentences())
-            for _ in range(self.dice.randint(3, 16) if self.long else self.dice.choice((0, 0, 0, 0, 0, 1, 2)))
+            for _ in range(self.dice.randint(3, 40) if self.long else self.dice.choice((0, 0, 0, 0, 0, 1, 2)))
         ]
         self.dice.shuffle(more)
         return ("\n" if self.chance(0.15) else " ").join(text for text in (opening, *more) if text)
@@ -922,13 +927,14 @@ class _Episode:
 
     def unknown(self, reader: Tool, act: _Act) -> str:
         noun = self.noun.replace("_", " ")
+        acts = self.chance(0.7)
         said = (
             self.request(act)
-            if self.chance(0.7)
+            if acts
             else self.with_asides(self.filled(self.dice.choice(ASK_ABOUT), about=next(iter(self.facts))))
         )
         self.call(
-            reader if self.chance(0.7) or (act.extra and not act.said) else act.tool,
+            reader if not acts or self.chance(0.6) or (act.extra and not act.said) else act.tool,
             {self.id_name: self.id} | (dict([act.extra]) if act.extra and act.said else {}),
             self.failed(),
         )
@@ -963,8 +969,13 @@ class _Episode:
     def by_list(self, tools: list[Tool], act: _Act) -> str:
         """Searches by a value that the user names, then acts on one that was found."""
         noun = self.noun.replace("_", " ")
-        by = self.word(TEXTS)
-        wanted = self.text_value()
+        by, wanted = self.word(TEXTS), self.text_value()
+        introduced = self.chance(0.3)
+        if introduced:
+            by, wanted = (
+                self.dice.choice(_words("guest customer name person owner passenger member")),
+                self.person(),
+            )
         search = self.dice.choice(
             (
                 self.joined(self.dice.choice(("search", "find", "list", "show")), f"{self.noun}s"),
@@ -1023,7 +1034,9 @@ class _Episode:
             )
             return self.with_asides(
                 self.dice.choice(
-                    _either(
+                    _either("I am {w}. Which {n} do I have?|My name is {w}. Where is my {n}?|{w}: show me my {n}s.")
+                    if introduced
+                    else _either(
                         "Find a {n} with {b} {w}.|Which {n} has {b} {w}?|Is there a {n} with {b} {w}?|"
                         "I am looking for a {n}, {b} {w}.|Show me a {w} {n}."
                     )
@@ -1035,6 +1048,11 @@ class _Episode:
             act.extra = None
         text = self.dice.choice(
             _either(
+                "I am {w}. Please {v} my {n}{s}.|Hello, I am {w}. {V} my {n}{s}.|My name is {w}. Can you {v} my {n}{s}?|"
+                "This is {w}. I want to {v} my {n}{s}.|{V} the {n} of {w}{s}."
+            )
+            if introduced
+            else _either(
                 "{V} a {n} with {b} {w}{s}.|Please {v} a {n}, {b} {w}{s}.|I want to {v} a {w} {n}{s}.|"
                 "Can you {v} the {n} of {w}{s}?|Find a {n} with {b} {w} and {v} it{s}."
             )
