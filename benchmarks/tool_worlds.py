@@ -1048,8 +1048,8 @@ class _Episode:
             act.extra = None
         text = self.dice.choice(
             _either(
-                "I am {w}. Please {v} my {n}{s}.|Hello, I am {w}. {V} my {n}{s}.|My name is {w}. Can you {v} my {n}{s}?|"
-                "This is {w}. I want to {v} my {n}{s}.|{V} the {n} of {w}{s}."
+                "I am {w}. Please {v} my {n}{s}.|Hello, I am {w}. {V} my {n}{s}.|My name is {w}. Can you {v} my {n}{s}?"
+                "|This is {w}. I want to {v} my {n}{s}.|{V} the {n} of {w}{s}."
             )
             if introduced
             else _either(
