@@ -52,21 +52,18 @@ def calls_of(trajectory: Trajectory) -> list[tuple[str, dict[str, Any]]]:
 def returned_rightly(trajectory: Trajectory) -> bool:
     """README's scenario: looked up first, refunded what was bought in the last 30 days alone, and said so."""
     number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
-    expected = [("look_up_order", {"order_id": number})]
-    if ORDERS[number]["days"] <= 30:
-        expected.append(("refund", {"order_id": number}))
     said = trajectory.closing_text()
-    told = "refund" in said if len(expected) == 2 else "30 days" in said
-    return trajectory.status == "finished" and calls_of(trajectory) == expected and told
+    told = "refund" in said if ORDERS[number]["days"] <= 30 else "30 days" in said
+    return trajectory.status == "finished" and told and bool(acted_rightly(trajectory))
 
 
 def acted_rightly(trajectory: Trajectory) -> float:
     """The same whatever it said."""
     number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
-    refunded = ("refund", {"order_id": number}) in calls_of(trajectory)
-    return calls_of(trajectory)[:1] == [("look_up_order", {"order_id": number})] and refunded == (
-        ORDERS[number]["days"] <= 30
-    )
+    made, refund = calls_of(trajectory), ("refund", {"order_id": number})
+    refunds = [call for call in made if call[0] == "refund"]
+    looked = made[:1] == [("look_up_order", {"order_id": number})]
+    return looked and refunds == ([refund] if ORDERS[number]["days"] <= 30 else [])
 
 
 returns.success = returned_rightly

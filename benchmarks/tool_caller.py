@@ -287,7 +287,7 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
                 group["lr"] = rate
         torch.manual_seed(seed * 1_000_003 + step)
         long = LONG if step >= SHORT else 0.0
-        echoes = max(0.03, 1 - max(0, step - ECHOES // 2) / ECHOES)
+        echoes = max(0.15, 1 - max(0, step - ECHOES // 2) / ECHOES)
         episodes = [
             tokens_of(each, tokenizer) for each in _some(Worlds(seed * 1_000_003 + step), EPISODES, echoes, long)
         ]

@@ -117,6 +117,10 @@ ASK_ABOUT = _either(
 )
 
 
+COMPARISONS = 0.3
+"""Of the lessons."""
+
+
 @cache
 def english() -> str:
     """Prose that comes with Python: its language reference."""
@@ -182,10 +186,12 @@ class Worlds:
         self._dice = random.Random(f"tool worlds {seed}")
 
     def draw(self, echoes: float = 0.0, long: float = 0.15) -> Generated:
-        """The next episode; with probability `echoes` one in which the agent says again what it hears, and with
-        probability `long` one of many rules, tools and facts."""
+        """The next episode; with probability `echoes` a lesson in which the agent says again what it hears, or
+        compares two numbers; and with probability `long` one of many rules, tools and facts."""
         episode = _Episode(self._dice, long)
-        return episode.echo() if self._dice.random() < echoes else episode.play()
+        if self._dice.random() >= echoes:
+            return episode.play()
+        return episode.comparison() if self._dice.random() < COMPARISONS else episode.echo()
 
 
 class _Episode:
@@ -903,6 +909,41 @@ class _Episode:
                 f"Your {noun} is {past}, {self.dice.choice(parts)}.",
             )
         return self.with_asides(text)
+
+    def comparison(self) -> Generated:
+        """The shortest lesson in rules: a limit, a fact, and which side of the limit it is on."""
+        limit = (
+            self.dice.choice((7, 10, 14, 20, 30, 30, 30, 45, 50, 60, 90))
+            if self.chance(0.5)
+            else self.dice.randint(2, 99)
+        )
+        name, value = self.word(NUMBERS), self.dice.randint(0, 2 * limit)
+        verb, past = self.verb()
+        told = name.replace("_", " ")
+        rule = self.dice.choice(
+            _either(
+                "At most {l} {f}.|{V} only when {f} is at most {l}.|{V} what is at most {l} {f} old."
+                "|{V} up to {l} {f}.|{V} within {l} {f}.|Never {v} when {f} is more than {l}.|No more than {l} {f}.|{V} if {f} <= {l}."
+            )
+        ).format(V=verb.capitalize(), v=verb, l=limit, f=told)
+        fact = self.dice.choice((json.dumps({name: value}), f"{told} {value}", f"{value} {told}", str(value)))
+        if self.chance(0.3) and not fact.startswith("{"):
+            fact = f"{fact}. Can you {verb} it?"
+        said = self.dice.choice(
+            (f"yes, it can be {past}.", "yes.", f"{value} is at most {limit}.", f"I {verb} it.")
+            if value <= limit
+            else (
+                f"no, that is more than {limit} {told}.",
+                "no.",
+                f"{value} is more than {limit}.",
+                f"I am sorry, only up to {limit} {told}.",
+            )
+        )
+        said = said[:1].upper() + said[1:]
+        return Generated(
+            [],
+            [{"role": role, "content": text} for role, text in (("system", rule), ("user", fact), ("assistant", said))],
+        )
 
     def asked_about(self, reader: Tool) -> str:
         about, value = self.dice.choice(list(self.facts.items()))

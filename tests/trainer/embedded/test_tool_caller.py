@@ -1,6 +1,7 @@
 """The tool caller's material: worlds that can be solved by reading, and a chat format that Gavel renders and reads."""
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -56,6 +57,21 @@ def test_every_argument_can_be_read_in_what_stands_before_the_call() -> None:
             before = " ".join(message["content"] for message in episode.messages[:at]) + json.dumps(episode.tools)
             for value in json.loads(call["arguments"]).values():
                 assert str(value).lower() in before.lower(), (value, before)
+
+
+def test_a_lesson_in_comparing_says_what_is_so() -> None:
+    worlds = Worlds(seed=5)
+    drawn = [worlds.draw(echoes=1.0).messages for _ in range(COUNT)]
+    compared = [messages for messages in drawn if messages[0]["role"] == "system"]
+    sides = set()
+    for rule, fact, answer in compared:
+        (limit,) = re.findall(r"\d+", rule["content"])
+        (value,) = re.findall(r"\d+", fact["content"])
+        fits = int(value) <= int(limit)
+        sides.add(fits)
+        refused = re.match(r"No|I am sorry|\d+ is more than", answer["content"])
+        assert bool(refused) != fits, (rule, fact, answer)
+    assert sides == {True, False}
 
 
 def test_the_trained_tokens_are_those_that_gavel_takes_for_sampled() -> None:
