@@ -923,7 +923,8 @@ class _Episode:
         rule = self.dice.choice(
             _either(
                 "At most {l} {f}.|{V} only when {f} is at most {l}.|{V} what is at most {l} {f} old."
-                "|{V} up to {l} {f}.|{V} within {l} {f}.|Never {v} when {f} is more than {l}.|No more than {l} {f}.|{V} if {f} <= {l}."
+                "|{V} up to {l} {f}.|{V} within {l} {f}."
+                "|Never {v} when {f} is more than {l}.|No more than {l} {f}.|{V} if {f} <= {l}."
             )
         ).format(V=verb.capitalize(), v=verb, l=limit, f=told)
         fact = self.dice.choice((json.dumps({name: value}), f"{told} {value}", f"{value} {told}", str(value)))
