@@ -76,8 +76,8 @@ TEMPLATE = """\
 VOCABULARY = 2560
 EPISODES = 32
 """Of a step."""
-ROWS = 16
-"""Of a pass: episodes of nearly one length."""
+AREA = 1 << 20
+"""Of a pass: rows times the square of their length, which bounds what attention keeps (100 MB a layer)."""
 LEARNING_RATE = 3e-3
 REST = 0.2
 """Weight of a token that the agent did not write; every fifth one is counted."""
@@ -191,10 +191,12 @@ def _inside(begins: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def batches(episodes: Sequence[tuple[torch.Tensor, torch.Tensor]], rows: int) -> Iterator[Batch]:
-    """Ids `[B, T]`, and which tokens are the agent's, and which are no padding."""
-    ordered = sorted(episodes, key=lambda each: len(each[0]))
-    for some in (ordered[first : first + rows] for first in range(0, len(ordered), rows)):
+def batches(episodes: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Batch]:
+    """Of episodes of nearly one length, ids `[B, T]`, and which tokens are the agent's, and which are no padding."""
+    left = sorted(episodes, key=lambda each: len(each[0]))
+    while left:
+        rows = max(1, AREA // len(left[-1][0]) ** 2)
+        left, some = left[:-rows], left[-rows:]
         ids = pad_sequence([each[0] for each in some], batch_first=True)
         said = pad_sequence([each[1] for each in some], batch_first=True)
         real = pad_sequence([torch.ones_like(each[1]) for each in some], batch_first=True)
@@ -211,7 +213,7 @@ def backward(model: Any, episodes: Sequence[tuple[torch.Tensor, torch.Tensor]]) 
     """Adds the gradient of a step's loss; the mean loss of the agent's tokens."""
     total = sum(int(said.sum()) for _, said in episodes)
     loss = 0.0
-    for ids, said, real in batches(episodes, ROWS):
+    for ids, said, real in batches(episodes):
         hidden = hidden_of(model, ids)
         targets, own = ids[:, 1:], said[:, 1:]
         rest = real[:, 1:] & ~own & (torch.rand(own.shape) < 0.2)
@@ -230,7 +232,7 @@ def measure(model: Any, tokenizer: PreTrainedTokenizerFast, episodes: Sequence[A
     """Of held-out worlds, each turn after the right ones before it."""
     opens, argues = (token_id(tokenizer, part) for part in SKELETON[:2])
     loss = tokens = calls = right = named = 0.0
-    for ids, said, _ in batches(episodes, ROWS):
+    for ids, said, _ in batches(episodes):
         targets, own = ids[:, 1:], said[:, 1:]
         logits = model.lm_head(hidden_of(model, ids)[own].float())
         loss += float(cross_entropy(logits, targets[own], reduction="sum"))
