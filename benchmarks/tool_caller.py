@@ -74,8 +74,8 @@ TEMPLATE = """\
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
 
 VOCABULARY = 2560
-EPISODES = 32
-"""Of a step."""
+EPISODES, COMPARISONS = 32, 64
+"""Of a step: worlds or echoes, and lessons in comparing numbers, of some 30 tokens."""
 AREA = 1 << 20
 """Of a pass: rows times the square of their length, which bounds what attention keeps (100 MB a layer)."""
 LEARNING_RATE = 3e-3
@@ -289,10 +289,10 @@ def pretrain(out: Path, steps: int, width: int, layers: int, seed: int, save_sec
                 group["lr"] = rate
         torch.manual_seed(seed * 1_000_003 + step)
         long = LONG if step >= SHORT else 0.0
-        echoes = max(0.15, 1 - max(0, step - ECHOES // 2) / ECHOES)
-        episodes = [
-            tokens_of(each, tokenizer) for each in _some(Worlds(seed * 1_000_003 + step), EPISODES, echoes, long)
-        ]
+        echoes = max(0.05, 1 - max(0, step - ECHOES // 2) / ECHOES)
+        worlds = Worlds(seed * 1_000_003 + step)
+        drawn = [*_some(worlds, EPISODES, echoes, long), *(worlds.compare() for _ in range(COMPARISONS))]
+        episodes = [tokens_of(each, tokenizer) for each in drawn]
         loss = backward(model, episodes)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for each in optimize:

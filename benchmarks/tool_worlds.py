@@ -117,10 +117,6 @@ ASK_ABOUT = _either(
 )
 
 
-COMPARISONS = 0.3
-"""Of the lessons."""
-
-
 @cache
 def english() -> str:
     """Prose that comes with Python: its language reference."""
@@ -186,12 +182,14 @@ class Worlds:
         self._dice = random.Random(f"tool worlds {seed}")
 
     def draw(self, echoes: float = 0.0, long: float = 0.15) -> Generated:
-        """The next episode; with probability `echoes` a lesson in which the agent says again what it hears, or
-        compares two numbers; and with probability `long` one of many rules, tools and facts."""
+        """The next episode; with probability `echoes` a lesson in which the agent says again what it hears, and
+        with probability `long` one of many rules, tools and facts."""
         episode = _Episode(self._dice, long)
-        if self._dice.random() >= echoes:
-            return episode.play()
-        return episode.comparison() if self._dice.random() < COMPARISONS else episode.echo()
+        return episode.echo() if self._dice.random() < echoes else episode.play()
+
+    def compare(self) -> Generated:
+        """The next lesson in which a number is compared with a limit."""
+        return _Episode(self._dice, 0.0).comparison()
 
 
 class _Episode:

@@ -61,10 +61,8 @@ def test_every_argument_can_be_read_in_what_stands_before_the_call() -> None:
 
 def test_a_lesson_in_comparing_says_what_is_so() -> None:
     worlds = Worlds(seed=5)
-    drawn = [worlds.draw(echoes=1.0).messages for _ in range(COUNT)]
-    compared = [messages for messages in drawn if messages[0]["role"] == "system"]
     sides = set()
-    for rule, fact, answer in compared:
+    for rule, fact, answer in (worlds.compare().messages for _ in range(COUNT)):
         (limit,) = re.findall(r"\d+", rule["content"])
         (value,) = re.findall(r"\d+", fact["content"])
         fits = int(value) <= int(limit)
