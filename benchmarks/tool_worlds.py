@@ -188,8 +188,9 @@ class Worlds:
         return episode.echo() if self._dice.random() < echoes else episode.play()
 
     def compare(self) -> Generated:
-        """The next lesson in which a number is compared with a limit."""
-        return _Episode(self._dice, 0.0).comparison()
+        """The next lesson in which a number is compared with a limit, in words or before an act."""
+        episode = _Episode(self._dice, 0.0)
+        return episode.comparison() if self._dice.random() < 0.5 else episode.ruled()
 
 
 class _Episode:
@@ -943,6 +944,25 @@ class _Episode:
             [],
             [{"role": role, "content": text} for role, text in (("system", rule), ("user", fact), ("assistant", said))],
         )
+
+    def ruled(self) -> Generated:
+        """The shortest world with a rule, which is kept: one fact, one act."""
+        self.facts = {self.word(NUMBERS): self.number()}
+        act = self.act()
+        act.tool.properties, act.extra, act.said = {self.id_name: self.property_of(self.id)}, None, ""
+        reader = self.reader(self.noun, self.id_name, self.id, list(self.facts))
+        rule = self.rule(act)
+        if rule is None or reader.name == act.tool.name:
+            return self.comparison()
+        text, allowed, refusals = rule
+        user = self.request(act)
+        self.call(reader, {self.id_name: self.id}, self.shown(self.facts))
+        if allowed:
+            self.do(act)
+        else:
+            self.end(*refusals)
+        opening = [{"role": "system", "content": text}, {"role": "user", "content": user}]
+        return Generated([reader.schema, act.tool.schema], [*opening, *self.messages])
 
     def asked_about(self, reader: Tool) -> str:
         about, value = self.dice.choice(list(self.facts.items()))
