@@ -151,7 +151,7 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tool-caller")
+    parser.add_argument("--model", required=True, help="a directory, or any base model of Gavel")
     parser.add_argument("--zero-shot", action="store_true")
     parser.add_argument("--episodes", type=int, default=64, help="of a scenario, with --zero-shot")
     parser.add_argument("--show", type=int, default=0, help="episodes a scenario to print, with --zero-shot")
