@@ -17,13 +17,13 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import openai
 from tenacity import RetryCallState
 
-from gavel.base.network import PROXIES, TRANSPORT_ERRORS, exception_types, is_on_this_machine
+from gavel.base.network import TRANSPORT_ERRORS, exception_types, is_on_this_machine
 from gavel.base.secrets import without_secrets
 from gavel.llm.errors import ContextError, LlmError, PermanentError, RefusedError
 from gavel.llm.types import is_mapping
@@ -294,12 +294,9 @@ def remedy(error: Exception, model: str = "") -> str:
         ):  # `doc` of a JSONDecodeError
             return PAGE_REMEDY
         case _ if any(isinstance(one, (openai.APIConnectionError, *TRANSPORT_ERRORS)) for one in _causes(error)):
-            proxies = [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
-            hosts = _HOST.findall(" ".join(str(one) for one in _causes(error)))
-            direct = any(is_on_this_machine(f"http://{host}") for host in hosts)
-            past = (
-                f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies and not direct else ""
-            )
+            variables = [f"{url.scheme.upper()}_PROXY", "ALL_PROXY"] if (url := _asked(error)) else []
+            proxies = [name for name in variables if os.environ.get(name) or os.environ.get(name.lower())]
+            past = f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies else ""
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
         case _ if "/" in model:  # a LiteLLM id; a custom judge has a plain name
             return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
@@ -307,8 +304,13 @@ def remedy(error: Exception, model: str = "") -> str:
             return ""
 
 
-_HOST = re.compile(r"(?:https?://|\bhost )(\[[^\]]+\]|[^\s:/'\"]+)")
-"""The host in a URL, or in aiohttp's message `Cannot connect to host 127.0.0.1:8000`."""
+def _asked(error: BaseException) -> Any:
+    """The URL, as httpx's, of the request that did not get through; None = unknown, or on this machine, for which no
+    proxy is asked. LiteLLM's own errors hold a request that was never made."""
+    sent = (one for one in _causes(error) if isinstance(one, TRANSPORT_ERRORS) or type(one).__module__[:6] == "openai")
+    requests = (vars(one).get("request") or vars(one).get("_request") for one in sent)
+    url = next((request.url for request in requests if request is not None), None)
+    return None if url is None or is_on_this_machine(str(url)) else url
 
 
 def _shown(words: str) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import pkgutil
+import re
 import socket
 import stat
 import threading
@@ -23,7 +24,8 @@ from gavel.base.plain_calls import PlainCalls
 from gavel.base.secrets import HIDDEN, hide_secrets, without_secrets
 from gavel.base.text import counted
 from gavel.llm.client import Client
-from tests.endpoint import says
+from gavel.llm.errors import LlmError
+from tests.endpoint import limit_attempts, says
 from tests.limits import HANG_SECONDS
 
 
@@ -183,6 +185,25 @@ async def test_a_judge_on_this_machine_is_asked_past_a_proxy(endpoint, proxy, ho
     reply = await Client(model, params).ask([{"role": "user", "content": "Hello"}], {"type": "object"})
     assert (reply.text, len(endpoint.requests)) == ("{}", 1)
     assert os.environ["NO_PROXY"].startswith("internal.example,")
+
+
+@pytest.mark.parametrize(
+    ("model", "address", "named"),
+    [
+        ("ollama_chat/m", NOBODY, None),
+        ("hosted_vllm/m", f"{NOBODY}/v1", None),
+        ("ollama_chat/m", "http://judge.invalid", "HTTP_PROXY"),
+        ("openai/m", "https://judge.invalid/v1", "HTTPS_PROXY"),
+    ],
+)
+async def test_an_error_names_the_proxy_only_where_one_is_asked(model, address, named, proxy, monkeypatch) -> None:
+    limit_attempts(monkeypatch, 1)
+    monkeypatch.setenv("OLLAMA_API_BASE", address)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    params = {} if model.startswith("ollama") else {"api_base": address}
+    with pytest.raises(LlmError) as error:
+        await Client(model, params).ask([{"role": "user", "content": "Hello"}], {"type": "object"})
+    assert re.findall(r"\w+_PROXY", error.value.remedy) == ([named, "NO_PROXY"] if named else [])
 
 
 @pytest.mark.parametrize(

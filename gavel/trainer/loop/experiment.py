@@ -6,9 +6,9 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -96,8 +96,9 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     """The fingerprint of a scenario's tasks and tools, with hashes in place of long values.
 
     Functions (success, tools) are compared by source; so are their files, those of the world and of a custom rollout,
-    and the modules that these import from their folders. Installed packages, data files and servers are left out. Names
-    of tools, tasks and files end with @ and the hash of their content; more than MOST_TASKS tasks share one hash.
+    and the modules that these import from their folders, also inside functions. Installed packages, data files and
+    servers are left out. Names of tools, tasks and files end with @ and the hash of their content; more than MOST_TASKS
+    tasks share one hash.
     """
     return describe_world(scenario) | {
         "code": hash_code(scenario),
@@ -128,14 +129,14 @@ def hash_code(scenario: Scenario, *, checks: bool = True) -> list[str]:
     `success` and the hand-written reward."""
     users = [scenario.success, scenario.hand_reward] if checks else []
     users += [scenario.environment, scenario.rollout, *(tool.function for tool in scenario.own_tools)]
-    modules = _loaded(str(getattr(inspect.unwrap(user), "__module__", "")) for user in users if user is not None)
+    names = {str(getattr(inspect.unwrap(user), "__module__", "")) for user in users if user is not None}
+    modules = [each for each in map(_find_module, names) if each]
     own_checks = [] if checks else [scenario.success, scenario.hand_reward]
     left_out = {str(getattr(check, "__name__", "")) for check in own_checks}
     found: dict[Path, str] = {}
     while modules:
-        module = modules.pop()
-        file = Path(module.__file__ or "")
-        if file in found or module.__name__.partition(".")[0] == "gavel" or _INSTALLED & set(file.parts):
+        name, package, file = modules.pop()
+        if file in found or name.partition(".")[0] == "gavel" or _INSTALLED & set(file.parts):
             continue
         try:
             tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -143,8 +144,9 @@ def hash_code(scenario: Scenario, *, checks: bool = True) -> list[str]:
             continue
         tree.body = [each for each in tree.body if getattr(each, "name", None) not in left_out]
         found[file] = f"{file.name}@{content_hash(ast.dump(tree))}"
-        imported = _loaded(sorted(_imported(tree, module.__package__ or "")))
-        modules += [each for each in imported if Path(each.__file__ or "").is_relative_to(file.parent)]
+        root = file.parents[len(package.split(".")) if package else 0]
+        imported = (_find_module(each, root) for each in sorted(_imported(tree, package)))
+        modules += [each for each in imported if each and each[2].is_relative_to(root)]
     return sorted(found.values())
 
 
@@ -161,10 +163,19 @@ def _imported(tree: ast.Module, package: str) -> set[str]:
     return names
 
 
-def _loaded(names: Iterable[str]) -> list[ModuleType]:
-    """The modules of these names that were read from a file."""
-    found = (sys.modules.get(name) for name in names)
-    return [each for each in found if getattr(each, "__file__", None) and each is not None]
+def _find_module(name: str, root: Path | None = None) -> tuple[str, str, Path] | None:
+    """Name, package and file of a module; with `root` also of one that no import statement has reached yet, such as
+    one in a function's body: it is found below `root` or on the import path, and not run."""
+    if (module := sys.modules.get(name)) is not None:
+        file: str | None = getattr(module, "__file__", None)
+        return (name, module.__package__ or "", Path(file)) if file else None
+    spec, places = None, [str(root), *sys.path] if root else []
+    for part in name.split("."):  # each by itself: find_spec of importlib imports the packages around a module
+        spec = PathFinder.find_spec(part, places)
+        places = list(spec.submodule_search_locations or ()) if spec else []
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    return name, name if places else name.rpartition(".")[0], Path(spec.origin)
 
 
 def source_hash(function: Callable[..., Any] | None) -> str | None:

@@ -118,7 +118,8 @@ def rounded(value):
 
 def look_up(name: str) -> int:
     \"\"\"Look up a price.\"\"\"
-    return rounded(price(name))
+    from shop_net.calls import answer
+    return rounded(answer(price(name)))
 
 def success(trajectory):
     return True
@@ -128,10 +129,15 @@ scenario = gavel.Scenario("shop", tools=[look_up], tasks=[gavel.Task(user="a"), 
 PRICES = "def price(name):\n    return 3\n"
 
 
-def a_shop(folder: Path, text: str = SHOP, prices: str = PRICES) -> Scenario:
+NET = "raise SystemExit('run by the comparison')\nfrom shop_prices import price\n"
+
+
+def a_shop(folder: Path, text: str = SHOP, prices: str = PRICES, net: str = NET) -> Scenario:
     sys.modules.pop("shop_prices", None)
+    (folder / "shop_net").mkdir(exist_ok=True)
     (folder / "shop.py").write_text(text)
     (folder / "shop_prices.py").write_text(prices)
+    (folder / "shop_net" / "calls.py").write_text(net)
     return find_scenario(str(folder / "shop.py"))
 
 
@@ -144,6 +150,7 @@ def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path)
     assert changed() == changed(text=SHOP + "# a comment") == []
     assert changed(text=SHOP.replace("round(", "int(")) == ["scenarios: shop: code: 1 changed (shop.py)"]
     assert changed(prices=PRICES.replace("3", "4")) == ["scenarios: shop: code: 1 changed (shop_prices.py)"]
+    assert changed(net=NET.replace("price", "cost")) == ["scenarios: shop: code: 1 changed (calls.py)"]
 
 
 def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(tmp_path: Path) -> None:
