@@ -2,6 +2,7 @@
 
 import pytest
 
+import gavel.judge.offline  # noqa: F401  registers the local judges
 from gavel.llm.completion import DIRECT_WIRE
 from gavel.llm.providers import load_litellm
 
