@@ -412,10 +412,10 @@ class Fit:
 )
 def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(directory, device, chosen, found):
     fit = Fit()
-    first = MemorySettings(directory, device, fit).filled(OPEN)
+    first = MemorySettings(directory, device, fit).fill_in(OPEN)
     assert (first.gradient_checkpointing, first.micro_batch_tokens, first.whole_pass_tokens) == chosen
     for other in ("cpu", "cuda"):  # resumed, also on another device
-        assert MemorySettings(directory, other, fit).filled(OPEN) == first
+        assert MemorySettings(directory, other, fit).fill_in(OPEN) == first
     assert len(fit.asked) == len(found)
     kept = json.loads((directory.path / FILE).read_text())
     assert kept["micro_batch_tokens"] == found
