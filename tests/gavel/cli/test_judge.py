@@ -26,6 +26,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.endpoint import Answer, Endpoint, Request, fails, says
 from tests.forked import gavel
+from tests.gavel.cli.test_app import mistake
 from tests.gavel.reports.judged_groups import judged
 from tests.gavel.reports.made_runs import made_run
 
@@ -270,3 +271,15 @@ def test_a_run_is_reported_by_its_name_and_scored_anew(tmp_path: Path) -> None:
     again = gavel("score", "desk/one", "--judge", "constant", "--out", "o.jsonl", cwd=tmp_path, GAVEL_RUNS="runs")
     assert again.returncode == 0, again.stderr
     assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 3
+
+
+async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
+    store.extend(await judged("one", groups=2))
+    with pytest.raises(GavelError, match="cannot be written"):
+        report(store.path, None, None, tmp_path)
+
+
+def test_the_command_line_tells_what_to_do_with_a_file_that_was_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('[{"role": "user", "content": "hello"}]\n')
+    assert "gavel score" in mistake("judge", "report", "rows.jsonl", cwd=tmp_path)
