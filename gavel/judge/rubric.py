@@ -52,9 +52,12 @@ class Rubric:
     criteria: Sequence[Criterion] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", self.text.strip().removeprefix("\ufeff").strip())
+        text = self.text.strip()
+        while text.startswith("\ufeff"):
+            text = text[1:].strip()
+        object.__setattr__(self, "text", text)
         object.__setattr__(self, "criteria", tuple(self.criteria))
-        if not self.text and not self.criteria:
+        if not text and not self.criteria:
             raise JudgeError("the rubric is empty.", "Say in a sentence what a good attempt is, or leave rubric out.")
         if len(self.criteria) > len(ascii_lowercase):
             raise JudgeError(

@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gavel.judge.config import JudgeConfig, read_text_option
@@ -53,6 +53,7 @@ def test_the_id_follows_everything_that_changes_a_score():
         (lambda: Criterion("a", "text", -1), "-1"),
         (lambda: Criterion("a", "text", math.nan), "nan"),
         (lambda: Rubric("", [TELLS, Criterion("Tells ", "other")]), "tells"),
+        (lambda: Rubric("\ufeff "), None),
         (lambda: Rubric("text", [Criterion("a", "text", 0)]), None),
         (lambda: Rubric("", [Criterion("a", "text", 1e308), Criterion("b", "text", 1e308)]), None),
         (lambda: Rubric("", [Criterion(str(n), "text") for n in range(27)]), "27"),
@@ -63,7 +64,8 @@ def test_criteria_that_make_no_vote_are_refused(make, value):
         make()
 
 
-@given(st.text(max_size=20).filter(str.strip), st.lists(CRITERIA, max_size=1))
+@example("\ufeff \ufeffsays it", [])
+@given(st.text(max_size=20).filter(lambda text: text.replace("\ufeff", "").strip()), st.lists(CRITERIA, max_size=1))
 def test_what_is_dumped_is_read_back_as_the_same_rubric(text, criteria):
     rubric = Rubric(text, [one for some in criteria for one in some])
     assert Rubric.of(rubric.dump()) == rubric
