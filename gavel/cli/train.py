@@ -6,6 +6,7 @@ Torch is imported by `run_training` alone, once scenario, judge and settings are
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +40,7 @@ from gavel.cli.training import (
     open_run,
     print_run_estimates,
     read_seen_lengths,
+    run_directory_of,
     say_outcome,
     trainable,
     with_tasks_there_are,
@@ -46,11 +48,13 @@ from gavel.cli.training import (
 from gavel.judge.judge import Judge
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
+from gavel.trainer.config import TrainConfig
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
+from gavel.trainer.runs.run_listing import read_wanted_steps
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
@@ -121,6 +125,8 @@ async def run_training(
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
         say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
+        if state and there is None:
+            tell_new_schedule(console, run_directory_of(model), loop.steps, config.train, given.train)
         say(console, f"Endpoint: {run.backend.endpoint(model).limits}")
         points = run.backend.history(model, EVALUATION)
         first = next((row.get("success") for row in points if row["step"] == 0), None)
@@ -142,6 +148,19 @@ async def run_training(
         tasks = counted(round(last["trajectories"]), "held-out task")
         print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
     run.say_end()
+
+
+def tell_new_schedule(console: Console, directory: Path, steps: int, train: TrainConfig, given: TrainConfig) -> None:
+    """Says that a run which goes on for another number of steps changes how its learning rate rises and falls."""
+    planned = read_wanted_steps(directory, ())
+    if planned in (None, steps) or {"total_steps", "warmup_steps"} <= given.model_fields_set:
+        return
+    say(
+        console,
+        f"It was begun for {counted(planned, 'step')} and goes on to {steps}: the learning rate now warms up for "
+        f"{counted(train.warmup_steps or 0, 'step')} and falls until step {train.total_steps}, so this is not the "
+        f"run that --steps {steps} alone would have given (--fresh).",
+    )
 
 
 app = single_command(with_options(train, RunConfig, RUN_FLAGS))

@@ -151,6 +151,9 @@ def _failed(result: str) -> bool:
             return True
         result = result[: flag.start()]
     content = value_of(result)
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    if parts and all("type" in object_of(part) for part in parts):
+        return any(_failed(str(part["text"])) for part in parts if part.get("text"))
     if isinstance(content, str):
         return re.match(r"\s*(?:error|traceback)\b", content, re.IGNORECASE) is not None
     return _says_failure(object_of(content))

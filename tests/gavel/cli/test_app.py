@@ -183,6 +183,8 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
     assert "seed = 1" in run_file.read_text()
+    longer = gavel("train", str(run_file), "--seed", "1", "--steps", "2", cwd=tmp_path)
+    assert "begun for 1 step" in " ".join(longer.stdout.split())
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
 
 

@@ -186,6 +186,8 @@ async def test_nothing_is_scored_by_a_rule_that_may_be_turned_round(lead: str):
         ("declined", {"status": "error"}, False),
         ('{"done": true}', {"isError": True}, False),
         ('{"error": "declined"}', {}, False),
+        ('[{"type": "text", "text": "{\\"error\\": \\"declined\\"}"}]', {}, False),
+        ('[{"type": "text", "text": "refunded"}]', {}, True),
         ('{"isError": true, "content": []}', {}, False),
         ('{"ok": false}', {}, False),
         (None, {}, False),
