@@ -226,9 +226,9 @@ def test_a_turn_may_be_sampled_again_and_any_of_the_samples_gone_on_from():
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 
 
-def test_the_page_lists_every_reason_with_its_sentence_and_no_other():
-    table = PAGE.partition("### Reasons")[2].partition("## ")[0]
-    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", table, flags=re.MULTILINE) == [(r.value, r.sentence) for r in LeftOut]
+def test_the_page_lists_every_reason_and_no_other():
+    listed = PAGE.partition("### Reasons")[2].partition("## ")[0]
+    assert re.findall(r"`(\w+)`", listed) == [reason.value for reason in LeftOut]
 
 
 def test_a_turns_reward_comes_with_its_last_token_and_the_trajectorys_with_the_end_of_every_sequence():
