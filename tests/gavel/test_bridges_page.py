@@ -96,10 +96,23 @@ def test_the_section_on_agent_styles_runs(tmp_path: Path) -> None:
     run_commands(commands, tmp_path)
 
 
+RUN = """
+import asyncio
+
+async def main():
+    model = gavel.TrainableModel(name="ppo", project="texts", base_model="embedded/returns-desk")
+    async with gavel.LocalBackend(max_context=128) as backend:
+        await model.register(backend)
+        await train(model)
+
+asyncio.run(main())
+"""
+
+
 @pytest.mark.slow
 def test_the_program_on_rl4lms_runs(tmp_path: Path) -> None:
     pytest.importorskip("gymnasium")
     (program,) = blocks(PAGE, "python", "RL4LMs")
-    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "program.py").write_text(program + RUN)
     done = script(tmp_path / "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
