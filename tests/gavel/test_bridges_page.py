@@ -52,13 +52,9 @@ def served(command: str, cwd: Path) -> Iterator[str]:
 @pytest.mark.slow
 def test_the_section_on_agentgym_runs(tmp_path: Path) -> None:
     from_elsewhere, serve = blocks(PAGE, "bash", "AgentGym")
-    (program,) = blocks(PAGE, "python", "AgentGym")
     address = "http://127.0.0.1:36001"
     with served(serve, tmp_path) as url:
         run_commands(from_elsewhere.replace(address, url), tmp_path)
-        (tmp_path / "client.py").write_text(program.replace(address, url))
-        done = script(tmp_path / "client.py", cwd=tmp_path)
-        assert done.stdout.splitlines() == written(program), done.stderr
 
 
 @pytest.mark.slow
@@ -85,11 +81,13 @@ async def test_the_section_on_gymnasium_runs() -> None:
     (program,) = blocks(PAGE, "python", "reasoning-gym, textarena, Gymnasium")
     names: dict[str, Any] = {}
     exec(compile(program, "bridges.md", "exec"), names)
-    corridor = names["corridor"]
-    turns = [call("act", i, action="right") for i in range(2)]
-    found = await rollout(script_of(turns), corridor, corridor.tasks()[0])
+    lake = names["lake"]
+    turns = [
+        call("act", i, action=action) for i, action in enumerate(("down", "down", "right", "right", "down", "right"))
+    ]
+    found = await rollout(script_of(turns), lake, lake.tasks()[0])
     assert found.metrics["success"] == 1.0
-    assert "You stand at 4 of 4." in found.messages()[-1]["content"]
+    assert "You stand at cell 15." in found.messages()[-1]["content"]
 
 
 @pytest.mark.slow
@@ -98,13 +96,23 @@ def test_the_section_on_agent_styles_runs(tmp_path: Path) -> None:
     run_commands(commands, tmp_path)
 
 
+RUN = """
+import asyncio
+
+async def main():
+    model = gavel.TrainableModel(name="ppo", project="texts", base_model="embedded/returns-desk")
+    async with gavel.LocalBackend(max_context=128) as backend:
+        await model.register(backend)
+        await train(model)
+
+asyncio.run(main())
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("section", ["RL4LMs", "verl"])
-def test_a_program_prints_what_it_says(section: str, tmp_path: Path) -> None:
-    if section == "RL4LMs":
-        pytest.importorskip("gymnasium")
-    (program,) = blocks(PAGE, "python", section)
-    (tmp_path / "program.py").write_text(program)
+def test_the_program_on_rl4lms_runs(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    (program,) = blocks(PAGE, "python", "RL4LMs")
+    (tmp_path / "program.py").write_text(program + RUN)
     done = script(tmp_path / "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert set(written(program)) <= set(done.stdout.splitlines())

@@ -14,7 +14,7 @@ from gavel.integrations.verifiers.relay import Conversations
 from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
-from tests.scenarios.formats.attempts import both, run_program, sampled, stored, whole
+from tests.scenarios.formats.attempts import both, sampled, stored, whole
 
 
 def written(folder: Path, losses: Losses | None = None) -> Path:
@@ -85,8 +85,6 @@ def test_verifiers_reads_the_episodes(tmp_path: Path):
     assert (raised.traces, raised.last_error.type, raised.last_error.message) == ([], "ValueError", "lost")
     assert {episode.group.id for episode in found} == {"train/12/0"}
     assert any("no type for" in note for note in losses.notes())
-    written(tmp_path / "results")
-    assert run_program("verifiers", tmp_path).splitlines()[0] == "train/12/0 clerk 0.75 [7]"
 
 
 SHOP = "import gavel\nshop = gavel.Scenario('shop', tasks=[gavel.Task(user='Hi.')], held_out=[]{more})\n"

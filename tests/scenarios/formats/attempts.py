@@ -1,17 +1,12 @@
-"""Groups with all that a trajectory may hold, and with what hostile ones hold; the programs of docs/export.md."""
+"""Groups with all that a trajectory may hold, and with what hostile ones hold."""
 
 import math
-import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from gavel.scenarios.formats.exported import StoredGroup
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from gavel.scenarios.trajectory import History, Trajectory
-from tests.limits import HANG_SECONDS
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 TOOLS = [
@@ -122,13 +117,3 @@ def both() -> list[StoredGroup]:
     """An attempt of each kind, and a member that raised."""
     judgement = GroupJudgement(status="partial", calls=2)
     return stored(whole(), hostile(), exceptions=[ValueError("lost")], judgement=judgement)
-
-
-def run_program(word: str, folder: Path) -> str:
-    """What the program of docs/export.md with this word in it prints in a folder of exported files."""
-    page = (Path(__file__).parents[3] / "docs" / "export.md").read_text()
-    (program,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if word in each]
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
