@@ -6,12 +6,16 @@ Frameworks that are not installed here are tested by `make test-frameworks`, in 
 import asyncio
 import contextlib
 import importlib.util
+import json
 import linecache
 import os
 import re
 import sysconfig
 from pathlib import Path
+from typing import Any
 
+import httpx
+import litellm
 import pytest
 
 import gavel
@@ -32,19 +36,64 @@ def section(heading: str) -> str:
     return re.split(r"\n##+ ", PAGE.read_text().partition(f"# {heading}\n")[2])[0]
 
 
-def program(folder: Path, *headings: str):
-    """What the Python programs under these headings define. One that names its file is written into the folder."""
+def program(folder: Path, heading: str):
+    """`run_agent` of the page. A program that names its file is written into the folder."""
+    heading, _, agent = heading.partition("' ")
     names: dict = {}
-    for heading in headings:
-        for code in re.findall(r"```python\n(.*?)```", section(heading), re.DOTALL):
-            code = code.replace('"You run the returns desk."', repr(scenario.system))
-            if file := re.match(r"# (\w+\.py)\n", code):
-                (folder / file[1]).write_text(code)
-                continue
-            name = f"{PAGE}#{heading}"
-            linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)  # smolagents reads it
-            exec(compile(code, name, "exec"), names)
+    for code in re.findall(r"```python\n(.*?)```", section("Frameworks") + section(heading), re.DOTALL):
+        code = code.replace('"You run the returns desk."', repr(scenario.system))
+        if agent:
+            code = code.replace("ToolCallingAgent", agent)
+        if file := re.match(r"# (\w+\.py)\n", code):
+            (folder / file[1]).write_text(code)
+            continue
+        name = f"{PAGE}#{heading}#{len(linecache.cache)}"
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)  # smolagents reads it
+        exec(compile(code, name, "exec"), names)
     return names["run_agent"]
+
+
+SCHEMA = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
+TOOL = {"name": "refund", "description": "Pay the money back.", "parameters": SCHEMA}
+
+
+def refund(arguments: str) -> str:
+    return f"refunded {json.loads(arguments).get('order_id')}"
+
+
+async def litellm_agent(capture, model, question):
+    messages: list = [{"role": "system", "content": scenario.system}, {"role": "user", "content": question}]
+    for _ in range(4):
+        chunks = await litellm.acompletion(
+            f"openai/{model}",
+            messages=messages,
+            tools=[{"type": "function", "function": TOOL}],
+            base_url=capture.base_url,
+            api_key=capture.api_key,
+            stream=True,
+        )
+        reply: Any = litellm.stream_chunk_builder([chunk async for chunk in chunks])
+        message = reply.choices[0].message
+        messages.append(message.model_dump())
+        if not message.tool_calls:
+            return
+        for call in message.tool_calls:
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": refund(call.function.arguments)})
+
+
+async def http_agent(capture, model, question):
+    items: list = [{"role": "user", "content": question}]
+    key = {"Authorization": f"Bearer {capture.api_key}"}
+    body = {"model": model, "instructions": scenario.system, "tools": [{"type": "function", **TOOL}]}
+    async with httpx.AsyncClient(base_url=capture.base_url, headers=key, timeout=600) as client:
+        for _ in range(4):
+            output = (await client.post("/responses", json=body | {"input": items})).json()["output"]
+            calls = [item for item in output if item["type"] == "function_call"]
+            if not calls:
+                return
+            results = {call["call_id"]: refund(call["arguments"]) for call in calls}
+            items += output
+            items += [{"type": "function_call_output", "call_id": own, "output": said} for own, said in results.items()]
 
 
 @pytest.mark.parametrize(
@@ -58,8 +107,8 @@ def program(folder: Path, *headings: str):
         pytest.param("A command-line agent", "llm", marks=pytest.mark.frameworks),
         pytest.param("verifiers", "verifiers", marks=pytest.mark.frameworks),
         ("Anthropic's SDK", "anthropic"),
-        ("LiteLLM", "litellm"),
-        ("Plain httpx", "httpx"),
+        (litellm_agent, "litellm"),
+        (http_agent, "httpx"),
     ],
 )
 async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs, tmp_path, monkeypatch, policy):
@@ -70,7 +119,7 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("PATH", os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]))  # uv's
     monkeypatch.setenv("UV_SYSTEM_CERTS", "true")
-    run_agent = program(tmp_path, "Frameworks", heading)
+    run_agent = program(tmp_path, heading) if isinstance(heading, str) else heading
     if heading in REWRITE:  # its own instructions are longer than what the tiny model was taught
         monkeypatch.setattr(f"smolagents.{REWRITE[heading]}.initialize_system_prompt", lambda agent: scenario.system)
     model = gavel.TrainableModel(name="desk", project="captures", base_model=EMBEDDED_POLICY)
