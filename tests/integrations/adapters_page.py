@@ -12,10 +12,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
 
 
 def program(heading: str) -> str:
-    """The Python program under a heading, with the stand-in as the judge."""
+    """The Python program under a heading, with the stand-in as the judge, and a rubric that it can read."""
     section = PAGE.read_text().partition(f"\n## {heading}")[2].partition("\n## ")[0]
     (found,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    return found.replace("openai/gpt-5-mini", "stand-in")
+    judge = '"stand-in"' if "rubric=" in found else '"stand-in", rubric="- ends with a message"'
+    return found.replace('"openai/gpt-5-mini"', judge)
 
 
 def run(heading: str) -> dict[str, Any]:

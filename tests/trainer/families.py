@@ -18,8 +18,9 @@ WINDOW = 8
 """Shorter than every prompt of the tests."""
 
 ALL = "all"
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_MLA = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+LATENT_ATTENTION = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
 _FULL, _SLIDING, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 _BASE: dict[str, Any] = {
@@ -87,7 +88,6 @@ class Family:
     """Whether the embedded engine samples many conversations together, or one at a time."""
     renderer: str = ""
     """Its chat format in the `renderers` library."""
-    note: str = ""
     experts: bool = False
     """Whether its experts can be adapted."""
     reads: dict[str, Any] | None = None
@@ -142,14 +142,14 @@ FAMILIES = (
         renderer="llama-3",
     ),
     Family("SmolLM2", "llama", {"tie_word_embeddings": True}),
-    Family("SmolLM3", "smollm3", {"no_rope_layers": [1, 0]}, note="layers without RoPE"),
+    Family("SmolLM3", "smollm3", {"no_rope_layers": [1, 0]}),
     Family("Qwen2.5", "qwen2"),
     Family(
         "Qwen2 with a window", "qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
     ),
     Family("Qwen3", "qwen3", renderer="qwen3"),
-    Family("Mistral", "mistral", {"sliding_window": WINDOW}, note="sliding window"),
-    Family("Ministral", "ministral", _WINDOWED, note="sliding window"),
+    Family("Mistral", "mistral", {"sliding_window": WINDOW}),
+    Family("Ministral", "ministral", _WINDOWED),
     Family(
         "Ministral 3, Mistral Small",
         "mistral3",
@@ -157,7 +157,7 @@ FAMILIES = (
         reads=_EYES | {"model_type": "pixtral"},
     ),
     Family("OLMo 2", "olmo2"),
-    Family("OLMo 3", "olmo3", _WINDOWED, note="sliding window"),
+    Family("OLMo 3", "olmo3", _WINDOWED),
     Family("Phi 3, Phi 4", "phi3"),
     Family(
         "Phi 4 mini",
@@ -170,14 +170,13 @@ FAMILIES = (
             partial_rotary_factor=0.75,
             original_max_position_embeddings=256,
         ),
-        note="longrope: the context ends at original_max_position_embeddings",
     ),
     Family("GLM 4", "glm4"),
     Family(
         "GLM 4.5",
         "glm4_moe",
         _EXPERTS | {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_shared_experts": 1},
-        lora=_ATTENTION,
+        lora=ATTENTION,
         renderer="glm-4.5",
         experts=True,
     ),
@@ -185,32 +184,31 @@ FAMILIES = (
         "GLM 4.7 Flash",
         "glm4_moe_lite",
         _LATENT | {"mlp_layer_types": ["dense", "sparse"]},
-        _MLA,
+        LATENT_ATTENTION,
         renderer="glm-5",
         experts=True,
     ),
-    Family("Granite 3", "granite", {"logits_scaling": 4.0, "attention_multiplier": 0.1}, note="scaled logits"),
-    Family("Granite 3 MoE", "granitemoe", _LOCAL_EXPERTS | {"logits_scaling": 4.0}, lora=_ATTENTION, experts=True),
+    Family("Granite 3", "granite", {"logits_scaling": 4.0, "attention_multiplier": 0.1}),
+    Family("Granite 3 MoE", "granitemoe", _LOCAL_EXPERTS | {"logits_scaling": 4.0}, lora=ATTENTION, experts=True),
     Family(
         "Granite 4",
         "granitemoehybrid",
         _LOCAL_EXPERTS
         | _MAMBA
         | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 16, "logits_scaling": 4.0},
-        lora=(*_ATTENTION, "input_linear", "output_linear"),
+        lora=(*ATTENTION, "input_linear", "output_linear"),
         alone=_SPACE,
         batched=False,
         experts=True,
     ),
-    Family("Cohere", "cohere", {"logit_scale": 0.25}, note="scaled logits"),
-    Family("Cohere 2", "cohere2", _WINDOWED | {"logit_scale": 0.25}, note="scaled logits, sliding window"),
+    Family("Cohere", "cohere", {"logit_scale": 0.25}),
+    Family("Cohere 2", "cohere2", _WINDOWED | {"logit_scale": 0.25}),
     Family(
         "Gemma 2",
         "gemma2",
         _WINDOWED | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
-        note="soft caps, sliding window",
     ),
-    Family("Gemma 3", "gemma3", _WINDOWED | {"text_type": "gemma3_text"}, reads=_EYES, note="sliding window"),
+    Family("Gemma 3", "gemma3", _WINDOWED | {"text_type": "gemma3_text"}, reads=_EYES),
     Family(
         "Gemma 3n",
         "gemma3n_text",
@@ -226,7 +224,6 @@ FAMILIES = (
             "laurel_rank": 4,
             "altup_num_inputs": 2,
         },
-        note="sliding window, shared keys and values",
     ),
     Family(
         "Gemma 4",
@@ -242,7 +239,6 @@ FAMILIES = (
         },
         renderer="gemma4",
         reads=_EYES | {"num_key_value_heads": 2, "head_dim": 8},
-        note="soft cap, sliding window",
     ),
     Family(
         "Gemma 4 E",
@@ -257,52 +253,47 @@ FAMILIES = (
             "vocab_size_per_layer_input": VOCABULARY,
         },
         renderer="gemma4",
-        note="sliding window, shared keys and values",
     ),
     Family(
         "GPT-OSS",
         "gpt_oss",
         _LOCAL_EXPERTS | _WINDOWED | _rope("default"),
-        lora=_ATTENTION,
+        lora=ATTENTION,
         renderer="gpt-oss",
-        note="sinks, sliding window",
         experts=True,
     ),
-    Family("Qwen3-MoE", "qwen3_moe", _EXPERTS | {"num_experts": 4}, lora=_ATTENTION, renderer="qwen3", experts=True),
+    Family("Qwen3-MoE", "qwen3_moe", _EXPERTS | {"num_experts": 4}, lora=ATTENTION, renderer="qwen3", experts=True),
     Family(
         "Qwen2-MoE",
         "qwen2_moe",
         _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1},
-        lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
-        note="LoRA on the shared expert too",
+        lora=(*ATTENTION, *MLP),
         experts=True,
     ),
-    Family("Mixtral", "mixtral", _LOCAL_EXPERTS, lora=_ATTENTION, experts=True),
-    Family("OLMoE", "olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, lora=_ATTENTION, experts=True),
+    Family("Mixtral", "mixtral", _LOCAL_EXPERTS, lora=ATTENTION, experts=True),
+    Family("OLMoE", "olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, lora=ATTENTION, experts=True),
     Family(
         "PhiMoE",
         "phimoe",
         _LOCAL_EXPERTS | {"sliding_window": WINDOW},
-        lora=_ATTENTION,
-        note="sliding window",
+        lora=ATTENTION,
         experts=True,
     ),
-    Family("DeepSeek V2", "deepseek_v2", _LATENT, lora=_MLA, note="latent attention", experts=True),
+    Family("DeepSeek V2", "deepseek_v2", _LATENT, lora=LATENT_ATTENTION, experts=True),
     Family(
         "DeepSeek V3",
         "deepseek_v3",
         _LATENT | {"n_group": 2},
-        lora=_MLA,
+        lora=LATENT_ATTENTION,
         renderer="deepseek-v3",
-        note="latent attention",
         experts=True,
     ),
-    Family("MiniMax-M2", "minimax_m2", _LOCAL_EXPERTS, lora=_ATTENTION, renderer="minimax-m2", experts=True),
+    Family("MiniMax-M2", "minimax_m2", _LOCAL_EXPERTS, lora=ATTENTION, renderer="minimax-m2", experts=True),
     Family(
         "Qwen3-Next",
         "qwen3_next",
         _EXPERTS | _LINEAR_HALF | {"num_experts": 4, "shared_expert_intermediate_size": 16},
-        lora=(*_ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
+        lora=(*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
         alone=_STATE,
         batched=False,
         experts=True,
@@ -323,13 +314,12 @@ FAMILIES = (
         | _LINEAR_HALF
         | {"text_type": "qwen3_5_moe_text", "num_experts": 4, "shared_expert_intermediate_size": 16},
         lora=(
-            *(*_ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj"),
-            *("gate_proj", "up_proj", "down_proj"),
+            *(*ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj"),
+            *MLP,
         ),
         alone=_STATE,
         batched=False,
         renderer="qwen3.5",
-        note="LoRA on the shared expert too",
         reads=_QWEN_EYES,
         experts=True,
     ),
@@ -338,7 +328,6 @@ FAMILIES = (
         "qwen3_vl",
         {"text_type": "qwen3_vl_text"},
         renderer="qwen3-vl",
-        note="text only",
         reads=_QWEN_EYES | {"deepstack_visual_indexes": [0]},
     ),
     Family(
@@ -354,11 +343,10 @@ FAMILIES = (
             "layer_types": ["chunked_attention", _FULL],
             "no_rope_layers": [1, 0],
         },
-        lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
+        lora=(*ATTENTION, *MLP),
         alone="its attention counts tokens",
         batched=False,
         reads=_EYES | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
-        note="LoRA on the shared expert too",
     ),
     Family("Nemotron 4", "nemotron", alone="attention of its own"),
     Family(
@@ -373,7 +361,7 @@ FAMILIES = (
             "n_groups": 1,
             "chunk_size": 16,
         },
-        lora=(*_ATTENTION, "up_proj", "down_proj"),
+        lora=(*ATTENTION, "up_proj", "down_proj"),
         alone=_SPACE,
         batched=False,
         renderer="nemotron-3",
@@ -382,17 +370,16 @@ FAMILIES = (
         "Falcon-H1",
         "falcon_h1",
         _MAMBA | {"mamba_d_ssm": 64, "lm_head_multiplier": 0.5},
-        lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
+        lora=(*ATTENTION, *MLP),
         alone=_SPACE,
         batched=False,
-        note="scaled logits",
     ),
     Family(
         "LFM2", "lfm2", {"layer_types": ["conv", _FULL], "block_multiple_of": 8}, alone="convolution", batched=False
     ),
-    Family("EXAONE 4", "exaone4", _WINDOWED, note="sliding window"),
-    Family("StarCoder 2", "starcoder2", {"sliding_window": WINDOW}, note="sliding window"),
-    Family("Phi 2", "phi", note="a head with a bias"),
+    Family("EXAONE 4", "exaone4", _WINDOWED),
+    Family("StarCoder 2", "starcoder2", {"sliding_window": WINDOW}),
+    Family("Phi 2", "phi"),
     Family("Seed-OSS", "seed_oss"),
 )
 

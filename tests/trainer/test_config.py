@@ -87,14 +87,6 @@ def test_every_recipe_is_on_the_page_with_its_settings(name):
     assert gavel.recipe(name) == written
 
 
-@pytest.mark.slow
-def test_the_pages_program_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path))
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    exec(compile(program, "docs/algorithms.md", "exec"), {"__name__": "__main__"})
-    assert re.fullmatch(r"loss -?\d+\.\d{3} over \d+ tokens\n", capsys.readouterr().out)
-
-
 def test_a_model_has_the_fields_of_its_spec_and_no_others_are_taken() -> None:
     model = TrainableModel(name="clerk", project="desk", base_model="base", lora=LoraSettings(rank=4))
     assert TrainableSpec.model_validate(model.model_dump(include=set(TrainableSpec.model_fields))).lora.rank == 4
