@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from gavel.base.text import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats import anthropic, chat
+from gavel.scenarios.formats import bodies, chat
 from gavel.scenarios.formats.exported import (
     Call,
     Losses,
@@ -87,7 +87,7 @@ _COMPLETION = "completion|response|output"
 
 def _system(fields: Message) -> list[Message]:
     """The system message from a separate field."""
-    return anthropic.system(first_of(fields, *_SYSTEM))
+    return bodies.system(first_of(fields, *_SYSTEM))
 
 
 def _is_completion(value: Any) -> bool:

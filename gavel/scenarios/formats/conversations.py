@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import anthropic, bodies, chat
+from gavel.scenarios.formats import bodies, chat
 from gavel.scenarios.formats.row import (
     Attempt,
     Format,
@@ -124,7 +124,7 @@ def _system(fields: Message, row: Row) -> list[Message]:
     given = fields.pop(name)
     if name in _SYSTEM[2:]:
         return bodies.gemini_system({name: given})
-    return chat.messages(anthropic.system([given] if isinstance(given, dict) else given), row.where)[0]
+    return chat.messages(bodies.system([given] if isinstance(given, dict) else given), row.where)[0]
 
 
 def _response(row: Row) -> Attempt:
@@ -136,7 +136,7 @@ def _response(row: Row) -> Attempt:
     attempt = trajectory(said, row.where, tools=openai_tools(fields.get("tools")), fields=rest)
     earlier = fields.get("previous_response_id")
     task = {"previous_response_id": earlier} if earlier else None
-    return Attempt(attempt, row, bodies.NAME, task, len(chat.messages(items, row.where)[0]))
+    return Attempt(attempt, row, chat.RESPONSES, task, len(chat.messages(items, row.where)[0]))
 
 
 CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

@@ -257,23 +257,38 @@ def as_message(value: Any, role: str) -> list[Message]:
     return [cast(Message, value)] if isinstance(value, dict) else [{"role": role, "content": value}]
 
 
+IDS = ("call_id", "toolUseId", "toolCallId", "tool_call_id", "tool_use_id", "source_call_id", "id")
+NAMES = ("name", "toolName", "tool_name", "function_name")
+_ARGUMENTS = ("arguments", "args", "input", "parameters", "input_parameters")
+
+
+def id_of(fields: Mapping[str, Any]) -> Any:
+    """The id of a call or of its result, in any program's spelling; None if there is none."""
+    return first_of(fields, *IDS)
+
+
+def name_of(fields: Mapping[str, Any]) -> str:
+    """The name of a call's tool, in any program's spelling."""
+    return str(first_of(fields, *NAMES) or "")
+
+
 def tool_call(call: Any) -> Any:
-    """Converts a tool call to OpenAI's form if possible: other programs keep it flat, with arguments as an object or
-    JSON text."""
+    """A tool call in OpenAI's form: other programs keep it flat, with other names, or arguments as an object or JSON
+    text. Anything else is returned unchanged."""
     fields = loaded(call) if isinstance(call, str) else call
     if not is_object(fields):
         return call
     body = fields.get("function")
     if is_object(body):
-        if isinstance(body.get("arguments", ""), str):
-            return fields
-        return {**fields, "function": {**body, "arguments": as_json(body["arguments"])}}
-    if "custom" in fields or not ("name" in fields or isinstance(body, str)):
+        said = body.get("arguments", "")
+        return fields if isinstance(said, str) else {**fields, "function": {**body, "arguments": as_json(said)}}
+    if "custom" in fields or not (isinstance(body, str) or is_object(fields, "|".join(NAMES))):
         return fields
-    name = body if isinstance(body, str) else fields["name"]
-    arguments = fields.get("arguments", fields.get("args", fields.get("input")))
-    extra = {k: v for k, v in fields.items() if k not in ("name", "arguments", "args", "input", "function", "type")}
-    return {**extra, "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+    given = next((fields[name] for name in _ARGUMENTS if name in fields), None)
+    rest = {k: v for k, v in fields.items() if k not in (*IDS, *NAMES, *_ARGUMENTS, "function", "type")}
+    identity = {"id": id_of(fields)} if id_of(fields) else {}
+    function = {"name": body if isinstance(body, str) else name_of(fields), "arguments": as_json(given)}
+    return {**rest, **identity, "type": "function", "function": function}
 
 
 def as_json(arguments: Any) -> str:
@@ -308,24 +323,28 @@ def cell(text: str) -> Any:
 
 
 def tools(value: Any) -> list[Message] | None:
-    """Tool schemas in OpenAI's form, from a list, its JSON text, Anthropic's or Responses' flat form; None = none."""
-    if isinstance(value, str):
-        value = loaded(value)
-    if isinstance(value, dict):
-        value = [{"name": name, **schema} for name, schema in cast(dict[str, Message], value).items()]
-    if not isinstance(value, list) or not value:
+    """Tool schemas in OpenAI's form, from a list, its JSON text or an object by their names, in any vendor's form; None
+    if there are none."""
+    value = loaded(value) if isinstance(value, str) else value
+    if is_object(value):
+        value = [{"name": name, **schema} for name, schema in value.items()]
+    if not is_list(value) or not value:
         return cast("list[Message] | None", value) or None
-    return [_tool(each) for each in cast(list[Any], value)]
+    return [tool for each in value for tool in _tools(each)]
 
 
-def _tool(value: Any) -> Any:
+def _tools(value: Any) -> list[Any]:
+    """The tools that an entry holds: Gemini's entries are lists of them."""
     if isinstance(value, str):
         value = found if is_object(found := loaded(value)) and found else value
-    if not isinstance(value, dict) or "function" in value or "name" not in value:
-        return cast(Any, value)
-    fields = cast(Message, value)
-    if fields.get("type", "function") not in ("function", "custom"):
-        return fields  # a tool that the vendor runs
-    parameters = fields.get("parameters", fields.get("input_schema"))
-    function = {"name": fields["name"], "description": fields.get("description"), "parameters": parameters}
-    return {"type": "function", "function": {name: each for name, each in function.items() if each is not None}}
+    if not is_object(value):
+        return [value]
+    if is_list(declared := first_of(value, "functionDeclarations", "function_declarations")):
+        return [tool for each in declared for tool in _tools(each)]
+    fields = value["toolSpec"] if is_object(value.get("toolSpec")) else value
+    if "function" in fields or "name" not in fields or fields.get("type", "function") not in ("function", "custom"):
+        return [value]  # in OpenAI's form, or a tool that the vendor runs
+    schema = first_of(fields, "parameters", "input_schema", "inputSchema")
+    schema = schema["json"] if is_object(schema, "json") else schema
+    function = {"name": fields["name"], "description": fields.get("description"), "parameters": schema}
+    return [{"type": "function", "function": {name: each for name, each in function.items() if each is not None}}]

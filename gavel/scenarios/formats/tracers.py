@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import anthropic, chat
+from gavel.scenarios.formats import bodies, chat
 from gavel.scenarios.formats.row import (
     Attempt,
     Format,
@@ -271,7 +271,7 @@ def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
         return []
     found = _find_conversation(payload, names)
     if found:
-        system = anthropic.system(payload.get("system")) if is_object(payload, "messages", "system") else []
+        system = bodies.system(payload.get("system")) if is_object(payload, "messages", "system") else []
         return [*system, *found]
     if is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
         return [{"role": role, "content": only}]
