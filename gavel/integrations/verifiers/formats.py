@@ -26,7 +26,7 @@ from pydantic import JsonValue
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
-from gavel.scenarios.formats.completions import prompt_and_completion
+from gavel.scenarios.formats.fields import prompt_and_completion
 from gavel.scenarios.formats.exported import (
     Export,
     Losses,

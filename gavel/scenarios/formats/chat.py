@@ -65,6 +65,7 @@ _PARTS: dict[str, tuple[str, str]] = {
 _NOISE = {
     *("type", "part_kind", "cache_control", "caller", "state", "status", "phase", "signature", "annotations"),
     *("timestamp", "thoughtSignature", "thought_signature", "providerMetadata", "providerOptions", "dynamic_ref"),
+    *("internal", "citations", "refusal"),
 }
 """Fields of parts and items that tell a reader nothing."""
 _ENVELOPE = ("type", "id", "status", "phase")
@@ -189,7 +190,7 @@ def _open(item: Message, where: str) -> Iterator[tuple[Message, str]]:
     elif given and not content and all(isinstance(part, str | dict) for part in given):
         typed = all(is_object(part, "type") for part in given)
         more = {"content": [{"text": part} if isinstance(part, str) else part for part in given], "parts": None}
-        yield _normalize({**item, **more}, where), "messages with parts" if typed else "Gemini contents"
+        yield _normalize({"role": "user", **item, **more}, where), "messages with parts" if typed else "Gemini contents"
     elif is_list(calls := item.get("toolInvocations")):
         done = [{"type": "tool-invocation", "toolInvocation": call} for call in calls]
         more = {"content": [*done, *([{"type": "text", "text": content}] if content else [])], "toolInvocations": None}

@@ -27,13 +27,20 @@ from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
 from gavel.scenarios.formats.chat import KNOWN_ROLES
-from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, TABLE, Columns, read_columns
-from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
-from gavel.scenarios.formats.evaluations import EVALUATIONS
-from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
+from gavel.scenarios.formats.fields import (
+    COMPLETIONS,
+    CONVERSATIONS,
+    EVALUATIONS,
+    GROUPS,
+    PAIRS,
+    TABLE,
+    Columns,
+    read_columns,
+)
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
+from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.row import (
     Attempt,
     Format,
@@ -49,7 +56,6 @@ from gavel.scenarios.formats.row import (
     unusable,
 )
 from gavel.scenarios.formats.text import CUT, is_conversation
-from gavel.scenarios.formats.tracers import LANGFUSE, LANGSMITH
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
 from gavel.scenarios.trajectory import NotANumberError, Trajectory
