@@ -103,12 +103,12 @@ def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message]
     found: list[Message] = []
     forms: dict[str, None] = {}
     for number, item in enumerate(items):
-        place = f"{where} cannot be judged: {number}"
         if not is_object(item):
-            raise RowError(f"{place}: it is no message.", "A message is an object with a role.")
+            problem = f"{where} cannot be judged: {number}: it is no message."
+            raise RowError(problem, "A message is an object with a role.")
         said, form = [item], ""
         try:
-            said, form = (said, "") if _is_plain(item) else convert(item, place)
+            said, form = (said, "") if _is_plain(item) else convert(item, f"{where} cannot be judged: {number}")
         except RowError:
             if where is not None:
                 raise

@@ -66,14 +66,16 @@ def attempt(
     answer: Sequence[Any],
     fields: Mapping[str, Any],
     *,
-    task: dict[str, JsonValue] | None = None,
+    task: Mapping[str, JsonValue] | None = None,
     **more: Any,
 ) -> Attempt:
     """The attempt that answers the messages `before`, of any vendor's form. None = where the prompt ends is not known.
     `form`: empty = that of the messages; `more`: see `row.trajectory`."""
     said, found = chat.messages([*(before or ()), *answer], row.where)
     prompt = None if before is None else len(chat.messages(before, row.where)[0])
-    return Attempt(trajectory(said, row.where, fields=fields, **more), row, form or found, task, prompt)
+    return Attempt(
+        trajectory(said, row.where, fields=fields, **more), row, form or found, dict(task) if task else None, prompt
+    )
 
 
 def system_message(value: Any) -> list[Message]:
@@ -176,7 +178,7 @@ def _read_choices(row: Row) -> Iterator[Attempt]:
         told = next((each for each in SYSTEM[:4] if system_message(rest.get(each))), "")
         said = [*system_message(rest.pop(told, None)), *said]
     for choice in choices or [None]:
-        ended = {"status": "truncated"} if choice and choice.get("finish_reason") == "length" else {}
+        ended: dict[str, Any] = {"status": "truncated"} if choice and choice.get("finish_reason") == "length" else {}
         before, answer = (said, [choice["message"]]) if choice else (None, said)
         yield attempt(row, form, before, answer, rest, tools=offered_tools(fields), **ended)
 
@@ -456,9 +458,9 @@ _CALL_FAILED = 2
 def _read_promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         value: Message = row.value
-        test, prompt, provider = value.get("testCase") or {}, value["prompt"], value.get("provider")
-        output = value.get("response")
-        output = output.get("output") if is_object(output) else output
+        prompt, provider, output = value["prompt"], value.get("provider"), value.get("response")
+        test: Message = value.get("testCase") or {}
+        output: Any = output.get("output") if is_object(output) else output
         ended: dict[str, Any] = {}
         if value.get("failureReason") == _CALL_FAILED or output is None:
             ended = {"status": "failed", "status_reason": first_line(value.get("error") or "it has no output")}
@@ -472,7 +474,11 @@ def _read_promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         }
         fields = {name: each for name, each in fields.items() if each not in (None, "")}
         answer = [] if output is None else talk(output, "assistant")
-        more = {"tools": offered_tools(prompt.get("config")), "metrics": value.get("namedScores"), **ended}
+        more: dict[str, Any] = {
+            "tools": offered_tools(prompt.get("config")),
+            "metrics": value.get("namedScores"),
+            **ended,
+        }
         yield attempt(row, PROMPTFOO.name, talk(prompt["raw"], "user"), answer, fields, **more)
 
 

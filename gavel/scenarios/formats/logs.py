@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
-
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.fields import SYSTEM, attempt, offered_tools, system_message
@@ -153,7 +151,7 @@ def _make_attempts(
     source: Source,
     form: str,
     fields: Message,
-    task: dict[str, JsonValue] | None = None,
+    task: dict[str, Any] | None = None,
 ) -> Iterator[Attempt]:
     """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
     if answers.problem:
@@ -383,7 +381,7 @@ def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | Non
     answered = bool(root.get(tracer.answered))
     said, *others = found
     ended: dict[str, Any] = {}
-    if (error := next(filter(None, map(_error, [root] if answered else [root, last])), None)) is not None:
+    if error := next(filter(None, map(_error, [root] if answered else [root, last])), ""):
         ended = {"status": "failed", "status_reason": first_line(error)}
     elif not answered and not any(message.get("role") == "assistant" for message in said):
         state = f" (status {last['status']})" if last.get("status") else ""
@@ -411,12 +409,12 @@ def _parameters(record: Message) -> Any:
     return extra.get("invocation_params") if is_object(extra) else None
 
 
-def _error(record: Message) -> Any:
-    """The error that a record ended with; None if there is none."""
+def _error(record: Message) -> str:
+    """The error that a record ended with, if there is one."""
     if record.get("level") == "ERROR":
-        return first_of(record, "statusMessage", "status_message") or "level ERROR"
+        return str(first_of(record, "statusMessage", "status_message") or "level ERROR")
     state = str(record.get("status") or "")
-    return record.get("error") or (f"status {state}" if state.lower() in ("error", "failed") else None)
+    return str(record.get("error") or (f"status {state}" if state.lower() in ("error", "failed") else ""))
 
 
 def _scores(root: Message) -> Message:
@@ -527,4 +525,5 @@ def _find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
         return []
     if is_conversation([payload]) and "finish_reason" not in payload:
         return [payload]
-    return next((found for name in names if (found := _find_conversation(payload.get(name), names))), [])
+    found = (_find_conversation(payload.get(name), names) for name in names)
+    return next(filter(None, found), [])

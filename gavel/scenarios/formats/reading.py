@@ -234,32 +234,30 @@ def _detect_format(rows: Sequence[Row]) -> Format:
 def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
     """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
     conversation at least so many times."""
-    ids = list(filter(_IDENTIFIER.search, items[0]))
-    if (least and not ids) or (not least and "COLUMN" not in _proposals(items[0])):
+    if not least and "COLUMN" not in _proposals(items[0]):
         return None
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
-    roles = (name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said))
-    role = next(roles, None) or next(
-        (name for name in ("role", "from") if is_object(items[0], name, "content|value")), ""
-    )
-    column = ""
-    for name in ids if role else ():
-        speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
-        if sum(number > 1 for number in speakers.values()) >= max(least, 1):
-            column = name
-            break
-    if not role or (least and not column):
+    named = [name for name in ("role", "from") if is_object(items[0], name, "content|value")]
+    varied = [name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said)]
+    role = next(iter([*varied, *named]), None)
+    if role is None:
         return None
-    texts = (name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each))
-    content = next((name for name in ("content", "value") if name in items[0]), None) or next(texts, "COLUMN")
-    names = [role, content] if (role, content) == ("from", "value") else ["role", "content"]
-    renamed = {old: new for old, new in zip((role, content), names, strict=True) if old != new}
-    table = f"df.rename(columns={json.dumps(renamed)})" if renamed else "df"
+
+    def sides(name: str) -> int:
+        speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
+        return sum(number > 1 for number in speakers.values())
+
+    column = next((name for name in filter(_IDENTIFIER.search, items[0]) if sides(name) >= max(least, 1)), "")
+    if least and not column:
+        return None
+    texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
+    content = next(name for name in ("content", "value", *texts, "COLUMN") if name in items[0] or name == "COLUMN")
     return RowError(
         f"{row.where} holds messages as rows, and not a conversation in each row.",
         f"Write a row for each conversation, by its {column or 'id'}, in pandas: "
-        f"{table}.groupby({json.dumps(column or 'COLUMN')}, sort=False)"
-        f"[{json.dumps(names)}].apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
+        f"df.rename(columns={json.dumps({role: 'role', content: 'content'})})"
+        f'.groupby({json.dumps(column or "COLUMN")}, sort=False)[["role", "content"]]'
+        ".apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
         '.to_json("rows.jsonl", orient="records", lines=True).'
         + (f" Or take {column} out, if the list is one conversation." if least else ""),
     )
