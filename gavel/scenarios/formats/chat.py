@@ -362,15 +362,16 @@ def _shown(part: Any) -> Any:
             return {"type": "text", "text": text}
         case {"json": value} if len(part) == 1:
             return {"type": "text", "text": as_json(value)}
-        case {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}, **rest}:
+        case (
+            {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}, **rest}
+            | {"type": "image", "data": str(data), "mimeType": media, **rest}  # of the Model Context Protocol
+        ):
             url = f"data:{media};base64,{data}"
-        case {"type": "image", "source": {"url": str(url)} | {"path": str(url)}, **rest}:
-            pass
-        case {"type": "image", "data": str(data), "mimeType": media, **rest}:  # of the Model Context Protocol
-            url = f"data:{media};base64,{data}"
-        case {"type": "image", "image": str(url), **rest}:
-            pass
-        case {"type": "input_image" | "computer_screenshot", "image_url": str(url), **rest}:
+        case (
+            {"type": "image", "source": {"url": str(url)} | {"path": str(url)}, **rest}
+            | {"type": "image", "image": str(url), **rest}
+            | {"type": "input_image" | "computer_screenshot", "image_url": str(url), **rest}
+        ):
             pass
         case {"image": {"format": str(form), "source": {"bytes": str(data)}}, **rest}:
             url = f"data:image/{form};base64,{data}"

@@ -100,6 +100,38 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
     return as_message(given, role)
 
 
+def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any]:
+    """The messages of any value: a conversation (also as JSON text, or under these names at any depth), the calls of
+    one message, or else one message of `role` with its text or JSON. Raises `RowError` for a cut or printed one."""
+    payload = cell(value) if isinstance(value, str) else value
+    if payload is None or (names and payload in ("", {}, [])):
+        return []
+    if isinstance(payload, str) and is_printed(payload):
+        raise RowError(f"{row.where} cannot be judged: it holds text, and no JSON list.", PRINTED)
+    if found := find_conversation(payload, names):
+        return [*system_message(payload.get("system") if is_object(payload, "messages") else None), *found]
+    if is_list(value) and value and all(is_object(call, "function") for call in value):
+        return [{"role": "assistant", "content": None, "tool_calls": value}]
+    if names and is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
+        return [{"role": role, "content": only}]
+    return [{"role": role, "content": _as_text(value)}]
+
+
+def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
+    """The conversation in a payload, at any depth; empty if there is none."""
+    payload = cell(payload) if isinstance(payload, str) else payload
+    if is_list(payload) and is_conversation(payload):
+        return payload
+    if is_list(payload) and len(payload) == 1:
+        return find_conversation(payload[0], names)  # batches of one, as LangChain logs them
+    if not is_object(payload):
+        return []
+    if is_conversation([payload]) and "finish_reason" not in payload:
+        return [payload]
+    found = (find_conversation(payload.get(name), names) for name in names)
+    return next(filter(None, found), [])
+
+
 def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> tuple[list[Message], int]:
     """The messages of a prompt and its completion in one conversation (text becomes a user's and an assistant's
     message), and the number of the prompt's."""
@@ -112,7 +144,8 @@ def _are_messages(items: list[Any]) -> bool:
     return bool(items) and all(is_object(item, "role|from") for item in items)
 
 
-def _without(fields: Message, *used: str) -> Message:
+def without(fields: Message, *used: str) -> Message:
+    """The other fields."""
     return {name: value for name, value in fields.items() if name not in used}
 
 
@@ -171,7 +204,7 @@ def _read_choices(row: Row) -> Iterator[Attempt]:
     name = _list_name(fields) or "messages"
     choices = as_list(fields.get("choices"))
     choices = choices if all(is_object(choice, "message") for choice in choices) else []
-    rest = _without(fields, name, "tools", "functions", "toolConfig", *(("choices",) if choices else ()))
+    rest = without(fields, name, "tools", "functions", "toolConfig", *(("choices",) if choices else ()))
     given = as_message(fields[name], "user") if name == "contents" else fields[name]
     said, form = chat.messages(given, row.where)
     if said and said[0].get("role") not in ("system", "developer"):
@@ -187,7 +220,7 @@ def _response(row: Row) -> Attempt:
     """The conversation of a response and its input."""
     fields: Message = row.value
     before = [*system_message(fields.get("instructions")), *as_message(fields["input"] or [], "user")]
-    rest = _without(fields, "input", "instructions", "output", "tools")
+    rest = without(fields, "input", "instructions", "output", "tools")
     earlier = fields.get("previous_response_id")
     task = {"previous_response_id": earlier} if earlier else None
     return attempt(row, chat.RESPONSES, before, fields["output"], rest, task=task, tools=tools(fields.get("tools")))
@@ -236,7 +269,7 @@ def _split_samples(row: Row) -> Iterator[Row]:
     if name is None or is_object(row.value, "completion|response"):
         yield row
         return
-    fields = _without(row.value, name)
+    fields = without(row.value, name)
     if "prompt" not in fields and "messages" not in fields:
         fields["prompt"] = fields.pop("instruction", None) or fields.pop("question", None)
     samples: list[Any] = row.value[name]
@@ -259,7 +292,7 @@ def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
         asked = "prompt" if "prompt" in fields else "messages"
         name = next(each for each in _ANSWER if each in fields)
         before = [*system_message(first_of(fields, *SYSTEM[:2])), *side(row, fields[asked], "user", asked)]
-        rest = _without(fields, asked, name, "tools", *SYSTEM[:2])
+        rest = without(fields, asked, name, "tools", *SYSTEM[:2])
         answer = side(row, fields[name], "assistant", "completion")
         yield attempt(row, COMPLETIONS.name, before, answer, rest, tools=tools(fields.get("tools")))
 
@@ -280,9 +313,9 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             fields.setdefault(name, fields.pop(other, None))
         if is_object(asked := fields.get("input"), "messages"):
             given = {name: asked[name] for name in ("messages", "tools") if name in asked}
-            fields = {**_without(fields, "input"), **given}
+            fields = {**without(fields, "input"), **given}
         before, offered = _before(row, fields), tools(fields.get("tools"))
-        rest = _without(fields, *_PROMPTS, *(SYSTEM[:2] if before else ()), *_SIDES, "tools")
+        rest = without(fields, *_PROMPTS, *(SYSTEM[:2] if before else ()), *_SIDES, "tools")
         for name, (_, reward) in _SIDES.items():
             answer = _answer(row, fields[name], name, alone=not before)
             made = attempt(
@@ -344,7 +377,7 @@ class Columns:
         columns = [
             _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
         ]
-        rest = _without(row.value, asked, *(name for name, _ in columns), "prompt", "completion")
+        rest = without(row.value, asked, *(name for name, _ in columns), "prompt", "completion")
         found = [answer for name, value in columns for answer in _split_answers(row, name, value)]
         for name, answer, others in found:
             if answer is None or prompt is None:
@@ -400,7 +433,7 @@ def _text(row: Row, name: str, answer: Any) -> tuple[Any, Message]:
     """What an answer that is an object says, and its other fields. Raises `RowError` where it is not plain which."""
     said = [key for key in _TEXTS if is_object(answer) and _is_said(answer.get(key))]
     if is_object(answer) and len(said) == 1:
-        return answer[said[0]], _without(answer, said[0])
+        return answer[said[0]], without(answer, said[0])
     path = said[0] if said else next((path for path, text in _leaves(answer) if isinstance(text, str)), "FIELD")
     raise RowError(
         f"{row.where} cannot be judged: {name}: it is not plain which of its fields is the answer "
@@ -473,24 +506,13 @@ def _read_promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             **{"description": test.get("description"), "reference": next(expected, None)},
         }
         fields = {name: each for name, each in fields.items() if each not in (None, "")}
-        answer = [] if output is None else talk(output, "assistant")
+        answer = [] if output is None else talk(row, output, "assistant")
         more: dict[str, Any] = {
             "tools": offered_tools(prompt.get("config")),
             "metrics": value.get("namedScores"),
             **ended,
         }
-        yield attempt(row, PROMPTFOO.name, talk(prompt["raw"], "user"), answer, fields, **more)
-
-
-def talk(value: Any, role: str) -> list[Any]:
-    """Messages, also as their JSON text, or the calls of one; any other value as one message of `role`."""
-    items = cell(value) if isinstance(value, str) else value
-    items = [items] if is_object(items, "role") else as_list(items)
-    if not isinstance(value, str) and items and all(is_object(call, "function") for call in items):
-        return [{"role": "assistant", "content": None, "tool_calls": items}]
-    if items and all(is_object(each, "role|type") and "function" not in each for each in items):
-        return items
-    return as_message(value if isinstance(value, str) else as_json(value), role)
+        yield attempt(row, PROMPTFOO.name, talk(row, prompt["raw"], "user"), answer, fields, **more)
 
 
 PROMPTFOO = Format(
@@ -531,10 +553,10 @@ def _read_cases(rows: Sequence[Row], source: Source, is_ragas: bool) -> Iterator
             continue
         measured = [each for each in as_list(fields.pop("metrics_data", None)) if is_object(each, "name")]
         scores = {str(each["name"]): each.get("score") for each in measured}
-        scores = _without(fields, "reference") if is_ragas else scores
+        scores = without(fields, "reference") if is_ragas else scores
         numbers = {name: number for name, each in scores.items() if (number := as_number(each)) is not None}
         facts = [fact for name in _FACTS for fact in _listed(fields.get(name)) if fact]
-        kept = _without(fields, "context")
+        kept = without(fields, "context")
         if facts:
             kept["reference"] = "\n\n".join(map(_as_text, facts))
         form = RAGAS.name if is_ragas else DEEPEVAL.name
@@ -550,10 +572,8 @@ def _turn(row: Row, turn: Message) -> Iterator[Message]:
 
 def _side(row: Row, fields: Message, name: str, role: str) -> list[Any]:
     """Takes a field's messages out of the row. Raises `RowError` for anything but text or messages."""
-    if name not in fields:
-        return []
-    value = fields.pop(name)
-    return side(row, value if isinstance(value, str | list | dict) else as_json(value), role, name)
+    value = fields.pop(name, [])
+    return side(row, _as_text(value) if isinstance(value, int | float) else value, role, name) if value != [] else []
 
 
 def _used(fields: Message) -> Iterator[Message]:

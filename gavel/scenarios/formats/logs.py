@@ -24,7 +24,15 @@ from typing import Any
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
-from gavel.scenarios.formats.fields import SYSTEM, attempt, offered_tools, system_message
+from gavel.scenarios.formats.fields import (
+    SYSTEM,
+    attempt,
+    find_conversation,
+    offered_tools,
+    system_message,
+    talk,
+    without,
+)
 from gavel.scenarios.formats.row import (
     Attempt,
     Format,
@@ -41,7 +49,7 @@ from gavel.scenarios.formats.row import (
     loaded,
     with_single_score,
 )
-from gavel.scenarios.formats.text import cell, is_conversation
+from gavel.scenarios.formats.text import cell
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
 _QUESTIONS = ("messages", "contents", "input", "prompt")
@@ -140,8 +148,9 @@ def parsed(value: Any) -> Any:
 def _read_exchanges(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         request, response, used = _split_exchange(row.value) or ({}, {}, ())
-        fields = {name: value for name, value in row.value.items() if name not in used}
-        yield from _make_attempts(row, request, _read_response(response), source, EXCHANGES.name, fields)
+        yield from _make_attempts(
+            row, request, _read_response(response), source, EXCHANGES.name, without(row.value, *used)
+        )
 
 
 def _make_attempts(
@@ -187,7 +196,7 @@ def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     """
     for row in rows:
         value: Message = row.value
-        before, found = _read_request(value[_ASKED]), _read_response(value.get("response"))
+        found, fields = _read_response(value.get("response")), without(value, *_NOT_KEPT)
         answer = found.attempts[0] if found.attempts else []
         if answer and all(map(is_list, answer)):
             answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
@@ -196,15 +205,14 @@ def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             reason = first_of(value, "failure_reason", "_ng_failure_message", _FAILURE, "failure_kind")
             reason = first_line(reason or found.problem or "its sample is masked")
             ended = {"status": "failed", "status_reason": reason}
-        fields = {name: each for name, each in value.items() if name not in _NOT_KEPT and each is not None}
         if fields.get("expected_answer") is not None:
             fields.setdefault("reference", fields["expected_answer"])
-        if not before and not answer:
-            source.left_out["rollout without messages"] += 1
-            continue
         task = {"task": value[_TASK]} if _TASK in value else None
-        offered = offered_tools(value[_ASKED])
-        yield attempt(row, NEMO_GYM.name, before or None, answer, fields, task=task, tools=offered, **ended)
+        before, offered = _read_request(value[_ASKED]), offered_tools(value[_ASKED])
+        if before or answer:
+            yield attempt(row, NEMO_GYM.name, before or None, answer, fields, task=task, tools=offered, **ended)
+        else:
+            source.left_out["rollout without messages"] += 1
 
 
 NEMO_GYM = Format(
@@ -295,13 +303,13 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         asked = fields.get(given)
         if "instruction" in fields:
             asked = "\n\n".join(str(part) for part in (fields["instruction"], asked) if part)
-        said, before = conversation(asked, fields[answered], row.where), conversation(asked, None, row.where)
+        said, before = conversation(row, asked, fields[answered]), conversation(row, asked, None)
         if not said:
             source.left_out["row without input and output"] += 1
             continue
         is_after = said[: len(before)] == before
         used = (given, answered, "instruction", "tools")
-        rest = {name: value for name, value in fields.items() if name not in used}
+        rest = without(fields, *used)
         answer = said[len(before) :] if is_after else said
         yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
 
@@ -371,9 +379,9 @@ def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | Non
     root, last = (roots or records)[0], (parts or records)[-1]
     calls = [each for each in parts if str(first_of(each, *_KINDS)).lower() in tracer.calls]
     if tracer.form == LANGSMITH.name:
-        calls = [each for each in calls if _find_conversation(each.get(tracer.asked), _LISTS)]
+        calls = [each for each in calls if find_conversation(each.get(tracer.asked), _LISTS)]
     turns = [(each.get(tracer.asked), each.get(tracer.answered)) for each in calls or [root]]
-    found = longest([conversation(given, answered, row.where) for given, answered in turns if given or answered])
+    found = longest([conversation(row, given, answered) for given, answered in turns if given or answered])
     if not found:
         return None
     offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(tracer.asked)))
@@ -476,11 +484,11 @@ _LISTS = ("messages", "input", "prompt", "chat_history")
 _OUTPUTS = ("messages", "output", "generations", "choices", "message")
 
 
-def conversation(given: Any, answered: Any, where: str) -> list[Message]:
+def conversation(row: Row, given: Any, answered: Any) -> list[Message]:
     """The input's messages and the output's; the output's alone if it holds the whole conversation (LangGraph)."""
-    before, _ = chat.messages(_messages(given, _LISTS, "user"), where)
-    after, _ = chat.messages(_messages(answered, _OUTPUTS, "assistant"), where)
-    if not _find_conversation(given, _LISTS) and any(message.get("role") == "user" for message in after):
+    before, _ = chat.messages(talk(row, given, "user", _LISTS), row.where)
+    after, _ = chat.messages(talk(row, answered, "assistant", _OUTPUTS), row.where)
+    if not find_conversation(given, _LISTS) and any(message.get("role") == "user" for message in after):
         return after  # the output is a whole conversation, and the input holds only template values for its beginning
     repeated = len(after) > len(before) and [_core(m) for m in after[: len(before)]] == [_core(m) for m in before]
     return after if repeated else [*before, *after]
@@ -500,30 +508,3 @@ def _core(message: Message) -> tuple[Any, ...]:
     """The content that two loggings of one message share."""
     named = [as_json(call.get("function")) for call in as_list(message.get("tool_calls")) if is_object(call)]
     return message.get("role"), as_json(message.get("content") or ""), *named
-
-
-def _messages(payload: Any, names: Sequence[str], role: str) -> list[Any]:
-    """The payload's messages; a payload without any becomes one message of `role`."""
-    payload = parsed(payload)
-    if payload is None or payload in ("", {}, []):
-        return []
-    if found := _find_conversation(payload, names):
-        return [*system_message(payload.get("system") if is_object(payload, "messages") else None), *found]
-    if is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
-        payload = only
-    return [{"role": role, "content": payload if isinstance(payload, str) else as_json(payload)}]
-
-
-def _find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
-    """The conversation in a payload, at any depth; empty if there is none."""
-    payload = parsed(payload)
-    if is_list(payload) and is_conversation(payload):
-        return payload
-    if is_list(payload) and len(payload) == 1:
-        return _find_conversation(payload[0], names)  # batches of one, as LangChain logs them
-    if not is_object(payload):
-        return []
-    if is_conversation([payload]) and "finish_reason" not in payload:
-        return [payload]
-    found = (_find_conversation(payload.get(name), names) for name in names)
-    return next(filter(None, found), [])

@@ -196,11 +196,6 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def rest_of(fields: Message, *used: str) -> Message:
-    """The other fields that are not empty."""
-    return {name: value for name, value in fields.items() if name not in used and value is not None}
-
-
 def joined(parts: list[Any]) -> Any:
     """The text of a content that is one plain text, else its joined parts."""
     match parts:
