@@ -159,13 +159,9 @@ def convert(item: Message, where: str) -> tuple[list[Message], str]:
     for message, form in _open(item, where):
         parts, blocks = message.get("content"), list[Block]()
         for part in as_list(parts):
-            kind = _kind(part)
-            form = (
-                form
-                or _PARTS.get(kind, ("", ""))[1]
-                or _BEDROCK * (is_object(part) and part.get("type") is None and kind != "")
-            )
-            blocks += _read_part(part, kind)
+            kind, what, whose = _kind(part)
+            form = form or whose
+            blocks += _read_part(part, kind, what)
         named = named or form
         found += _assemble(message, blocks) if is_list(parts) else [message]
     return found, named
@@ -261,25 +257,25 @@ def _normalize(message: Message, where: str) -> Message:
     return message
 
 
-def _kind(part: Any) -> str:
-    """The name of a part in `_PARTS`; empty if it is none of these."""
-    if not is_object(part):
-        return ""
-    kind = first_of(part, "part_kind", "type")
-    if not isinstance(kind, str):
-        return next((name for name in part if name in _PARTS and (name == "text" or is_object(part[name]))), "")
-    if kind in _PARTS:
-        return kind
-    if kind.endswith("tool_result") and "tool_use_id" in part:
-        return "NAME_tool_result"
-    if "toolCallId" in part:
-        return "tool-NAME"
-    return next((f"NAME{ending}" for ending in _ITEM_ENDINGS[:2] if kind.endswith(ending)), "")
+def _kind(part: Any) -> tuple[str, str, str]:
+    """The name of a part in `_PARTS`, what it is, and whose; a part of no known name is a `part`."""
+    name = first_of(part, "part_kind", "type") if is_object(part) else ""
+    otherwise = ""
+    if not isinstance(name, str):  # the field that holds it
+        held = (name for name in part if name in _PARTS and (name == "text" or is_object(part[name])))
+        name, otherwise = next(held, ""), _BEDROCK
+    elif name not in _PARTS and "toolCallId" in part:
+        name = "tool-NAME"
+    elif name not in _PARTS:
+        endings = (("NAME_tool_result", "tool_use_id"), ("NAME_call", "type"), ("NAME_call_output", "type"))
+        known = (each for each, field in endings if name.endswith(each.removeprefix("NAME_")) and field in part)
+        name = next(known, "")
+    what, whose = _PARTS.get(name, ("part", ""))
+    return name, what, whose or (otherwise if name else "")
 
 
-def _read_part(part: Any, kind: str) -> Iterator[Block]:
-    """The blocks of a part; a part of no known kind is itself."""
-    what = _PARTS[kind][0] if kind else "part"
+def _read_part(part: Any, kind: str, what: str) -> Iterator[Block]:
+    """The blocks of a part; one of no known kind is itself."""
     holder = "toolInvocation" if kind == "tool-invocation" else kind
     inner = part.get(holder) if kind else None
     body = {**{name: value for name, value in part.items() if name != holder}, **inner} if is_object(inner) else part
@@ -347,7 +343,7 @@ def _content(value: Any) -> Any:
         return value or ""
     parts = value if is_list(value) else [value]
     if parts and all(
-        is_object(part) and (_kind(part) or part.get("type") or part.keys() == {"json"}) for part in parts
+        is_object(part) and (_kind(part)[0] or part.get("type") or part.keys() == {"json"}) for part in parts
     ):
         return joined([_shown(part) for part in parts])
     return as_json(value)

@@ -109,7 +109,7 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
     if isinstance(payload, str) and is_printed(payload):
         raise RowError(f"{row.where} cannot be judged: it holds text, and no JSON list.", PRINTED)
     if found := find_conversation(payload, names):
-        return [*system_message(payload.get("system") if is_object(payload, "messages") else None), *found]
+        return [*(system_message(payload.get("system")) if is_object(payload, "messages") else ()), *found]
     if is_list(value) and value and all(is_object(call, "function") for call in value):
         return [{"role": "assistant", "content": None, "tool_calls": value}]
     if names and is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
@@ -129,7 +129,7 @@ def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
     if is_conversation([payload]) and "finish_reason" not in payload:
         return [payload]
     found = (find_conversation(payload.get(name), names) for name in names)
-    return next(filter(None, found), [])
+    return next(filter(None, found), list[Any]())
 
 
 def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> tuple[list[Message], int]:

@@ -378,18 +378,19 @@ def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | Non
     roots += [each for each in parts if not first_of(each, *tracer.parent)]
     root, last = (roots or records)[0], (parts or records)[-1]
     calls = [each for each in parts if str(first_of(each, *_KINDS)).lower() in tracer.calls]
-    if tracer.form == LANGSMITH.name:
-        calls = [each for each in calls if find_conversation(each.get(tracer.asked), _LISTS)]
+    with_messages = [each for each in calls if find_conversation(each.get(tracer.asked), _LISTS)]
+    calls = with_messages or ([] if root.get(tracer.asked) or root.get(tracer.answered) else calls)
     turns = [(each.get(tracer.asked), each.get(tracer.answered)) for each in calls or [root]]
     found = longest([conversation(row, given, answered) for given, answered in turns if given or answered])
     if not found:
         return None
     offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(tracer.asked)))
     tools = next((each for each in offers if each), None)
-    answered = bool(root.get(tracer.answered))
+    whole = (roots or [last])[0]  # a part of a trace may be exported without its root
+    answered = bool(whole.get(tracer.answered))
     said, *others = found
     ended: dict[str, Any] = {}
-    if error := next(filter(None, map(_error, [root] if answered else [root, last])), ""):
+    if error := _error(whole) or ("" if answered else _error(last)):
         ended = {"status": "failed", "status_reason": first_line(error)}
     elif not answered and not any(message.get("role") == "assistant" for message in said):
         state = f" (status {last['status']})" if last.get("status") else ""
@@ -422,7 +423,8 @@ def _error(record: Message) -> str:
     if record.get("level") == "ERROR":
         return str(first_of(record, "statusMessage", "status_message") or "level ERROR")
     state = str(record.get("status") or "")
-    return str(record.get("error") or (f"status {state}" if state.lower() in ("error", "failed") else ""))
+    ended = f"status {state}" if state.lower() in ("error", "failed") else ""
+    return str(record.get("error") or ended)
 
 
 def _scores(root: Message) -> Message:

@@ -81,7 +81,7 @@ def _parse_json(text: str, where: str) -> list[tuple[int, Any]]:
 def _no_json(text: str, where: str, line: int, error: Exception) -> RowError:
     """The error for a value that begins on this line: a row stands on one line, a document may span several."""
     lines = text.split("\n")
-    are_rows = any(isinstance(row := loaded(each), dict | list) and row for each in lines)
+    are_rows = any(loaded(each) for each in lines if each.lstrip()[:1] in ("{", "["))
     if isinstance(error, json.JSONDecodeError) and not are_rows:
         line = error.lineno
     begins = lines[line - 1]
