@@ -45,6 +45,7 @@ from gavel.scenarios.formats.row import (
     as_list,
     is_list,
     is_object,
+    refused,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History, MessageOrChoice
@@ -86,8 +87,8 @@ def _read_messages(document: Message, where: str) -> list[Message]:
     found: list[Message] = []
     for number, step in enumerate(document["steps"]):
         if not is_object(step, "source", "message") or step["source"] not in _ROLES:
-            problem = f"{where} cannot be judged: steps.{number}: it has no message, or no source that is known."
-            raise RowError(problem, f"The source of a step is {', '.join(_ROLES)}.")
+            problem = f"steps.{number}: it has no message, or no source that is known."
+            raise refused(where, problem, f"The source of a step is {', '.join(_ROLES)}.")
         said: Message = {"role": _ROLES[step["source"]], "content": step["message"]}
         if step.get("reasoning_content"):
             said["reasoning_content"] = step["reasoning_content"]

@@ -26,6 +26,7 @@ from gavel.scenarios.formats.row import (
     joined,
     loaded,
     name_of,
+    refused,
     tool_call,
 )
 from gavel.scenarios.formats.text import PRINTED, cell, is_printed
@@ -85,9 +86,9 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
         text, items = items, cell(items)
         if isinstance(items, str):
             remedy = PRINTED if is_printed(text) else 'Write [{"role": …, "content": …}, …].'
-            raise RowError(f"{where} cannot be judged: messages: it is text, and no JSON list.", remedy)
+            raise refused(where, "messages: it is text, and no JSON list.", remedy)
     if not is_list(items):
-        raise RowError(f"{where} cannot be judged: messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
+        raise refused(where, "messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
     found, forms = _convert_all(items, where)
     found = [each if "role" in each or "message" in each else {"role": "user", **each} for each in found]
     return _link_results(found), next(iter(forms), OPENAI)
@@ -104,11 +105,10 @@ def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message]
     forms: dict[str, None] = {}
     for number, item in enumerate(items):
         if not is_object(item):
-            problem = f"{where} cannot be judged: {number}: it is no message."
-            raise RowError(problem, "A message is an object with a role.")
+            raise refused(str(where), f"{number}: it is no message.", "A message is an object with a role.")
         said, form = [item], ""
         try:
-            said, form = (said, "") if _is_plain(item) else convert(item, f"{where} cannot be judged: {number}")
+            said, form = (said, "") if _is_plain(item) else convert(item, str(where), f"{number}")
         except RowError:
             if where is not None:
                 raise
@@ -151,12 +151,12 @@ def _merged(last: Message, message: Message) -> Message:
     return whole | ({"tool_calls": calls} if calls else {})
 
 
-def convert(item: Message, where: str) -> tuple[list[Message], str]:
+def convert(item: Message, where: str, place: str) -> tuple[list[Message], str]:
     """The chat messages of an item, and the name of its form, which is empty for a chat message. Raises `RowError` for
     an item without a role, or of a speaker that is not known."""
     found: list[Message] = []
     named = ""
-    for message, form in _open(item, where):
+    for message, form in _open(item, where, place):
         parts, blocks = message.get("content"), list[Block]()
         for part in as_list(parts):
             kind, what, whose = _kind(part)
@@ -167,7 +167,7 @@ def convert(item: Message, where: str) -> tuple[list[Message], str]:
     return found, named
 
 
-def _open(item: Message, where: str) -> Iterator[tuple[Message, str]]:
+def _open(item: Message, where: str, place: str) -> Iterator[tuple[Message, str]]:
     """The messages in an item, with its parts as their content, and the form's name where the item tells it."""
     item = _unwrapped(item)
     kind, parts, content = item.get("type"), item.get("parts"), item.get("content")
@@ -176,7 +176,7 @@ def _open(item: Message, where: str) -> Iterator[tuple[Message, str]]:
     if "role" not in item and is_object(item, "message", "finish_reason"):
         yield item, ""
     elif "role" not in item and is_object(item, "from", "value"):
-        yield _speak(item["from"], item["value"], where), _SHAREGPT
+        yield _speak(item["from"], item["value"], where, place), _SHAREGPT
     elif "human" in item and len(item) == 2 and is_object(item, "assistant|gpt"):
         yield {"role": "user", "content": item["human"]}, _SHAREGPT
         yield {"role": "assistant", "content": first_of(item, "assistant", "gpt")}, _SHAREGPT
@@ -186,19 +186,23 @@ def _open(item: Message, where: str) -> Iterator[tuple[Message, str]]:
     elif given and not content and all(isinstance(part, str | dict) for part in given):
         typed = all(is_object(part, "type") for part in given)
         more = {"content": [{"text": part} if isinstance(part, str) else part for part in given], "parts": None}
-        yield _normalize({"role": "user", **item, **more}, where), "messages with parts" if typed else "Gemini contents"
+        yield (
+            _normalize({"role": "user", **item, **more}, where, place),
+            "messages with parts" if typed else "Gemini contents",
+        )
     elif is_list(calls := item.get("toolInvocations")):
         done = [{"type": "tool-invocation", "toolInvocation": call} for call in calls]
         more = {"content": [*done, *([{"type": "text", "text": content}] if content else [])], "toolInvocations": None}
-        yield _normalize({**item, **more, "parts": None}, where), _SDK
+        yield _normalize({**item, **more, "parts": None}, where, place), _SDK
     elif "role" not in item and "content" in item and kind in _OF_LANGCHAIN:
         yield _of_langchain(item, kind), _LANGCHAIN
     elif "role" not in item and (kind in _ITEMS or kind.endswith(_ITEM_ENDINGS)):
         yield {"role": "assistant", "content": [item]}, RESPONSES
     elif kind == "message" and "role" in item:
-        yield _normalize({name: each for name, each in item.items() if name not in _ENVELOPE}, where), RESPONSES
+        inner = {name: each for name, each in item.items() if name not in _ENVELOPE}
+        yield _normalize(inner, where, place), RESPONSES
     else:
-        yield _normalize(item, where), ""
+        yield _normalize(item, where, place), ""
 
 
 def _unwrapped(item: Message) -> Message:
@@ -228,15 +232,17 @@ def _of_langchain(item: Message, kind: str) -> Message:
         name: extra.get(name) for name in ("reasoning_content", *(() if beside["tool_calls"] else ("function_call",)))
     }
     found = {name: value for name, value in beside.items() if value}
-    return _normalize({"role": kind if kind != "chat" else "other", "content": item["content"], **found}, "")
+    return _normalize({"role": kind if kind != "chat" else "other", "content": item["content"], **found}, "", "")
 
 
-def _speak(speaker: Any, value: Any, where: str) -> Message:
+def _speak(speaker: Any, value: Any, where: str, place: str) -> Message:
     """A turn of ShareGPT. Raises `RowError` for an unknown speaker."""
     role = {**_CALLERS, **KNOWN_ROLES, "function": "tool"}.get(speaker) if isinstance(speaker, str) else None
     if role is None:
         known = ", ".join(dict.fromkeys([*KNOWN_ROLES, *_CALLERS]))
-        raise RowError(f"{where}.from: {speaker!r} is no speaker that is known.", f"ShareGPT's speakers are {known}.")
+        raise refused(
+            where, f"{place}.from: {speaker!r} is no speaker that is known.", f"ShareGPT's speakers are {known}."
+        )
     parsed = loaded(value) if isinstance(value, str) and speaker in _CALLERS else None
     calls = parsed if is_list(parsed) else [parsed]
     if calls and all(is_object(call, "name", "arguments|parameters") for call in calls):
@@ -244,10 +250,10 @@ def _speak(speaker: Any, value: Any, where: str) -> Message:
     return {"role": role, "content": value}
 
 
-def _normalize(message: Message, where: str) -> Message:
+def _normalize(message: Message, where: str, place: str) -> Message:
     """A chat message with its role and its calls in OpenAI's form, without empty fields."""
     if "role" not in message:
-        raise RowError(f"{where}.role: field required", "Rows hold messages and tools in OpenAI's chat format.")
+        raise refused(where, f"{place}.role: field required", "Rows hold messages and tools in OpenAI's chat format.")
     role = message["role"]
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
     if isinstance(role, str):

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from gavel.base.text import counted
 from gavel.llm.types import Message
@@ -46,14 +46,15 @@ from gavel.scenarios.formats.row import (
     first_of,
     is_list,
     is_object,
+    refused,
+    refusing,
     tools,
     trajectory,
-    unusable,
     with_single_score,
 )
 from gavel.scenarios.formats.text import PRINTED, cell, is_conversation, is_printed
-from gavel.scenarios.group import RecordVersionError, from_row
-from gavel.scenarios.trajectory import NotANumberError, Trajectory
+from gavel.scenarios.group import from_row
+from gavel.scenarios.trajectory import Trajectory
 
 SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction", "instructions")
 """Fields with a system prompt of its own."""
@@ -93,10 +94,9 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
     if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
         given = items
     elif isinstance(value, str) and is_printed(value):
-        raise RowError(f"{row.where} cannot be judged: {name}: it is text, and no JSON list.", PRINTED)
+        raise refused(row.where, f"{name}: it is text, and no JSON list.", PRINTED)
     if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
-        problem = f"{row.where} cannot be judged: {name}: it is neither text nor messages."
-        raise RowError(problem, "Write text, or a list of messages.")
+        raise refused(row.where, f"{name}: it is neither text nor messages.", "Write text, or a list of messages.")
     return as_message(given, role)
 
 
@@ -107,7 +107,7 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
     if payload is None or (names and payload in ("", {}, [])):
         return []
     if isinstance(payload, str) and is_printed(payload):
-        raise RowError(f"{row.where} cannot be judged: it holds text, and no JSON list.", PRINTED)
+        raise refused(row.where, "it holds text, and no JSON list.", PRINTED)
     if found := find_conversation(payload, names):
         return [*(system_message(payload.get("system")) if is_object(payload, "messages") else ()), *found]
     if is_list(value) and value and all(is_object(call, "function") for call in value):
@@ -130,14 +130,6 @@ def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
         return [payload]
     found = (find_conversation(payload.get(name), names) for name in names)
     return next(filter(None, found), list[Any]())
-
-
-def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> tuple[list[Message], int]:
-    """The messages of a prompt and its completion in one conversation (text becomes a user's and an assistant's
-    message), and the number of the prompt's."""
-    asked = side(row, prompt, "user", "prompt")
-    said, _ = chat.messages([*asked, *side(row, completion, "assistant", "completion")], row.where)
-    return said, len(chat.messages(asked, row.where)[0])
 
 
 def _are_messages(items: list[Any]) -> bool:
@@ -188,14 +180,10 @@ def _read_conversations(rows: Sequence[Row], source: Source) -> Iterator[Found]:
 
 
 def _own(row: Row) -> Found:
-    try:
+    with refusing(row.where):
         if "trajectories" in row.value:
             return WholeGroup(check_item(from_row(row.value), row.where), row, GROUPS)
         return Attempt(check_item(Trajectory.model_validate(row.value), row.where), row, "Gavel trajectories")
-    except (RecordVersionError, NotANumberError) as error:
-        raise RowError(f"{row.where} cannot be read: {error.message}", error.remedy) from error
-    except (ValidationError, TypeError) as error:
-        raise unusable(row.where, error) from error
 
 
 def _read_choices(row: Row) -> Iterator[Attempt]:
@@ -409,8 +397,9 @@ def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any, Mess
     if not isinstance(value, dict | list) or not value or _are_messages(as_list(value) or [value]):
         return [(name, value, {})]
     if is_list(value) and all(is_list(each) and all(isinstance(text, str) for text in each) for each in value):
-        raise RowError(
-            f"{row.where} cannot be judged: {name} holds lists of texts within a list.",
+        raise refused(
+            row.where,
+            f"{name} holds lists of texts within a list.",
             f"Name the list whose texts are the answers: --answer-column {name}.0.",
         )
     if is_list(value) and _may_be_answer(value):
@@ -435,8 +424,9 @@ def _text(row: Row, name: str, answer: Any) -> tuple[Any, Message]:
     if is_object(answer) and len(said) == 1:
         return answer[said[0]], without(answer, said[0])
     path = said[0] if said else next((path for path, text in _leaves(answer) if isinstance(text, str)), "FIELD")
-    raise RowError(
-        f"{row.where} cannot be judged: {name}: it is not plain which of its fields is the answer "
+    raise refused(
+        row.where,
+        f"{name}: it is not plain which of its fields is the answer "
         f"({', '.join(map(str, answer)) if is_object(answer) else counted(len(answer), 'item')}).",
         f"Name the one: --answer-column {shlex.quote(f'{name}.{path}')}; or write the whole as JSON text, where all of "
         "it is the answer.",

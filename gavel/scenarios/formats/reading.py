@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
-from pydantic import ValidationError
 
 from gavel.base import entry_points
 from gavel.base.text import counted
@@ -53,12 +52,12 @@ from gavel.scenarios.formats.row import (
     check_item,
     is_list,
     is_object,
-    unusable,
+    refusing,
 )
 from gavel.scenarios.formats.text import CUT, is_conversation
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
-from gavel.scenarios.trajectory import NotANumberError, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 _RECORDS = ("trajectory", "group_record")
@@ -71,12 +70,8 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
         for value in values
     ]
     first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
-    try:
+    with refusing(rows[0].where):
         groups = list(groups_of_rows(records))
-    except (ValidationError, ValueError, TypeError) as error:
-        raise unusable(rows[0].where, error) from error
-    except NotANumberError as error:
-        raise RowError(f"{rows[0].where} cannot be read: {error.message}", error.remedy) from error
     for row, whole in zip(first, groups, strict=True):
         yield WholeGroup(check_item(whole, row.where), row, JUDGED.name)
 

@@ -4,7 +4,8 @@ import ast
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
@@ -14,12 +15,35 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from gavel.base.errors import GavelError
 from gavel.base.fields import FieldError, problem
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
+from gavel.scenarios.group import RecordVersionError, TrajectoryGroup
+from gavel.scenarios.trajectory import MessageOrChoice, NotANumberError, Trajectory
 
 
 class RowError(GavelError):
     """A file holds data that cannot be judged."""
+
+
+def refused(where: str, problem: str, remedy: str) -> RowError:
+    """The error for a row that has a format, and holds something else than that."""
+    return RowError(f"{where} cannot be judged: {problem}", remedy)
+
+
+@contextmanager
+def refusing(where: str) -> Generator[None]:
+    """Raises `RowError` for what a record's model does not take, with its place and field."""
+    try:
+        yield
+    except (RecordVersionError, NotANumberError) as error:
+        raise RowError(f"{where} cannot be read: {error.message}", error.remedy) from error
+    except ValidationError as error:
+        raise refused(where, problem(error), _IN_OPENAI) from error
+    except FieldError as error:
+        raise refused(where, error.message, _IN_OPENAI) from error
+    except (TypeError, ValueError, AttributeError) as error:  # a stored choice may lack its message's fields
+        raise refused(where, str(error), _IN_OPENAI) from error
+
+
+_IN_OPENAI = "Rows hold messages and tools in OpenAI's chat format."
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +188,10 @@ def trajectory(
     numbers = {name: number for name, value in (metrics or {}).items() if (number := as_number(value)) is not None}
     if (reward := _reward(rest)) is not None:
         numbers.setdefault(INDEPENDENT, reward)
-    try:
+    with refusing(where):
         found = Trajectory(
             messages_and_choices=list[MessageOrChoice](messages), tools=tools, metadata=rest, metrics=numbers, **more
         )
-    except (FieldError, TypeError) as error:
-        raise unusable(where, error) from error
     return check_item(found, where)
 
 
@@ -224,25 +246,16 @@ def check_item(item: Item, where: str) -> Item:
     """Returns the item. Raises `RowError` if a judge cannot be shown its messages and tools, or a judge's score is
     NaN."""
     for each in [item] if isinstance(item, Trajectory) else item.trajectories:
-        try:
+        with refusing(where):
             for history in each.histories():
                 _MESSAGES.validate_python(history.messages())
                 _TOOLS.validate_python(history.tools or [])
-        except (ValidationError, AttributeError) as error:  # a stored choice may lack its message's fields
-            raise unusable(where, error) from error
         if not each.messages():
             raise RowError(f"{where} has a trajectory without messages.", "Delete it, or put its messages in.")
         scores = [each.judgement.score, *(vote.score for vote in each.judgement.votes)] if each.judgement else []
         if any(score is not None and not math.isfinite(score) for score in scores):
             raise RowError(f"{where} has a judge's score that is no number.", "Write null where there is no score.")
     return item
-
-
-def unusable(where: str, error: Exception) -> RowError:
-    """The error for a row with a wrong shape for its format, with the field."""
-    text = problem(error) if isinstance(error, ValidationError) else str(error)
-    text = error.message if isinstance(error, GavelError) else text
-    return RowError(f"{where} cannot be judged: {text}", "Rows hold messages and tools in OpenAI's chat format.")
 
 
 def as_message(value: Any, role: str) -> list[Message]:
