@@ -229,7 +229,7 @@ def _detect_format(rows: Sequence[Row]) -> Format:
 def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
     """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
     conversation at least so many times."""
-    if not least and "COLUMN" not in _proposals(items[0]):
+    if not any(map(_IDENTIFIER.search, items[0])) if least else "COLUMN" not in _proposals(items[0]):
         return None
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
     named = [name for name in ("role", "from") if is_object(items[0], name, "content|value")]
