@@ -265,8 +265,9 @@ def _normalize(message: Message, where: str, place: str) -> Message:
 
 def _kind(part: Any) -> tuple[str, str, str]:
     """The name of a part in `_PARTS`, what it is, and whose; a part of no known name is a `part`."""
-    name = first_of(part, "part_kind", "type") if is_object(part) else ""
-    otherwise = ""
+    if not is_object(part):
+        return "", "part", ""
+    name, otherwise = first_of(part, "part_kind", "type"), ""
     if not isinstance(name, str):  # the field that holds it
         held = (name for name in part if name in _PARTS and (name == "text" or is_object(part[name])))
         name, otherwise = next(held, ""), _BEDROCK

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.chat import as_chat, messages
@@ -364,5 +364,6 @@ JSON = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(WORDS), JSON, min_size=1, max_size=5), max_size=3))
+@example([{"role": "user", "content": [None, "toolCallId", 5, ["a"]]}])
 def test_a_message_of_any_shape_is_read_or_stays_as_it_is(items: list[dict[str, Any]]) -> None:
     assert all(isinstance(message, dict) for message in as_chat(items))
