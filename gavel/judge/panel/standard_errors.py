@@ -259,6 +259,9 @@ def _orthonormal(columns: "Array") -> "Array":
     """An orthonormal basis of what the columns span. `[votes, rank]`"""
     import numpy as np
 
+    if columns.shape[1] < 2:  # the length of one column is its singular value
+        lengths = np.linalg.norm(columns, axis=0)
+        return columns[:, lengths > 1e-8] / lengths[lengths > 1e-8]
     vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
     return vectors[:, values > 1e-8]
 

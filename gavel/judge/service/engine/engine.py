@@ -96,6 +96,9 @@ class Judges:
             raise InvalidRequestError(error.message, error.forms) from error
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"a message cannot be read: {type(error).__name__} ({error!s:.60})."
+            raise InvalidRequestError(why, "Send messages in OpenAI's form.") from error
         return judge, group
 
     def _make(self, model: str | None, orders: int, mode: ModeName) -> Judge:
@@ -211,7 +214,6 @@ class Engine:
         await load_libraries()
         await self.admission.refresh()
         await self.worker.start()
-        await self.store.forget_claims(time.time() - _DAY)
         watches = [
             every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
             every(_COUNT_SECONDS, self._count, "groups are not counted"),

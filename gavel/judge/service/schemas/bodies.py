@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from gavel.judge.panel.modes import ModeName
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupStatus
-from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.trajectory import History, Trajectory, as_item
 from gavel.scenarios.truth import KEY, read_truth
 
 _T = TypeVar("_T")
@@ -158,18 +158,14 @@ class TrajectoryIn(ConversationIn):
     """Name of the member in the answer, unique in the group. Default: its index, from 0."""
 
     def trajectory(self) -> Trajectory:
-        return Trajectory(
-            messages_and_choices=[*self.messages],
-            tools=self.tools and [*self.tools],
-            additional_histories=[
-                History(messages_and_choices=[*one.messages], tools=one.tools and [*one.tools], agent=one.agent)
-                for one in self.histories
-            ],
-            status=self.status,
-            status_reason=self.status_reason,
-            metadata=dict(self.metadata),
-            agent=self.agent,
-        )
+        """The member to judge. Its fields are not validated again, which would take as long as parsing them."""
+        fields = {name: getattr(self, name) for name in ("tools", "status", "status_reason", "metadata", "agent")}
+        histories = [
+            History.model_construct(messages_and_choices=[*map(as_item, x.messages)], tools=x.tools, agent=x.agent)
+            for x in self.histories
+        ]
+        messages = [*map(as_item, self.messages)]
+        return Trajectory.model_construct(messages_and_choices=messages, additional_histories=histories, **fields)
 
 
 class CriterionIn(BaseModel):

@@ -6,7 +6,7 @@
 
 A write is a function of a connection. It may run twice (after a conflict or a lost connection), so it must only read
 and write the database. SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one
-wait for the disk serves a whole batch. Writes that may be lost in a power failure (`durable=False`) do not wait.
+wait for the disk serves a whole batch.
 """
 
 import asyncio
@@ -112,13 +112,9 @@ _POSTGRESQL: dict[str, Any] = {
 
 
 def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
-    """Connections that write, or that read. Commits wait for the disk, except with the execution option `durable` =
-    False of the same engine."""
+    """Connections that write, or that read. Commits wait for the disk."""
     if url.get_backend_name() != "sqlite":
-        engine = sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
-        if writes:
-            event.listen(engine, "begin", _hurry_postgresql)
-        return engine
+        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
     options = {"timeout": _LOCKED_SECONDS, "check_same_thread": False}
     engine = sa.create_engine(url, connect_args=options, pool_size=_READERS, hide_parameters=True)
 
@@ -129,13 +125,12 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
         if writes:
             connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA synchronous = FULL")
 
     def begins(connection: sa.Connection) -> None:
         if not writes:
             connection.exec_driver_sql("BEGIN")
             return
-        level = "FULL" if _is_durable(connection) else "NORMAL"
-        connection.exec_driver_sql(f"PRAGMA synchronous = {level}")
         # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
         _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -143,15 +138,6 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)
     return engine
-
-
-def _is_durable(connection: sa.Connection) -> bool:
-    return connection.get_execution_options().get("durable", True)
-
-
-def _hurry_postgresql(connection: sa.Connection) -> None:
-    if not _is_durable(connection):
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
 def _retry_while_busy(work: Callable[[], object]) -> None:
@@ -194,7 +180,6 @@ class _Pending(Generic[_T]):
     loop: asyncio.AbstractEventLoop | None
     """Event loop of an asyncio future."""
     order: str = ""
-    is_durable: bool = True
 
     @property
     def is_wanted(self) -> bool:
@@ -231,8 +216,6 @@ class Database:
                     "Name a file on a disk of this machine, or a PostgreSQL (GAVEL_DATABASE_URL).",
                 )
         self._write_engine = engine_of(url, writes=True)
-        self._hasty_engine = self._write_engine.execution_options(durable=False)
-        """For writes that need not survive a power failure."""
         self._read_engine = engine_of(url, writes=False)
         try:
             if self._file is not None and not self._file.exists():
@@ -278,15 +261,15 @@ class Database:
         self._put(_Pending(work, future, None))
         return future
 
-    def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
+    def begin(self, work: Work[_T], order: str = "") -> "asyncio.Future[_T]":
         """The same for the running event loop.
 
         A work on a row that other processes change too names the row as its `order`: all lock such rows in that order,
-        which prevents deadlocks. A write that is not `durable` survives the end of the process, but no power failure.
+        which prevents deadlocks.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._put(_Pending(work, future, loop, order, durable))
+        self._put(_Pending(work, future, loop, order))
         return future
 
     def _put(self, pending: _Pending[Any]) -> None:
@@ -399,9 +382,9 @@ class Database:
 
     def _commit(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
         """Each work's result, or its `_Failure`; successful ones are committed."""
-        engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
         try:
-            return self._run_with_retry(engine, lambda connection: [each.work(connection) for each in batch])
+            work: Work[list[Any]] = lambda connection: [each.work(connection) for each in batch]  # noqa: E731
+            return self._run_with_retry(self._write_engine, work)
         except DatabaseUnavailableError as error:
             return [_Failure(error)] * len(batch)
         except Exception as error:

@@ -28,7 +28,7 @@ from gavel.judge.service.schemas.records import (
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.reply_store import delete_replies
-from gavel.judge.service.store.tables import claims, compress, decompress, groups, judgements, keys, members, replies
+from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys, members, replies
 from gavel.llm.budget import Ledger
 from gavel.scenarios.judgement import GroupJudgement
 
@@ -199,11 +199,6 @@ class Store:
         """Removes erased data from the database's files."""
         if (erasures := self.erasures) and await self.database.truncate_log():
             self.erasures -= erasures
-
-    async def forget_claims(self, seconds: float) -> None:
-        """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""
-        old = sa.delete(claims).where(claims.c.renewed_at < seconds)
-        await self.database.write(lambda connection: connection.execute(old).close())
 
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""

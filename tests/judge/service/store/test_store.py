@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -27,8 +26,8 @@ from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
-from gavel.judge.service.store.reply_store import Replies, database_cassette
-from gavel.judge.service.store.tables import claims, compress
+from gavel.judge.service.store.reply_store import database_cassette
+from gavel.judge.service.store.tables import compress
 from gavel.llm.cassette import Entry, Question
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
@@ -221,17 +220,6 @@ async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_
 
 def asked_about(text: str) -> Question:
     return Question("m", {"temperature": 0}, {"type": "object"}, [{"role": "user", "content": text}])
-
-
-@pytest.mark.parametrize("ago", [-3600, 3600])
-async def test_a_lease_ends_unless_it_is_renewed_whatever_the_clocks_say(database: Database, ago: float):
-    await database.write(lambda c: Replies(c).claim("k", "elsewhere"))
-    old = sa.update(claims).values(renewed_at=time.time() - ago)
-    await database.write(lambda c: c.execute(old))
-    await database.write(lambda c: Replies(c).renew(["k"], "elsewhere"))
-    assert await database.write(lambda c: Replies(c).claim("k", "other")) == "elsewhere"
-    await database.write(lambda c: c.execute(old))
-    assert await database.write(lambda c: Replies(c).claim("k", "other")) is None
 
 
 async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Path):
