@@ -145,7 +145,11 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         without = _squares_left(scores, without_effects) / (len(votes) - without_effects.shape[1])
         columns = np.hstack(effects)
         apart = columns - without_effects @ (without_effects.T @ columns)
-        fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
+        if columns.shape[1] > 1:
+            slopes = np.linalg.lstsq(apart, scores, rcond=None)[0]
+        else:  # one slope needs no decomposition
+            slopes = apart.T @ scores / (apart**2).sum()
+        fitted = columns @ slopes
     return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without)
 
 

@@ -164,8 +164,8 @@ class TrajectoryIn(ConversationIn):
             History.model_construct(messages_and_choices=[*map(as_item, x.messages)], tools=x.tools, agent=x.agent)
             for x in self.histories
         ]
-        messages = [*map(as_item, self.messages)]
-        return Trajectory.model_construct(messages_and_choices=messages, additional_histories=histories, **fields)
+        fields |= {"messages_and_choices": [*map(as_item, self.messages)], "additional_histories": histories}
+        return Trajectory.model_construct(**fields, metrics={}, logs=[])  # whose default factories would be inspected
 
 
 class CriterionIn(BaseModel):

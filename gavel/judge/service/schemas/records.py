@@ -147,29 +147,6 @@ Status = Literal[PendingStatus, FinishedStatus]
 
 
 @dataclass(frozen=True, slots=True)
-class NewJudgement:
-    """A request to be accepted."""
-
-    id: str
-    project: str
-    key_id: str
-    judge: str
-    """The judge models, in words."""
-    members: int
-    payload: bytes
-    """The request as JSON."""
-    created_at: float
-    retain: bool = True
-    idempotency_key: str | None = None
-    request_hash: str = ""
-    """Hash of the payload, where there is an idempotency key."""
-    traceparent: str | None = None
-    """W3C trace context of the judgement."""
-    scope: KeyScope | None = None
-    """Scope of its key."""
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
     """A judgement in the database."""
 

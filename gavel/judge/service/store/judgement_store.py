@@ -5,6 +5,7 @@ whose lease has expired may still finish, and then the other one's outcome is dr
 """
 
 import dataclasses
+import hashlib
 import secrets
 import threading
 import time
@@ -20,9 +21,8 @@ from gavel.judge.service.errors import Problem, ServiceError
 from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
 from gavel.judge.service.schemas.records import (
     Accepted,
-    NewJudgement,
+    KeyScope,
     Record,
-    Status,
     Verdict,
 )
 from gavel.judge.service.store.database import Database
@@ -36,7 +36,6 @@ _c = judgements.c
 SUMMARY_NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "verdict")
 SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
-_OF_REQUEST = [f.name for f in dataclasses.fields(NewJudgement) if f.name in _c and f.name != "payload"]
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements for groups are built once: building one takes longer than running it.
 _INSERT = {
@@ -84,14 +83,26 @@ class Store:
         self.erasures = 1
         """Number of erasures and deletions since the log was emptied; starts at 1 for those of an earlier process."""
 
-    async def accept(self, new: NewJudgement, owner: str | None = None) -> Accepted:
-        """Stores a request; with an `owner` it is leased to that process at once.
+    async def accept(
+        self,
+        record: Record,
+        payload: bytes,
+        owner: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        scope: KeyScope | None = None,
+    ) -> Accepted:
+        """Stores a request (`payload`, as JSON) as a queued judgement; with an `owner` it is leased to that process.
 
         For a known idempotency key, the earlier request is returned instead; a failed one is queued again. Raises
-        `Problem` if that request differs, and the error of `refusal_of_group`.
+        `Problem` if that request differs, and the error of `refusal_of_group` for the `scope` of its key.
         """
-        order = f"charge {new.key_id}" if new.key_id else ""
-        accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
+        lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
+        request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
+        sent = {"idempotency_key": idempotency_key, "request_hash": request_hash}
+        order = f"charge {record.key_id}" if record.key_id else ""
+        work = partial(_accept, record=record, payload=payload, sent=sent, lease=lease, scope=scope)
+        accepted = await self.database.write(work, order)
         if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
         return accepted
@@ -212,25 +223,31 @@ class Store:
         return {"queued": 0, "running": 0} | await self.database.read(work)
 
 
-def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> Accepted | ServiceError:
-    status: Status = "queued" if owner is None else "running"
-    lease = {"lease_owner": owner, "leases": int(bool(owner))}
-    values = {**columns_of(new), "status": status, **lease}
-    refusal = refusal_of_group(connection, new.key_id, new.scope)
-    if refusal is not None and new.idempotency_key is None:
+def _accept(
+    connection: sa.Connection,
+    record: Record,
+    payload: bytes,
+    sent: dict[str, Any],
+    lease: dict[str, Any],
+    scope: KeyScope | None,
+) -> Accepted | ServiceError:
+    values = {**columns_of(record, payload), **sent, **lease}
+    accepted = dataclasses.replace(record, status=values["status"])
+    refusal = refusal_of_group(connection, record.key_id, scope)
+    if refusal is not None and sent["idempotency_key"] is None:
         return refusal
     if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
-        return Accepted(new_record(new, status), is_new=True)
+        return Accepted(accepted, is_new=True)
     same_key = (
-        _c.key_id == new.key_id,
-        _c.project == new.project,
-        _c.idempotency_key == new.idempotency_key,
+        _c.key_id == record.key_id,
+        _c.project == record.project,
+        _c.idempotency_key == sent["idempotency_key"],
     )
     row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one_or_none()
     if row is None:
         assert refusal is not None
         return refusal
-    if row.request_hash != new.request_hash:
+    if row.request_hash != sent["request_hash"]:
         why = "this Idempotency-Key was used before with another request."
         remedy = "Use a new key for each group; send the same body when you try again."
         return Problem(422, "idempotency-key-reused", why, remedy)
@@ -238,9 +255,8 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> 
         return Accepted(record_of(row, row.result), is_new=False)
     if refusal is not None:
         return refusal
-    again = {"status": status, "finished_at": None, "result": None, "payload": values["payload"], **lease}
+    again = {name: values[name] for name in ("status", "finished_at", "result", "payload", "lease_owner", "leases")}
     connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
-    accepted = new_record(new, status)
     return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
 
 
@@ -313,15 +329,10 @@ def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
     return Record(*row[: len(SUMMARY)], verdict=unpack(result))
 
 
-def new_record(new: NewJudgement, status: Status) -> Record:
-    """The record of a newly accepted request."""
-    return Record(status=status, **{name: getattr(new, name) for name in _OF_REQUEST if name in SUMMARY_NAMES})
-
-
-def columns_of(new: NewJudgement) -> dict[str, Any]:
-    """The values of a new row, without status and lease."""
-    spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
-    return {**{name: getattr(new, name) for name in _OF_REQUEST}, **spent, "payload": compress(new.payload)}
+def columns_of(record: Record, payload: bytes) -> dict[str, Any]:
+    """The values of a new row."""
+    fixed: dict[str, Any] = {"result": None, "lease_owner": None, "leases": 0, "request_hash": ""}
+    return {name: getattr(record, name) for name in SUMMARY_NAMES} | fixed | {"payload": compress(payload)}
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:

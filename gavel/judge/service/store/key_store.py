@@ -58,7 +58,7 @@ class KeyStore:
         token, key_id = new_token()
         key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
         values = _columns(key)
-        self._database.submit(lambda connection: connection.execute(sa.insert(keys).values(values))).result()
+        self._database.write_now(lambda connection: connection.execute(sa.insert(keys).values(values)).close())
         return token, key
 
     async def file(self, scopes: Mapping[str, KeyScope]) -> None:
@@ -80,7 +80,7 @@ class KeyStore:
     def revoke(self, key_id: str) -> None:
         """Revokes a key for good. Raises `NotFoundError`."""
         update = sa.update(keys).where(_k.id == key_id, _k.revoked_at.is_(None)).values(revoked_at=time.time())
-        if not self._database.submit(lambda connection: connection.execute(update).rowcount).result():
+        if not self._database.write_now(lambda connection: connection.execute(update).rowcount):
             raise NotFoundError(f"there is no key {key_id!r} that could be revoked.", "gavel keys list shows them.")
 
     def all_now(self) -> list[Key]:

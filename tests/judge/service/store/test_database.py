@@ -66,21 +66,20 @@ async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Pat
 
 async def test_a_work_that_fails_costs_itself_alone(database: Database):
     futures = [
-        database.submit(lambda connection, key=key: connection.execute(INSERT, row(key)))
-        for key in ("a", "b", "a", "c")
+        database.begin(lambda connection, key=key: connection.execute(INSERT, row(key))) for key in ("a", "b", "a", "c")
     ]
-    done = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+    done = await asyncio.gather(*futures, return_exceptions=True)
     assert [isinstance(one, IntegrityError) for one in done] == [False, False, True, False]
     assert keys(database) == ["a", "b", "c"]
 
 
 async def test_what_is_pending_when_it_closes_is_committed(tmp_path: Path):
     database = Database.open(str(tmp_path / "service.sqlite"))
-    futures = [database.submit(lambda connection, n=n: connection.execute(INSERT, row(str(n)))) for n in range(50)]
+    futures = [database.begin(lambda connection, n=n: connection.execute(INSERT, row(str(n)))) for n in range(50)]
     database.close()
-    assert all(future.done() and not future.exception() for future in futures)
+    await asyncio.gather(*futures)
     with pytest.raises(DatabaseUnavailableError):
-        database.submit(lambda connection: None)
+        database.begin(lambda connection: None)
 
 
 async def test_a_commit_waits_for_the_disk(database: Database):
@@ -96,7 +95,7 @@ def test_many_may_open_a_new_database_at_once(database_url: str):
     with ThreadPoolExecutor(6) as threads:
         opened = list(threads.map(lambda _: Database.open(database_url), range(6)))
     for number, database in enumerate(opened):
-        database.submit(lambda connection, n=number: connection.execute(INSERT, row(str(n)))).result()
+        database.write_now(lambda connection, n=number: connection.execute(INSERT, row(str(n))))
     assert keys(opened[0]) == list("012345")
     for database in opened:
         database.close()
@@ -179,8 +178,8 @@ async def test_a_write_that_hangs_is_an_error_after_a_while(database: Database, 
 def test_tables_of_another_version_are_refused_and_left_as_they_are(version: int | None, database_url: str):
     change = "DROP TABLE gavel_schema" if version is None else f"UPDATE gavel_schema SET version = {version}"
     database = Database.open(database_url)
-    database.submit(lambda connection: connection.execute(INSERT, row("kept")).close()).result()
-    database.submit(lambda connection: connection.exec_driver_sql(change).close()).result()
+    database.write_now(lambda connection: connection.execute(INSERT, row("kept")).close())
+    database.write_now(lambda connection: connection.exec_driver_sql(change).close())
     with pytest.raises(ServiceError) as refused:
         Database.open(database_url)
     assert refused.value.remedy

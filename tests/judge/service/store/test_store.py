@@ -5,7 +5,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -17,7 +16,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from gavel.judge.service.errors import Problem
 from gavel.judge.service.schemas.bodies import PageQuery
 from gavel.judge.service.schemas.records import (
-    NewJudgement,
     NewMember,
     Record,
     Verdict,
@@ -34,9 +32,8 @@ from gavel.llm.types import Reply
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
-def new(payload: bytes = b"{}", **fields: object) -> NewJudgement:
-    judgement = NewJudgement(new_id(), "", "", "a judge", 2, payload, 1.0)
-    return replace(judgement, **fields)
+def new() -> Record:
+    return Record(new_id(), "", "", "queued", "a judge", 2, True, 1.0)
 
 
 def verdict(score: float, calls: int = 2) -> Verdict:
@@ -84,20 +81,19 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(target=ids, payload=st.binary(max_size=30), owner=st.sampled_from([None, "a", "b"]))
     def accept(self, payload: bytes, owner: str | None) -> str:
-        accepted = asyncio.run(self.store.accept(new(payload), owner))
+        accepted = asyncio.run(self.store.accept(new(), payload, owner))
         assert accepted.is_new
         self.expected[accepted.record.id] = payload, None, owner
         return accepted.record.id
 
     @rule(target=ids, payload=st.sampled_from([b"1", b"2"]), key=st.sampled_from(["x", "y"]))
     def accept_with_a_key(self, payload: bytes, key: str):
-        wanted = new(payload, idempotency_key=key, request_hash=payload.hex())
         known = self.keys.get(key)
         if known is not None and known[0] in self.expected and known[1] != payload:
             with pytest.raises(Problem, match="another request"):
-                asyncio.run(self.store.accept(wanted))
+                asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
             return multiple()
-        accepted = asyncio.run(self.store.accept(wanted))
+        accepted = asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
         assert accepted.is_new == (known is None or known[0] not in self.expected)
         if accepted.is_new:
             self.keys[key] = accepted.record.id, payload
@@ -107,7 +103,7 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
     def take(self, owner: str, limit: int) -> None:
-        works = self.store.database.submit(lambda c: leases.take(c, owner, limit, [])).result()
+        works = self.store.database.write_now(lambda c: leases.take(c, owner, limit, []))
         free = [key for key, (_, score, lessee) in sorted(self.expected.items()) if score is None and lessee is None]
         assert [work.record.id for work in works] == free[:limit]
         for work in works:
@@ -117,7 +113,7 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(["a", "b"]))
     def give_back(self, owner: str) -> None:
-        self.store.database.submit(lambda c: leases.end(c, [owner])).result()
+        self.store.database.write_now(lambda c: leases.end(c, [owner]))
         for key, (payload, score, lessee) in self.expected.items():
             if lessee == owner and score is None:
                 self.expected[key] = payload, None, None
