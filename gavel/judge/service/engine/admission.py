@@ -15,13 +15,18 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError, UnauthorizedError
-from gavel.judge.service.schemas.records import KeyScope, Record, key_id_of, token_hash
+from gavel.judge.service.errors import NotFoundError, OverBudgetError, Problem, ServiceError, UnauthorizedError
+from gavel.judge.service.schemas import KeyScope, Record, key_id_of, new_token, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
+from gavel.judge.service.store.judgement_store import UNFINISHED_GROUPS, over_budget, too_busy
+from gavel.judge.service.store.tables import keys
 
 _LOG = logging.getLogger(__name__)
 _MINUTE = 60.0
@@ -31,6 +36,107 @@ _PAGES_PER_MINUTE = 300
 """Pages per minute for one key; they do not count as its requests."""
 _WRONG_KEYS_PER_MINUTE = 10
 """Wrong keys per minute from one address. A valid key is always accepted, so that nobody can lock out a neighbour."""
+_OF_SETTINGS = "settings/"
+"""Prefix of the ids of configured keys; no token has such an id."""
+_NO_HASH = ""
+_k = keys.c
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key's row."""
+
+    id: str
+    name: str
+    token_hash: str
+    scope: KeyScope
+    created_at: float
+    revoked_at: float | None
+    spent_usd: float
+    unpriced_groups: int
+    """Judged groups of unknown cost."""
+
+
+class KeyStore:
+    """The keys of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, name: str, scope: KeyScope) -> tuple[str, Key]:
+        """Creates a key; returns it and its token, which is stored nowhere."""
+        token, key_id = new_token()
+        key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
+        values = _columns(key)
+        self._database.write_now(lambda connection: connection.execute(sa.insert(keys).values(values)).close())
+        return token, key
+
+    async def file(self, scopes: Mapping[str, KeyScope]) -> None:
+        """Creates rows for the configured keys, by id; existing rows keep their spending."""
+        now = time.time()
+        rows = [
+            _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), _NO_HASH, scope, now, None, 0.0, 0))
+            for key_id, scope in scopes.items()
+        ]
+
+        def work(connection: sa.Connection) -> None:
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            for row in rows:
+                changed = {"scope": row["scope"]}
+                connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
+
+        await self._database.write(work)
+
+    def revoke(self, key_id: str) -> None:
+        """Revokes a key for good. Raises `NotFoundError`."""
+        update = sa.update(keys).where(_k.id == key_id, _k.revoked_at.is_(None)).values(revoked_at=time.time())
+        if not self._database.write_now(lambda connection: connection.execute(update).rowcount):
+            raise NotFoundError(f"there is no key {key_id!r} that could be revoked.", "gavel keys list shows them.")
+
+    def all_now(self) -> list[Key]:
+        """All keys, the oldest first, including revoked ones."""
+        return self._database.read_now(_all)
+
+    async def all(self) -> list[Key]:
+        """The same without blocking the event loop."""
+        return await self._database.read(_all)
+
+    async def unfinished_groups(self) -> Counter[str]:
+        """Number of groups that are open or not judged yet, by key."""
+        return await self._database.read(_unfinished)
+
+
+def _unfinished(connection: sa.Connection) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for table, ended in UNFINISHED_GROUPS:
+        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
+        for key_id, number in connection.execute(query):
+            counted[key_id] += number
+    return counted
+
+
+def settings_key_id(name: str) -> str:
+    """The id of a configured key."""
+    return f"{_OF_SETTINGS}{name}"
+
+
+def _columns(key: Key) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "token_hash": key.token_hash,
+        "scope": key.scope.model_dump_json(exclude_defaults=True, include=set(KeyScope.model_fields)),
+        "created_at": key.created_at,
+        "spent_usd": 0.0,
+        "unpriced_groups": 0,
+    }
+
+
+def _all(connection: sa.Connection) -> list[Key]:
+    names = [field.name for field in fields(Key)]
+    rows = connection.execute(sa.select(*(_k[name] for name in names)).order_by(_k.created_at, _k.id)).mappings()
+    found: list[dict[str, Any]] = [{**row, "scope": KeyScope.model_validate_json(row["scope"])} for row in rows]
+    return [Key(**each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)

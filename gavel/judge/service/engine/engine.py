@@ -33,8 +33,7 @@ from gavel.judge.service.errors import (
     NotFoundError,
     OverloadedError,
 )
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import Accepted, Record
+from gavel.judge.service.schemas import Accepted, Record, ScoreRequest
 from gavel.judge.service.store.database import Database, every
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette

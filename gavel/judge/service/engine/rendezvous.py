@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
-from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
-from gavel.judge.service.schemas.records import GroupRecord, NewMember, Record
+from gavel.judge.service.schemas import GroupRecord, MemberRequest, NewMember, Record, ScoreRequest
 from gavel.judge.service.store.group_store import GroupStore
 from gavel.judge.service.store.tables import compress
 

@@ -23,7 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from gavel.base.extras import install_line
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.schemas.records import Record, Verdict
+from gavel.judge.service.schemas import Record, Verdict
 from gavel.llm.client import traced_calls
 
 if TYPE_CHECKING:

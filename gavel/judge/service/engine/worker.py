@@ -22,8 +22,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
 from gavel.judge.service.engine.telemetry import JudgementSpan
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
+from gavel.judge.service.schemas import LeasedWork, Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import every
 from gavel.judge.service.store.group_store import DeadlineClock

@@ -46,7 +46,7 @@ from gavel.judge.service.http.requests import (
     response,
     validation_problem,
 )
-from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
+from gavel.judge.service.schemas import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 

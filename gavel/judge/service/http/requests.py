@@ -30,8 +30,7 @@ from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import InvalidRequestError, Problem, ServiceError
-from gavel.judge.service.schemas.bodies import NAME_PATTERN
-from gavel.judge.service.schemas.records import Record
+from gavel.judge.service.schemas import NAME_PATTERN, Record
 
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)

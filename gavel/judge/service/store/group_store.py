@@ -16,10 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import Problem, ServiceError
-from gavel.judge.service.schemas.records import GroupRecord, NewMember, Record, Verdict
+from gavel.judge.service.schemas import GroupRecord, NewMember, Record, Verdict
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns
-from gavel.judge.service.store.key_store import refusal_of_group
+from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns, refusal_of_group
 from gavel.judge.service.store.tables import decompress, groups, judgements, members, processes
 
 _g, _m, _j = groups.c, members.c, judgements.c

@@ -17,16 +17,16 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import Problem, ServiceError
-from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
-from gavel.judge.service.schemas.records import (
+from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError
+from gavel.judge.service.schemas import (
+    STATUSES,
     Accepted,
     KeyScope,
+    PageQuery,
     Record,
     Verdict,
 )
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys, members, replies
 from gavel.llm.budget import Ledger
@@ -45,6 +45,12 @@ _INSERT = {
 """Stores a request, unless its idempotency key is known; by database dialect."""
 _FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None)).returning(_c.id)
 """Stores an outcome, unless there is one."""
+_OF_KEY = sa.select(keys.c.spent_usd, keys.c.unpriced_groups).where(keys.c.id == sa.bindparam("of_key"))
+UNFINISHED_GROUPS = ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
+_UNFINISHED = [
+    sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
+    for table, ended in UNFINISHED_GROUPS
+]
 _EXPIRED_AT_ONCE = 200
 """Max judgements that one transaction deletes."""
 
@@ -258,6 +264,42 @@ def _accept(
     again = {name: values[name] for name in ("status", "finished_at", "result", "payload", "lease_owner", "leases")}
     connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
     return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
+
+
+def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
+    """Reason why a key may not start a group in this transaction, which locks the key's row from here on: so its limits
+    hold for concurrent requests, and across processes."""
+    if scope is None or scope.max_cost_usd is scope.concurrent_groups is None:
+        return None
+    of_key = {"of_key": key_id}
+    row = connection.execute(_OF_KEY.with_for_update() if scope.concurrent_groups else _OF_KEY, of_key).one()
+    error = over_budget(row.spent_usd, row.unpriced_groups, scope)
+    if error is not None or scope.concurrent_groups is None:
+        return error
+    return too_busy(sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED), scope)
+
+
+def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> OverBudgetError | None:
+    """Error for a key that has spent its limit."""
+    if (most := scope.max_cost_usd) is None:
+        return None
+    if spent_usd >= most:
+        return OverBudgetError(f"the key's budget of {most:g} USD is spent.", "Use another key.")
+    if not unpriced_groups:
+        return None
+    return OverBudgetError(
+        f"the key's budget of {most:g} USD cannot be kept: the cost of {unpriced_groups} of its judgements "
+        "is not known, because the judge has no price, or a call to it failed and may have been paid.",
+        "Give the service the judge's prices (GAVEL_PRICES) if it has none, and make a new key.",
+    )
+
+
+def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
+    """Error for a key with too many unfinished groups."""
+    if (most := scope.concurrent_groups) is None or unfinished < most:
+        return None
+    why = f"the key has {most} unfinished groups, as many as it may have."
+    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
 
 
 def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: float, ledger: Ledger) -> Record | None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.base.processes import is_dead
-from gavel.judge.service.schemas.records import LeasedWork
+from gavel.judge.service.schemas import LeasedWork
 from gavel.judge.service.store.judgement_store import SUMMARY, record_of
 from gavel.judge.service.store.tables import decompress, judgements, processes
 

@@ -16,15 +16,14 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
+from gavel.judge.service.engine.admission import Key, KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.telemetry import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import KeyScope, Record
+from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
-from gavel.judge.service.store.key_store import Key, KeyStore
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
 from tests.fake_server import Call, FakeServer

@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.schemas.records import KeyScope, Verdict
+from gavel.judge.service.schemas import KeyScope, Verdict
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import KeyStore
 from gavel.scenarios.judgement import Judgement
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.http.pages.hostile import MARKUP

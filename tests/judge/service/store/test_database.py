@@ -15,11 +15,11 @@ from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.schemas.records import KeyScope
+from gavel.judge.service.schemas import KeyScope
 from gavel.judge.service.store import database as database_module
 from gavel.judge.service.store.database import Database, database_url
-from gavel.judge.service.store.key_store import KeyStore
 from gavel.judge.service.store.tables import VERSION, processes
 from gavel.judge.service.store.tables import keys as key_rows
 from tests.judge.service.in_process import group

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import Problem
-from gavel.judge.service.schemas.bodies import PageQuery
-from gavel.judge.service.schemas.records import (
+from gavel.judge.service.schemas import (
     NewMember,
+    PageQuery,
     Record,
     Verdict,
 )

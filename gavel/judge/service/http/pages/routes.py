@@ -25,10 +25,9 @@ from starlette.staticfiles import StaticFiles
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
-from gavel.judge.service.http.pages.views import FILTERS, ListFilter, member_rows
+from gavel.judge.service.http.pages import FILTERS, ListFilter, member_rows
 from gavel.judge.service.http.requests import TheEngine, address_of, response, validation_problem
-from gavel.judge.service.schemas.bodies import STATUSES, ScoreRequest
-from gavel.judge.service.schemas.records import Record
+from gavel.judge.service.schemas import STATUSES, Record, ScoreRequest
 from gavel.scenarios.judgement import Judgement
 
 HEADERS = {

@@ -10,11 +10,10 @@ import httpx
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import KeyScope, Record, Verdict
+from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest, Verdict
 from gavel.judge.service.store.judgement_store import new_id
-from gavel.judge.service.store.key_store import KeyStore
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from tests.judge.service.in_process import serving
 

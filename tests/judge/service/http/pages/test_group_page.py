@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from gavel.judge.service.http.pages.views import duration, member_rows, usd
-from gavel.judge.service.schemas.records import Verdict
+from gavel.judge.service.http.pages import duration, member_rows, usd
+from gavel.judge.service.schemas import Verdict
 from gavel.scenarios.judgement import Judgement, Vote
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.http.pages.hostile import MARKUP, parsed

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gavel.judge.service.schemas.records import key_id_of
-from gavel.judge.service.store.key_store import KeyStore
+from gavel.judge.service.engine.admission import KeyStore
+from gavel.judge.service.schemas import key_id_of
 from tests.judge.service.http.pages.hostile import parsed
 from tests.judge.service.http.pages.seeded import Site, accepted, judged, scored, whole
 
