@@ -586,17 +586,6 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedWork:
-    """A judgement that this process has to make."""
-
-    record: Record
-    payload: bytes
-    """The request as JSON."""
-    leases: int
-    """Number of times that a process started it, including this one."""
-
-
-@dataclass(frozen=True, slots=True)
 class NewMember:
     """A member to be accepted, and the name of its group."""
 

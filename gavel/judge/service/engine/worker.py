@@ -22,7 +22,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
 from gavel.judge.service.engine.telemetry import JudgementSpan
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
-from gavel.judge.service.schemas import LeasedWork, Record, ScoreRequest, Verdict
+from gavel.judge.service.schemas import Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import every
 from gavel.judge.service.store.group_store import DeadlineClock
@@ -174,8 +174,8 @@ class Worker:
             works = await self._database.write(lambda c: leases.take(c, self.owner, wanted, running))
         finally:
             self.reserved -= wanted
-        for work in works:
-            self.begin(work.record.id, self._judge_leased(work))
+        for record, payload, times in works:
+            self.begin(record.id, self._judge_leased(record, payload, times))
         return len(works)
 
     async def _keep_leases(self) -> None:
@@ -192,17 +192,16 @@ class Worker:
     async def _beat(self) -> None:
         await self._database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
 
-    async def _judge_leased(self, work: LeasedWork) -> None:
-        record = work.record
+    async def _judge_leased(self, record: Record, payload: bytes, times: int) -> None:
         try:
-            request = ScoreRequest.model_validate_json(work.payload)
+            request = ScoreRequest.model_validate_json(payload)
         except ValidationError:
             error = JudgeError("the stored request cannot be read by this version of Gavel.", "Send it again.")
             await self._over(record, Verdict.failed(["?"] * record.members, error))
             return
-        if work.leases > self._limits.leases:
+        if times > self._limits.leases:
             error = JudgeError(
-                f"the group was begun {work.leases - 1} times, and each time the process that judged it ended.",
+                f"the group was begun {times - 1} times, and each time the process that judged it ended.",
                 "Look at the service's log and memory; send a smaller group.",
             )
             await self._over(record, Verdict.failed(request.ids, error))

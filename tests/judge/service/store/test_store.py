@@ -105,11 +105,11 @@ class Judgements(RuleBasedStateMachine):
     def take(self, owner: str, limit: int) -> None:
         works = self.store.database.write_now(lambda c: leases.take(c, owner, limit, []))
         free = [key for key, (_, score, lessee) in sorted(self.expected.items()) if score is None and lessee is None]
-        assert [work.record.id for work in works] == free[:limit]
-        for work in works:
-            payload = self.expected[work.record.id][0]
-            assert work.payload == payload
-            self.expected[work.record.id] = payload, None, owner
+        assert [record.id for record, *_ in works] == free[:limit]
+        for record, sent, _ in works:
+            payload = self.expected[record.id][0]
+            assert sent == payload
+            self.expected[record.id] = payload, None, owner
 
     @rule(owner=st.sampled_from(["a", "b"]))
     def give_back(self, owner: str) -> None:
