@@ -29,10 +29,10 @@ from gavel.cli.options import (
 from gavel.cli.run_file import Where, merge, paths_beside, read_tables, to_toml, toml_value, validate
 from gavel.cli.terminal import plain, print_table, silence_libraries
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, KeyConfig, ServiceConfig
-from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
+from gavel.judge.service.schemas import HASH_PREFIX, KeyScope, new_token, token_hash
 
 if TYPE_CHECKING:
-    from gavel.judge.service.store.key_store import KeyStore
+    from gavel.judge.service.engine.admission import KeyStore
 
 _SHOW = "`gavel serve --check` shows every setting with its description."
 _MAKE = f"gavel serve --check > {FILE_NAME}"
@@ -210,8 +210,8 @@ def _entry(name: str, key: KeyConfig) -> str:
 @contextmanager
 def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
     need_extra("service", "gavel keys")
+    from gavel.judge.service.engine.admission import KeyStore
     from gavel.judge.service.store.database import Database as ServiceDatabase
-    from gavel.judge.service.store.key_store import KeyStore
 
     opened = ServiceDatabase.open(service_config({"database": database}, config).database)
     try:

@@ -184,7 +184,7 @@ class LengthBias:
 
 def characters_written(trajectory: Trajectory) -> int:
     """Characters of the agent's text and tool calls, in all its conversations."""
-    turns = [message for history in trajectory.histories() for message in history.messages()]
+    turns = [message for history in (trajectory, *trajectory.additional_histories) for message in history.messages()]
     return sum(_characters(turn) for turn in turns if turn.get("role") == "assistant")
 
 

@@ -35,8 +35,6 @@ _PRIVATE = re.compile(
     r"(^|_)(key|apikey|key_id|token|secret|password|credentials?|headers?|client|token_provider)$", re.IGNORECASE
 )
 """Parameters that identify the caller; they are neither part of the key nor stored."""
-_POLL_SECONDS = 0.05, 0.5
-"""The first and the longest interval between polls for another process's reply."""
 Mode = Literal["cache", "replay"]
 
 
@@ -145,19 +143,6 @@ class StorageThread:
         """Stores the entries."""
         return self.submit(lambda storage: storage.keep(entries))
 
-    def look(self, key: str, unusable: int) -> "Future[tuple[list[StoredReply], bool]]":
-        """The stored replies, and whether this process is to ask the question because they are the `unusable` ones;
-        otherwise another reply exists, or another process asks. A file has no claims: two processes may ask at once."""
-
-        def work(storage: Storage) -> tuple[list[StoredReply], bool]:
-            stored = storage.replies(key)
-            return stored, len(stored) <= unusable
-
-        return self.submit(work)
-
-    def release(self, key: str) -> None:
-        """Ends the claim, if there is one, without waiting."""
-
     def close(self) -> None:
         if (storage := self._storage) is not None:
             self._thread.submit(storage.close).result()
@@ -249,39 +234,23 @@ class Cassette:
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
     ) -> Reply:
-        key, (pause, longest), may_have_claim, unusable = question.key, _POLL_SECONDS, True, 0
-        try:
-            while True:
-                stored, may_have_claim = await asyncio.wrap_future(thread.look(key, unusable))
-                if reply := self._choose(stored, accept):
-                    self.replayed += 1
-                    return reply
-                if self.mode == "replay":
-                    self.misses += 1
-                    where = f"the cassette {self.path}" if self.path else "the cassette"
-                    raise CassetteMissError(
-                        f"{where} has no reply of {question.model} to this question with these parameters.",
-                        'Ask what was recorded, or record it: Cassette(path, mode="cache").',
-                    )
-                if may_have_claim:
-                    break
-                if len(stored) == unusable:  # another process is asking it
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, longest)
-                unusable, may_have_claim = len(stored), True
+        if reply := await self.stored(question, accept):
+            return reply
+        if self.mode == "replay":
             self.misses += 1
-            reply = replace(await ask(), key=key)
-            if accept is not None and not accept(reply):
-                return reply
+            where = f"the cassette {self.path}" if self.path else "the cassette"
+            raise CassetteMissError(
+                f"{where} has no reply of {question.model} to this question with these parameters.",
+                'Ask what was recorded, or record it: Cassette(path, mode="cache").',
+            )
+        self.misses += 1
+        reply = replace(await ask(), key=question.key)
+        if accept is None or accept(reply):
             keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
-            keeping.add_done_callback(partial(_release_if_lost, thread, key))
-            may_have_claim = False
+            keeping.add_done_callback(_warn_if_lost)
             if not thread.commits_in_order:
                 await asyncio.wait([keeping])
-            return reply
-        finally:
-            if may_have_claim:
-                thread.release(key)
+        return reply
 
     async def has_replies_of(self, model: str) -> bool:
         """Whether a reply of this model is stored."""
@@ -319,11 +288,10 @@ class Cassette:
         self._thread = None
 
 
-def _release_if_lost(thread: StorageThread, key: str, keeping: "asyncio.Future[None]") -> None:
-    """Releases the claim if the reply could not be stored, for example on a full disk; a paid reply is used anyway."""
+def _warn_if_lost(keeping: "asyncio.Future[None]") -> None:
+    """Warns if the reply could not be stored, for example on a full disk; a paid reply is used anyway."""
     if keeping.cancelled() or (error := keeping.exception()) is None:
         return
-    thread.release(key)
     if not isinstance(error, CassetteError):
         raise error
     logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)

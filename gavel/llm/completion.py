@@ -209,12 +209,17 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
         mapped["response_format"] = form
     elif "response_format" in mapped and form != sent:
         return None
-    body: dict[str, Any] = route.config.transform_request(route.name, list(messages), mapped, {}, {})
+    if route.is_plain and all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
+        body: dict[str, Any] = {"model": route.name, "messages": list(messages), **mapped}
+    else:
+        body = route.config.transform_request(route.name, list(messages), mapped, {}, {})
     body |= body.pop("extra_body", None) or {}
     return DirectRequest(model, route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
 
 
 _ANY_SCHEMA = {"name": "scores"}
+_PLAIN = {"role", "content"}
+_PROBE: list[Message] = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
 _VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_KEY", "HOSTED_VLLM_API_BASE")
 
 
@@ -228,6 +233,8 @@ class _Route:
     headers: dict[str, str]
     params: dict[str, Any]
     config: Any
+    is_plain: bool
+    """Whether LiteLLM sends messages of text unchanged."""
 
 
 @lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
@@ -248,7 +255,9 @@ def _resolve_route(
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
     url = f"{str(base).rstrip('/')}/chat/completions"
-    return _Route(name, url, is_on_this_machine(base), headers, params, config)
+    sent = config.transform_request(name, [dict(each) for each in _PROBE], dict(params), {}, {})
+    is_plain = sent == {"model": name, "messages": _PROBE, **params}
+    return _Route(name, url, is_on_this_machine(base), headers, params, config, is_plain)
 
 
 @cache

@@ -145,7 +145,11 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         without = _squares_left(scores, without_effects) / (len(votes) - without_effects.shape[1])
         columns = np.hstack(effects)
         apart = columns - without_effects @ (without_effects.T @ columns)
-        fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
+        if columns.shape[1] > 1:
+            slopes = np.linalg.lstsq(apart, scores, rcond=None)[0]
+        else:  # one slope needs no decomposition
+            slopes = apart.T @ scores / (apart**2).sum()
+        fitted = columns @ slopes
     return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without)
 
 
@@ -259,6 +263,9 @@ def _orthonormal(columns: "Array") -> "Array":
     """An orthonormal basis of what the columns span. `[votes, rank]`"""
     import numpy as np
 
+    if columns.shape[1] < 2:  # the length of one column is its singular value
+        lengths = np.linalg.norm(columns, axis=0)
+        return columns[:, lengths > 1e-8] / lengths[lengths > 1e-8]
     vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
     return vectors[:, values > 1e-8]
 

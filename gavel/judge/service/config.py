@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.schemas.bodies import SetInteger, SetNumber
-from gavel.judge.service.schemas.records import HASH_PREFIX, TOKEN_PREFIX, KeyScope, token_hash
+from gavel.judge.service.schemas import HASH_PREFIX, TOKEN_PREFIX, KeyScope, SetInteger, SetNumber, token_hash
 
 DATABASE_VARIABLE = "GAVEL_DATABASE_URL"
 ENVIRONMENT_PREFIX = "GAVEL_SERVICE_"

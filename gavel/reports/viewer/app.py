@@ -29,7 +29,7 @@ from starlette.routing import Route
 import gavel.judge.service.http.pages as service_pages
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
-from gavel.judge.service.http.pages.views import FILTERS
+from gavel.judge.service.http.pages import FILTERS
 from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from gavel.judge.service.http.pages.views import ScoreBar
+from gavel.judge.service.http.pages import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
 from gavel.reports.viewer.index import is_inside

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli.serve import SERVE_FLAGS, app, keys_app, serve, service_config
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
-from gavel.judge.service.schemas.records import token_hash
+from gavel.judge.service.schemas import token_hash
 from tests.forked import gavel
 
 NOTHING = {flag.key: None for flag in SERVE_FLAGS}

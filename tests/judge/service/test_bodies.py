@@ -18,7 +18,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.http.requests import check_json
 from gavel.judge.service.http.wires import NemoVerify
-from gavel.judge.service.schemas.bodies import CriterionIn, MemberRequest, ScoreRequest
+from gavel.judge.service.schemas import CriterionIn, MemberRequest, ScoreRequest
 from tests.judge.service.in_process import serving
 
 Ask = Any

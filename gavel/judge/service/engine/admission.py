@@ -2,9 +2,7 @@
 
 Keys, their spending and their numbers of unfinished groups are read from the database every two seconds, and updated
 locally in between. Configured keys are those of this process's settings. A service without keys requires none.
-
-A browser that signed in with a key holds a session, signed with the key's hash, so that every process can verify it and
-none stores it. It is valid for the pages for some hours, and for no route of the API.
+Browsers send the key as the password of HTTP's Basic authentication, which pages ask for.
 """
 
 import asyncio
@@ -15,28 +13,130 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from itsdangerous import BadData, URLSafeTimedSerializer
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError, UnauthorizedError
-from gavel.judge.service.schemas.records import KeyScope, Record, key_id_of, token_hash
+from gavel.judge.service.errors import NotFoundError, OverBudgetError, Problem, ServiceError, UnauthorizedError
+from gavel.judge.service.schemas import KeyScope, Record, key_id_of, new_token, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
+from gavel.judge.service.store.judgement_store import UNFINISHED_GROUPS, over_budget, too_busy
+from gavel.judge.service.store.tables import keys
 
 _LOG = logging.getLogger(__name__)
 _MINUTE = 60.0
 EAGER_SECONDS = 0.5
 """Seconds between lookups of an unknown key."""
-SESSION_SECONDS = 12 * 3600
-"""Lifetime of a session, in seconds."""
 _PAGES_PER_MINUTE = 300
-"""Pages per minute for the sessions of one key; they do not count as its requests."""
+"""Pages per minute for one key; they do not count as its requests."""
 _WRONG_KEYS_PER_MINUTE = 10
 """Wrong keys per minute from one address. A valid key is always accepted, so that nobody can lock out a neighbour."""
+_OF_SETTINGS = "settings/"
+"""Prefix of the ids of configured keys; no token has such an id."""
+_NO_HASH = ""
+_k = keys.c
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key's row."""
+
+    id: str
+    name: str
+    token_hash: str
+    scope: KeyScope
+    created_at: float
+    revoked_at: float | None
+    spent_usd: float
+    unpriced_groups: int
+    """Judged groups of unknown cost."""
+
+
+class KeyStore:
+    """The keys of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, name: str, scope: KeyScope) -> tuple[str, Key]:
+        """Creates a key; returns it and its token, which is stored nowhere."""
+        token, key_id = new_token()
+        key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
+        values = _columns(key)
+        self._database.write_now(lambda connection: connection.execute(sa.insert(keys).values(values)).close())
+        return token, key
+
+    async def file(self, scopes: Mapping[str, KeyScope]) -> None:
+        """Creates rows for the configured keys, by id; existing rows keep their spending."""
+        now = time.time()
+        rows = [
+            _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), _NO_HASH, scope, now, None, 0.0, 0))
+            for key_id, scope in scopes.items()
+        ]
+
+        def work(connection: sa.Connection) -> None:
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            for row in rows:
+                changed = {"scope": row["scope"]}
+                connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
+
+        await self._database.write(work)
+
+    def revoke(self, key_id: str) -> None:
+        """Revokes a key for good. Raises `NotFoundError`."""
+        update = sa.update(keys).where(_k.id == key_id, _k.revoked_at.is_(None)).values(revoked_at=time.time())
+        if not self._database.write_now(lambda connection: connection.execute(update).rowcount):
+            raise NotFoundError(f"there is no key {key_id!r} that could be revoked.", "gavel keys list shows them.")
+
+    def all_now(self) -> list[Key]:
+        """All keys, the oldest first, including revoked ones."""
+        return self._database.read_now(_all)
+
+    async def all(self) -> list[Key]:
+        """The same without blocking the event loop."""
+        return await self._database.read(_all)
+
+    async def unfinished_groups(self) -> Counter[str]:
+        """Number of groups that are open or not judged yet, by key."""
+        return await self._database.read(_unfinished)
+
+
+def _unfinished(connection: sa.Connection) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for table, ended in UNFINISHED_GROUPS:
+        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
+        for key_id, number in connection.execute(query):
+            counted[key_id] += number
+    return counted
+
+
+def settings_key_id(name: str) -> str:
+    """The id of a configured key."""
+    return f"{_OF_SETTINGS}{name}"
+
+
+def _columns(key: Key) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "token_hash": key.token_hash,
+        "scope": key.scope.model_dump_json(exclude_defaults=True, include=set(KeyScope.model_fields)),
+        "created_at": key.created_at,
+        "spent_usd": 0.0,
+        "unpriced_groups": 0,
+    }
+
+
+def _all(connection: sa.Connection) -> list[Key]:
+    names = [field.name for field in fields(Key)]
+    rows = connection.execute(sa.select(*(_k[name] for name in names)).order_by(_k.created_at, _k.id)).mappings()
+    found: list[dict[str, Any]] = [{**row, "scope": KeyScope.model_validate_json(row["scope"])} for row in rows]
+    return [Key(**each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +149,7 @@ class Caller:
     """Projects that it may use; None = all."""
     judges: frozenset[str] | None = None
     """Judge models that may judge for it; None = all that the service allows."""
+    key_name: str = ""
     traceparent: str | None = None
     """W3C trace context of the request; None if it has none, or tracing is off."""
 
@@ -73,17 +174,8 @@ ANYONE = Caller()
 """The caller at a service without keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """The user of a page."""
-
-    caller: Caller = ANYONE
-    key_name: str = ""
-    """Name of the session's API key; empty without keys."""
-
-
 class Admission:
-    """The API keys of a service."""
+    """The API keys of a service, and what is spent on them."""
 
     def __init__(self, database: Database, of_settings: Mapping[str, KeyConfig] | None = None) -> None:
         """Raises `ServiceError` for a configured key that is missing in the environment, or duplicated."""
@@ -102,6 +194,11 @@ class Admission:
         self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
         """Times of the last minute's requests, by key or address, on a monotonic clock."""
         self._read_at = -math.inf
+        self._running: Counter[str] = Counter()
+        """Groups that are being judged here, by key with a budget."""
+        self._dearest: dict[str, float] = {}
+        """Max US dollars of a group that was judged here, by key."""
+        self._changed = asyncio.Condition()
 
     @property
     def is_required(self) -> bool:
@@ -123,15 +220,16 @@ class Admission:
         if any(key.scope.concurrent_groups for key in found.values()):
             self._unfinished = await self._store.unfinished_groups()
 
-    async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
-        """The caller with this Authorization header, from this address. Raises `UnauthorizedError`, and `Problem` for
-        too many requests or wrong keys."""
+    async def authenticate(self, authorization: str | None, address: str = "", *, is_page: bool = False) -> Caller:
+        """The caller with this Authorization header, from this address; pages are counted apart from requests. Raises
+        `UnauthorizedError`, and `Problem` for too many requests or wrong keys."""
         if not authorization and not self._keys:
             return ANYONE
         token = _token(authorization or "")
         hashed = token_hash(token)
         key_id = self._ids_by_hash.get(hashed) or key_id_of(token)
-        await self._look_for(key_id)
+        if key_id and key_id not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
+            await self.refresh()  # it may have just been created
         if not self.is_required:
             return ANYONE
         if not authorization:
@@ -147,32 +245,11 @@ class Admission:
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )
-        self._count(key.id, key.scope.requests_per_minute)
-        return _caller(key)
-
-    async def sign_in(self, token: str, address: str) -> str:
-        """Starts a browser session for a user with this key. Raises as `authenticate` does."""
-        caller = await self.authenticate(f"Bearer {token}", address)
-        key = self._keys.get(caller.key_id)
-        return _sessions(key.token_hash).dumps(key.id) if key else ""
-
-    async def visitor(self, session: str) -> Visitor:
-        """The visitor of a session. Raises `UnauthorizedError` if keys are required and it is invalid, and `Problem`
-        for too many pages."""
-        _, found = _sessions("").loads_unsafe(session)
-        key_id = found if isinstance(found, str) else ""
-        await self._look_for(key_id)
-        if not self.is_required:
-            return Visitor()
-        key = self._keys.get(key_id)
-        try:
-            if key is None or key.revoked_at is not None:
-                raise BadData("no key")
-            _sessions(key.token_hash).loads(session, max_age=SESSION_SECONDS)
-        except BadData as error:
-            raise UnauthorizedError("the page needs an API key.", "Sign in.") from error
-        self._count(f"pages of {key.id}", _PAGES_PER_MINUTE)
-        return Visitor(_caller(key), key.name)
+        who, most = (f"pages of {key.id}", _PAGES_PER_MINUTE) if is_page else (key.id, key.scope.requests_per_minute)
+        if most is not None and (seconds := self._seconds_to_wait(who, most)):
+            why = f"the key may make {most} requests a minute."
+            raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
+        return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None, key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
         """Raises `Problem` for a project or judge that the caller may not use."""
@@ -200,13 +277,6 @@ class Admission:
         key = self._keys.get(key_id)
         return key and over_budget(key.spent_usd + self._spent[key_id], key.unpriced_groups, key.scope)
 
-    def left(self, key_id: str) -> float | None:
-        """US dollars that the key may still spend; None without a limit."""
-        key = self._keys.get(key_id)
-        if key is None or key.scope.max_cost_usd is None:
-            return None
-        return key.scope.max_cost_usd - key.spent_usd - self._spent[key_id]
-
     def begun(self, caller: Caller) -> None:
         """Counts an accepted group of the caller."""
         if caller.key_id:
@@ -218,15 +288,36 @@ class Admission:
             self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
             self._spent[record.key_id] += record.cost_usd or 0.0
 
-    async def _look_for(self, key_id: str) -> None:
-        """Looks up a key that may have just been created."""
-        if key_id and key_id not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
-            await self.refresh()
+    @asynccontextmanager
+    async def room(self, key_id: str) -> AsyncGenerator[None]:
+        """Waits until the key's budget has room for one more group beside those that are judged here, which the block
+        occupies. Raises `OverBudgetError` if the budget is spent."""
+        if (key := self._keys.get(key_id)) is None or key.scope.max_cost_usd is None:
+            yield
+            return
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._has_room(key_id))
+            self._running[key_id] += 1
+        try:
+            yield
+        finally:
+            self._running[key_id] -= 1
+            async with self._changed:
+                self._changed.notify_all()
 
-    def _count(self, who: str, most: int | None) -> None:
-        if most is not None and (seconds := self._seconds_to_wait(who, most)):
-            why = f"the key may make {most} requests a minute."
-            raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
+    def judged(self, key_id: str, cost_usd: float) -> None:
+        """Records the cost of a group, which the key's known spending includes already."""
+        self._dearest[key_id] = max(self._dearest.get(key_id, 0.0), cost_usd)
+
+    def _has_room(self, key_id: str) -> bool:
+        """Raises `OverBudgetError` if the key's budget is spent."""
+        if (refused := self.spent(key_id)) is not None:
+            raise refused
+        key, running = self._keys.get(key_id), self._running[key_id]
+        if key is None or key.scope.max_cost_usd is None or not running:
+            return True
+        left = key.scope.max_cost_usd - key.spent_usd - self._spent[key_id]
+        return key_id in self._dearest and self._dearest[key_id] * (running + 1) <= left
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
         """Counts one request; returns the seconds to wait, 0 if it is allowed."""
@@ -237,14 +328,6 @@ class Admission:
             return math.ceil(sent[0] + _MINUTE - now)
         sent.append(now)
         return 0
-
-
-def _caller(key: Key) -> Caller:
-    return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None)
-
-
-def _sessions(hashed: str) -> URLSafeTimedSerializer:
-    return URLSafeTimedSerializer(hashed, salt="gavel pages")
 
 
 def _token(authorization: str) -> str:
@@ -260,55 +343,3 @@ def _token(authorization: str) -> str:
                 return ""
         case _:
             return ""
-
-
-@dataclass(slots=True)
-class _Spending:
-    """The groups of one key in this process."""
-
-    running: int = 0
-    dearest: float | None = None
-    """Max US dollars of a group; None: no group has been judged here yet."""
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-
-
-class KeyBudgets:
-    """Delays groups that their key could not pay for besides those being judged in this process."""
-
-    def __init__(self, refusal: Callable[[str], OverBudgetError | None], left: Callable[[str], float | None]) -> None:
-        """`refusal`: the reason why a key may spend no more. `left`: its remaining US dollars (None: no limit)."""
-        self._refusal = refusal
-        self._left = left
-        self._spending: defaultdict[str, _Spending] = defaultdict(_Spending)
-
-    @asynccontextmanager
-    async def room(self, key_id: str) -> AsyncGenerator[None]:
-        """Waits until the key's budget has room for one more group, which the block occupies. Raises `OverBudgetError`
-        if the budget is spent."""
-        if self._left(key_id) is None:
-            yield
-            return
-        spending = self._spending[key_id]
-        async with spending.changed:
-            await spending.changed.wait_for(lambda: self._fits(key_id, spending))
-            spending.running += 1
-        try:
-            yield
-        finally:
-            spending.running -= 1
-            async with spending.changed:
-                spending.changed.notify_all()
-
-    def judged(self, key_id: str, cost_usd: float) -> None:
-        """Records the cost of a group, which the key's known spending includes already."""
-        spending = self._spending[key_id]
-        spending.dearest = max(spending.dearest or 0.0, cost_usd)
-
-    def _fits(self, key_id: str, spending: _Spending) -> bool:
-        """Raises `OverBudgetError` if the key's budget is spent."""
-        if (refused := self._refusal(key_id)) is not None:
-            raise refused
-        left = self._left(key_id)
-        if left is None or not spending.running:
-            return True
-        return spending.dearest is not None and spending.dearest * (spending.running + 1) <= left

@@ -12,7 +12,6 @@ budget. Only models and modes that the settings name are allowed, so that no req
 """
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Collection, Generator
@@ -25,7 +24,7 @@ from gavel.judge.offline import stand_in
 from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.engine.admission import ANYONE, Admission, Caller, KeyBudgets
+from gavel.judge.service.engine.admission import ANYONE, Admission, Caller
 from gavel.judge.service.engine.rendezvous import Rendezvous
 from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
@@ -34,8 +33,7 @@ from gavel.judge.service.errors import (
     NotFoundError,
     OverloadedError,
 )
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import Accepted, NewJudgement, Record
+from gavel.judge.service.schemas import Accepted, Record, ScoreRequest
 from gavel.judge.service.store.database import Database, every
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
@@ -96,6 +94,9 @@ class Judges:
             raise InvalidRequestError(error.message, error.forms) from error
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"a message cannot be read: {type(error).__name__} ({error!s:.60})."
+            raise InvalidRequestError(why, "Send messages in OpenAI's form.") from error
         return judge, group
 
     def _make(self, model: str | None, orders: int, mode: ModeName) -> Judge:
@@ -160,9 +161,9 @@ class Waiters:
             if not future.done():
                 future.set_exception(error)
 
-    def give_up(self) -> None:
-        """Ends all waits as if they had elapsed."""
-        for judgement in self._futures:
+    def give_up(self, ids: Collection[str] | None = None) -> None:
+        """Ends the waits for these judgements (None: all) as if they had elapsed."""
+        for judgement in self.ids if ids is None else ids:
             self.fail(judgement, TimeoutError())
 
     def number(self, judgement: str) -> int:
@@ -192,9 +193,7 @@ class Engine:
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
         self.tracing = tracing or (Tracing.exporting() if config.otel else None)
-        budgets = KeyBudgets(self.admission.spent, self.admission.left)
-        stuck = self.waiters.fail
-        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished, stuck)
+        self.worker = Worker(self)
         self.rendezvous = Rendezvous(self)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last poll."""
@@ -211,7 +210,6 @@ class Engine:
         await load_libraries()
         await self.admission.refresh()
         await self.worker.start()
-        await self.store.forget_claims(time.time() - _DAY)
         watches = [
             every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
             every(_COUNT_SECONDS, self._count, "groups are not counted"),
@@ -228,7 +226,7 @@ class Engine:
         none can come; waits for judgements, once the time to stop has passed."""
         if not self.is_stopping:
             self.is_stopping = True
-            self.rendezvous.give_up()
+            self.waiters.give_up(self.rendezvous.open)
             loop = asyncio.get_running_loop()
             self._stop_by = loop.time() + self.config.limits.shutdown_seconds
             loop.call_at(self._stop_by, self.waiters.give_up)
@@ -259,24 +257,22 @@ class Engine:
         if not is_mine and queued >= self.config.limits.waiting_groups:
             raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
         payload = request.model_dump_json(exclude_defaults=True).encode()
-        new = NewJudgement(
+        record = Record(
             id=new_id(),
             project=project,
             key_id=caller.key_id,
+            status="queued",
             judge=", ".join(judge.names),
             members=len(request.trajectories),
-            payload=payload,
-            created_at=time.time(),
             retain=request.retain,
-            idempotency_key=idempotency_key,
-            request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
+            created_at=time.time(),
             traceparent=caller.traceparent,
-            scope=self.admission.scope(caller) if caller.key_id else None,
         )
+        owner, scope = self.worker.owner if is_mine else None, self.admission.scope(caller)
         self.worker.reserved += is_mine
         counted = self._counted
         try:
-            accepted = await self.store.accept(new, self.worker.owner if is_mine else None)
+            accepted = await self.store.accept(record, payload, owner, idempotency_key=idempotency_key, scope=scope)
         finally:
             self.worker.reserved -= is_mine
         if accepted.is_new and caller.key_id:
@@ -335,7 +331,7 @@ class Engine:
         if await self.rendezvous.open_group(judgement, caller) is None:
             await self.get(judgement, caller)
         await self.store.delete(judgement)
-        self.rendezvous.closed(judgement)
+        self.rendezvous.open.discard(judgement)
         self.worker.cancel(judgement)
         self.waiters.settle(judgement, None)
 
@@ -361,7 +357,8 @@ class Engine:
             self.admission.check(caller, project, judge.names)
         return judge, group
 
-    def _finished(self, judgement: str, record: Record | None) -> None:
+    def finished(self, judgement: str, record: Record | None) -> None:
+        """Counts a judgement that is over (None: it was deleted), and tells who waits for it."""
         if record is not None:
             self.metrics.judged(record)
             self.admission.finished(record)
@@ -369,7 +366,7 @@ class Engine:
 
     async def _look_elsewhere(self) -> None:
         """Resolves waits for judgements that other processes make."""
-        waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
+        waited_for = [each for each in self.waiters.ids if each not in self.rendezvous.open]
         elsewhere = [each for each in waited_for if each not in self.worker.running]
         records = await self.store.get_all(elsewhere)
         for each in elsewhere:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
-from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
-from gavel.judge.service.schemas.records import GroupRecord, NewMember, Record
+from gavel.judge.service.schemas import GroupRecord, MemberRequest, NewMember, Record, ScoreRequest
 from gavel.judge.service.store.group_store import GroupStore
 from gavel.judge.service.store.tables import compress
 
@@ -36,19 +35,11 @@ class Rendezvous:
         self._engine = engine
         self.store = GroupStore(engine.database)
         self._limits = engine.config.limits
-        self._open: set[str] = set()
+        self.open: set[str] = set()
         """Groups with waiting callers here that were open when last polled."""
         self._kept_at = float("-inf")
         self._count = 0
         """Open groups of all processes: as of the last poll, plus those started here since."""
-
-    def is_open(self, group: str) -> bool:
-        """Whether a caller waits here for a group that has no judgement yet."""
-        return group in self._open
-
-    def closed(self, group: str) -> None:
-        """Notes that a group has a judgement."""
-        self._open.discard(group)
 
     async def join(
         self, name: str, request: MemberRequest, caller: Caller, *, begins_rounds: bool = False
@@ -68,7 +59,7 @@ class Rendezvous:
             request = request.model_copy(update={"project": project})
         group = await self.store.join(self._make_member(name, request, caller, begins_rounds))
         if not group.is_open:
-            self.closed(group.id)
+            self.open.discard(group.id)
             self._engine.worker.wake()
         elif group.arrived == 1:
             self._count += 1
@@ -100,7 +91,7 @@ class Rendezvous:
             return None
         with self._engine.waiters.waiting(group.id) as future:
             if group.is_open:  # if it was closed since, `look` notices
-                self._open.add(group.id)
+                self.open.add(group.id)
             else:
                 record = await self._engine.store.get(group.id)
                 if record is None:
@@ -114,15 +105,10 @@ class Rendezvous:
                 return await self._engine.store.get(group.id)
             finally:
                 if self._engine.waiters.number(group.id) == 1:
-                    self._open.discard(group.id)
+                    self.open.discard(group.id)
         if record is None:
             raise _deleted(group)
         return record
-
-    def give_up(self) -> None:
-        """Ends all waits for open groups as if they had elapsed."""
-        for group in self._open:
-            self._engine.waiters.fail(group, TimeoutError())
 
     async def look(self) -> None:
         """Closes groups whose deadline has passed, and detects those that other processes closed."""
@@ -131,10 +117,10 @@ class Rendezvous:
         if time.monotonic() - self._kept_at > _KEEP_SECONDS:
             await self.store.keep_time()
             self._kept_at = time.monotonic()
-        waited_for = list(self._open)
+        waited_for = list(self.open)
         for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
             some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
-            self._open.difference_update(await self.store.closed(some))
+            self.open.difference_update(await self.store.closed(some))
         self._count = await self.store.open_groups()
 
     def _make_member(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:

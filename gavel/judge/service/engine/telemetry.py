@@ -23,7 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from gavel.base.extras import install_line
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.schemas.records import Record, Verdict
+from gavel.judge.service.schemas import Record, Verdict
 from gavel.llm.client import traced_calls
 
 if TYPE_CHECKING:
@@ -148,12 +148,10 @@ class Metrics:
             return Gauge(f"gavel_{name}", help, labels, registry=registry, multiprocess_mode=mode)
 
         self._groups = counter("groups", "Groups judged, by status.", "status")
-        self._unscored = counter("unscored_members", "Members without a score, by the status of their group.", "status")
         self._calls = counter("judge_calls", "Calls to judge models, by who answered.", "answered_by")
         self._tokens = counter("judge_tokens", "Tokens that were paid for.", "kind")
         self._cost = counter("judge_cost_usd", "US dollars, where the price is known.")
         self._unpriced = counter("unpriced_groups", "Groups whose cost is not known.")
-        self._judging = histogram("judging", "From the beginning of judging to its end.")
         self._group_seconds = histogram("group", "From acceptance to the judgement.")
         self._requests = histogram("request", "Requests over HTTP, by route and status.", "route", "status")
         unfinished = "Groups of all processes that are not judged yet."
@@ -165,13 +163,8 @@ class Metrics:
         self._groups.labels(record.status).inc()
         if record.finished_at is not None:
             self._group_seconds.observe(max(record.finished_at - record.created_at, 0))
-        verdict = record.verdict
-        if verdict is None:
+        if record.verdict is None or (group := record.verdict.group) is None:
             return
-        self._unscored.labels(record.status).inc(sum(member.score is None for member in verdict.members))
-        if (group := verdict.group) is None:
-            return
-        self._judging.observe(group.seconds)
         self._calls.labels("model").inc(group.calls)
         self._calls.labels("cassette").inc(group.cached_calls)
         self._tokens.labels("prompt").inc(group.prompt_tokens)

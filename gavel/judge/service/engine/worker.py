@@ -8,8 +8,9 @@ judged once more, with the replies that are stored.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,22 +20,18 @@ from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
-from gavel.judge.service.config import ServiceLimits
-from gavel.judge.service.engine.admission import KeyBudgets
-from gavel.judge.service.engine.telemetry import JudgementSpan, Tracing
+from gavel.judge.service.engine.telemetry import JudgementSpan
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import LeasedWork, Record, Verdict
+from gavel.judge.service.schemas import Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import every
 from gavel.judge.service.store.group_store import DeadlineClock
-from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import asked_by
 from gavel.llm.budget import Ledger, noted_calls
 from gavel.scenarios.group import TrajectoryGroup
 
 if TYPE_CHECKING:
-    from gavel.judge.service.engine.engine import Judges
+    from gavel.judge.service.engine.engine import Engine
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -49,36 +46,28 @@ _AGAIN = "Send the group again, with the same Idempotency-Key or as the same mem
 _REPORT = "Report it with the service's log, which has the place and no transcript."
 
 
+@dataclass(slots=True)
+class _Judging:
+    """A group that is being judged here."""
+
+    task: asyncio.Task[None]
+    progress: Progress | None = None
+    ledger: Ledger | None = None
+    """The calls made for it; None once none follow, and its outcome is written."""
+
+
 class Worker:
     """The judging in one process."""
 
-    def __init__(
-        self,
-        store: Store,
-        judges: "Judges",
-        limits: ServiceLimits,
-        tracing: Tracing | None,
-        budgets: KeyBudgets,
-        on_finished: Callable[[str, Record | None], None],
-        on_stuck: Callable[[str, ServiceError], None],
-    ) -> None:
-        """`on_finished`: called for every judgement that is over (None: it was deleted). `on_stuck`: called for every
-        one whose outcome could not be written for long."""
+    def __init__(self, engine: "Engine") -> None:
         self.owner = holder_name()
-        self._store = store
-        self._judges = judges
-        self._limits = limits
-        self._tracing = tracing
-        self._budgets = budgets
-        self._on_finished = on_finished
-        self._on_stuck = on_stuck
-        self.running: dict[str, asyncio.Task[None]] = {}
-        """Running tasks, by judgement."""
-        self._progress: dict[str, Progress] = {}
-        self._ledgers: dict[str, Ledger] = {}
-        """Ledgers of groups whose judge is being called."""
+        self._engine = engine
+        self._store, self._database = engine.store, engine.database
+        self._limits = engine.config.limits
+        self.running: dict[str, _Judging] = {}
+        """By judgement."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._processes = leases.ProcessWatch(limits.lease_seconds)
+        self._processes = leases.ProcessWatch(self._limits.lease_seconds)
         self.reserved = 0
         """Number of groups about to be accepted and started."""
         self._wake = asyncio.Event()
@@ -88,7 +77,8 @@ class Worker:
 
     def progress(self, judgement: str) -> Progress | None:
         """Progress of a group's judging; None if this process does not judge it."""
-        return self._progress.get(judgement)
+        judging = self.running.get(judgement)
+        return judging and judging.progress
 
     async def start(self) -> None:
         """Starts the loops. Raises `DatabaseUnavailableError`."""
@@ -100,14 +90,15 @@ class Worker:
         """Takes no more work, waits for running judgements, and releases the unfinished ones."""
         for loop in self._loops:
             loop.cancel()
-        if self.running:
-            await asyncio.wait(self.running.values(), timeout=seconds)
-        unfinished = [*self.running.values(), *self._ending]
+        running = [judging.task for judging in self.running.values()]
+        if running:
+            await asyncio.wait(running, timeout=seconds)
+        unfinished = [*running, *self._ending]
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*self._loops, *unfinished, return_exceptions=True)
         try:
-            await self._store.database.write(lambda connection: leases.end(connection, [self.owner]))
+            await self._database.write(lambda connection: leases.end(connection, [self.owner]))
         except ServiceError as error:
             _LOG.warning("leases end by themselves: %s", error.message)
 
@@ -116,10 +107,10 @@ class Worker:
         """Number of groups that may be started now."""
         return self._limits.concurrent_groups - len(self.running) - self.reserved
 
-    def begin(self, judgement: str, judging: Coroutine[None, None, None]) -> None:
+    def begin(self, judgement: str, work: Coroutine[None, None, None]) -> None:
         """Starts judging a group that this process has leased."""
-        task = self.running[judgement] = asyncio.create_task(judging)
-        task.add_done_callback(partial(self._ended, judgement))
+        judging = self.running[judgement] = _Judging(asyncio.create_task(work))
+        judging.task.add_done_callback(partial(self._ended, judgement))
 
     def cancel(self, judgement: str) -> None:
         """Ends the judging of a group, which is released if it is still wanted.
@@ -127,21 +118,21 @@ class Worker:
         No further requests are sent, and those in flight are awaited: they will be charged, and their cost is known
         then.
         """
-        ledger = self._ledgers.get(judgement)
-        if ledger is not None and not ledger.is_closed:
-            ending = asyncio.create_task(self._end(judgement, self.running[judgement], ledger))
+        judging = self.running.get(judgement)
+        if judging is not None and judging.ledger is not None and not judging.ledger.is_closed:
+            ending = asyncio.create_task(self._end(judging, judging.ledger))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    async def _end(self, judgement: str, task: asyncio.Task[None], ledger: Ledger) -> None:
+    async def _end(self, judging: _Judging, ledger: Ledger) -> None:
         """Cancels the judging once no request is in flight, unless it has ended meanwhile: writing and charging its
         outcome must not be cancelled."""
         await ledger.close()
-        if self._ledgers.get(judgement) is ledger:
-            task.cancel()
+        if judging.ledger is not None:
+            judging.task.cancel()
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
-        if self.running.get(judgement) is task:  # else the group was restarted after it failed
+        if (current := self.running.get(judgement)) and current.task is task:  # else it was restarted after it failed
             del self.running[judgement]
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
@@ -176,48 +167,47 @@ class Worker:
         self.reserved += wanted
         try:
             self._is_queued = False
-            if not await self._store.database.read(leases.has_free_work):
+            if not await self._database.read(leases.has_free_work):
                 return 0
             self._is_queued = True
             running = list(self.running)
-            works = await self._store.database.write(lambda c: leases.take(c, self.owner, wanted, running))
+            works = await self._database.write(lambda c: leases.take(c, self.owner, wanted, running))
         finally:
             self.reserved -= wanted
-        for work in works:
-            self.begin(work.record.id, self._judge_leased(work))
+        for record, payload, times in works:
+            self.begin(record.id, self._judge_leased(record, payload, times))
         return len(works)
 
     async def _keep_leases(self) -> None:
         await self._beat()
-        dead = self._processes.dead(await self._store.database.read(leases.beats))
+        dead = self._processes.dead(await self._database.read(leases.beats))
         if dead := [owner for owner in dead if owner != self.owner]:
-            await self._store.database.write(partial(leases.end, owners=dead))
+            await self._database.write(partial(leases.end, owners=dead))
             self.wake()
         ids = list(self.running)
-        kept = await self._store.database.write(partial(leases.keep, owner=self.owner, ids=ids))
+        kept = await self._database.write(partial(leases.keep, owner=self.owner, ids=ids))
         for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
             self.cancel(lost)
 
     async def _beat(self) -> None:
-        await self._store.database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
+        await self._database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
 
-    async def _judge_leased(self, work: LeasedWork) -> None:
-        record = work.record
+    async def _judge_leased(self, record: Record, payload: bytes, times: int) -> None:
         try:
-            request = ScoreRequest.model_validate_json(work.payload)
+            request = ScoreRequest.model_validate_json(payload)
         except ValidationError:
             error = JudgeError("the stored request cannot be read by this version of Gavel.", "Send it again.")
             await self._over(record, Verdict.failed(["?"] * record.members, error))
             return
-        if work.leases > self._limits.leases:
+        if times > self._limits.leases:
             error = JudgeError(
-                f"the group was begun {work.leases - 1} times, and each time the process that judged it ended.",
+                f"the group was begun {times - 1} times, and each time the process that judged it ended.",
                 "Look at the service's log and memory; send a smaller group.",
             )
             await self._over(record, Verdict.failed(request.ids, error))
             return
         try:
-            judge, group = self._judges.prepare(request)
+            judge, group = self._engine.judges.prepare(request)
         except (JudgeError, ServiceError) as error:  # the settings may have changed since it was accepted
             await self._over(record, Verdict.failed(request.ids, JudgeError(error.message, error.remedy)))
             return
@@ -226,30 +216,24 @@ class Worker:
     async def judge(self, record: Record, ids: list[str], judge: Judge, group: TrajectoryGroup) -> None:
         """Judges a group within its key's budget, writes the outcome, and charges for it in any case."""
         asked_by.set(record.key_id)  # within this group's task
+        judging, admission, tracing = self.running[record.id], self._engine.admission, self._engine.tracing
         with noted_calls() as ledger:
-            self._ledgers[record.id] = ledger
+            judging.ledger = ledger
             try:
-                async with self._budgets.room(record.key_id) if record.key_id else nullcontext():
-                    with self._tracing.judgement(record) if self._tracing else nullcontext(JudgementSpan()) as span:
-                        span.verdict = verdict = await self._judge_group(record.id, ids, judge, group)
-                    self._forget(record.id, ledger)
+                async with admission.room(record.key_id):
+                    with tracing.judgement(record) if tracing else nullcontext(JudgementSpan()) as span:
+                        span.verdict = verdict = await self._judge_group(judging, ids, judge, group)
+                    judging.ledger = judging.progress = None
                     await self._over(record, verdict, ledger)
                     if ledger.usd or verdict.status not in ("failed", "unscored"):
-                        self._budgets.judged(record.key_id, ledger.usd)
+                        admission.judged(record.key_id, ledger.usd)
             except OverBudgetError as error:
+                judging.ledger = None
                 await self._over(record, Verdict.unscored(ids, error.message))
             except asyncio.CancelledError:
-                if self._ledgers.get(record.id) is ledger:  # else its outcome was being written
+                if judging.ledger is not None:  # else its outcome was being written
                     await self._given_up(record, ledger)
                 raise
-            finally:
-                self._forget(record.id, ledger)
-
-    def _forget(self, judgement: str, ledger: Ledger) -> None:
-        """Drops the judge of a group after its last call."""
-        if self._ledgers.get(judgement) is ledger:
-            del self._ledgers[judgement]
-            self._progress.pop(judgement, None)
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for the calls of a group that was deleted, taken over, or left to the next process."""
@@ -261,13 +245,13 @@ class Worker:
         except ServiceError as error:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
-    async def _judge_group(self, judgement: str, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
+    async def _judge_group(self, judging: _Judging, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
         """The verdict; judges again if votes were lost while the database was unavailable."""
         for attempt in range(_JUDGED_AT_MOST):
-            outages = self._store.database.outages
-            progress = self._progress[judgement] = Progress()
+            outages = self._database.outages
+            judging.progress = Progress()
             try:
-                verdict = _outcome(ids, await judge.score(group, progress=progress))
+                verdict = _outcome(ids, await judge.score(group, progress=judging.progress))
             except (JudgeError, ServiceError) as error:
                 verdict = Verdict.failed(ids, JudgeError(error.message, error.remedy))
             except Exception as error:
@@ -275,7 +259,7 @@ class Worker:
                 problem = JudgeError(f"an internal error: {type(error).__name__}.", _REPORT)
                 return Verdict.failed(ids, problem)
             lost = verdict.group is None or verdict.group.lost_orders
-            if not lost or outages == self._store.database.outages or attempt == _JUDGED_AT_MOST - 1:
+            if not lost or outages == self._database.outages or attempt == _JUDGED_AT_MOST - 1:
                 return verdict
             await asyncio.sleep(_RETRY_SECONDS[0] * 2**attempt)
         raise AssertionError
@@ -289,7 +273,7 @@ class Worker:
             _LOG.error("a judgement cannot be stored: %s", type(error).__name__, exc_info=without_text(error))
             problem = JudgeError(f"the judgement cannot be stored: {type(error).__name__}.", _REPORT)
             finished = await self._write(record, Verdict.failed(verdict.ids, problem), ledger)
-        self._on_finished(record.id, finished)
+        self._engine.finished(record.id, finished)
 
     async def _write(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
         """Writes the outcome, retrying while the database is unavailable."""
@@ -301,7 +285,7 @@ class Worker:
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
                 if time.monotonic() - began > _STUCK_SECONDS:
-                    self._on_stuck(record.id, error)
+                    self._engine.waiters.fail(record.id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
 

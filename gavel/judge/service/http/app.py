@@ -25,7 +25,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -46,7 +46,7 @@ from gavel.judge.service.http.requests import (
     response,
     validation_problem,
 )
-from gavel.judge.service.schemas.bodies import MemberRequest, ScoreRequest
+from gavel.judge.service.schemas import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
@@ -72,6 +72,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 _GC_THRESHOLDS = 5_000, 10, 20
 """Thresholds of the garbage collector, whose runs stop the event loop: for milliseconds with these, and for 0.1 s now
 and then with those of the command line, which are for throughput; both take 4 % of the time."""
@@ -266,9 +267,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+                own = {name for name, _ in message["headers"]}
+                message["headers"] += [header for header in _RAW_HEADERS if header[0] not in own]
             await send(message)
 
         inner: Scope = dict(scope)

@@ -28,8 +28,9 @@ from gavel.judge.service.http.requests import (
     read_lines,
     while_connected,
 )
-from gavel.judge.service.schemas.bodies import (
+from gavel.judge.service.schemas import (
     NAME_PATTERN,
+    GroupRecord,
     JudgementOut,
     MemberAnswer,
     MemberPending,
@@ -37,10 +38,10 @@ from gavel.judge.service.schemas.bodies import (
     PageOut,
     PageQuery,
     PendingOut,
+    Record,
     ScoreRequest,
     SummaryOut,
 )
-from gavel.judge.service.schemas.records import GroupRecord, Record
 
 router = APIRouter()
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]

@@ -40,15 +40,16 @@ from gavel.judge.service.http.requests import (
     read_json,
     while_connected,
 )
-from gavel.judge.service.schemas.bodies import (
+from gavel.judge.service.schemas import (
     NAME_PATTERN,
     ChatMessage,
+    GroupRecord,
     Integer,
     MemberRequest,
+    Record,
     ScoreRequest,
     TrajectoryIn,
 )
-from gavel.judge.service.schemas.records import GroupRecord, Record
 from gavel.scenarios.formats.chat import as_chat
 from gavel.scenarios.judgement import Judgement
 

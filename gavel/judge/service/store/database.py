@@ -6,7 +6,7 @@
 
 A write is a function of a connection. It may run twice (after a conflict or a lost connection), so it must only read
 and write the database. SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one
-wait for the disk serves a whole batch. Writes that may be lost in a power failure (`durable=False`) do not wait.
+wait for the disk serves a whole batch.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -85,16 +85,12 @@ _OF_NETWORKS = {
 
 def file_system(file: Path, mounts: str) -> str:
     """The kind of a path's file system, from Linux's mountinfo; empty if unknown."""
-    best, found = -1, ""
+    kinds: dict[Path, str] = {}
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
-        fields = before.split()
-        if len(fields) < 5 or not after:
-            continue
-        point = Path(fields[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace"))
-        if file.is_relative_to(point) and len(point.parts) >= best:  # of two on one point the later one is seen
-            best, found = len(point.parts), after.split()[0]
-    return found
+        point = before.split()[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
+        kinds[Path(point)] = after.split()[0]  # of two on one point the later one is seen
+    return next((kinds[point] for point in (file, *file.parents) if point in kinds), "")
 
 
 _READERS = 4
@@ -112,13 +108,9 @@ _POSTGRESQL: dict[str, Any] = {
 
 
 def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
-    """Connections that write, or that read. Commits wait for the disk, except with the execution option `durable` =
-    False of the same engine."""
+    """Connections that write, or that read. Commits wait for the disk."""
     if url.get_backend_name() != "sqlite":
-        engine = sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
-        if writes:
-            event.listen(engine, "begin", _hurry_postgresql)
-        return engine
+        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
     options = {"timeout": _LOCKED_SECONDS, "check_same_thread": False}
     engine = sa.create_engine(url, connect_args=options, pool_size=_READERS, hide_parameters=True)
 
@@ -129,13 +121,12 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
         if writes:
             connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA synchronous = FULL")
 
     def begins(connection: sa.Connection) -> None:
         if not writes:
             connection.exec_driver_sql("BEGIN")
             return
-        level = "FULL" if _is_durable(connection) else "NORMAL"
-        connection.exec_driver_sql(f"PRAGMA synchronous = {level}")
         # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
         _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -143,15 +134,6 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)
     return engine
-
-
-def _is_durable(connection: sa.Connection) -> bool:
-    return connection.get_execution_options().get("durable", True)
-
-
-def _hurry_postgresql(connection: sa.Connection) -> None:
-    if not _is_durable(connection):
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
 def _retry_while_busy(work: Callable[[], object]) -> None:
@@ -183,36 +165,25 @@ Work = Callable[[sa.Connection], _T]
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
 class _Pending(Generic[_T]):
     work: Work[_T]
-    future: "Future[_T] | asyncio.Future[_T]"
-    loop: asyncio.AbstractEventLoop | None
-    """Event loop of an asyncio future."""
-    order: str = ""
-    is_durable: bool = True
+    future: "asyncio.Future[_T]"
+    order: str
 
     @property
-    def is_wanted(self) -> bool:
-        return not self.future.cancelled() if self.loop else self.future.set_running_or_notify_cancel()  # type: ignore[union-attr]
-
-    def settle(self, outcome: "_T | _Failure") -> None:
-        """Resolves the future in the thread or event loop that waits for it."""
-        if self.loop and self.future.done():
-            return
-        if isinstance(outcome, _Failure):
-            self.future.set_exception(outcome.error)
-        else:
-            self.future.set_result(outcome)
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.future.get_loop()
 
 
 def _settle(outcomes: "list[tuple[_Pending[Any], Any]]") -> None:
+    """Resolves the futures with their results or exceptions, in their event loop."""
     for pending, outcome in outcomes:
-        pending.settle(outcome)
+        if pending.future.done():
+            continue
+        if isinstance(outcome, Exception):
+            pending.future.set_exception(outcome)
+        else:
+            pending.future.set_result(outcome)
 
 
 class Database:
@@ -231,8 +202,6 @@ class Database:
                     "Name a file on a disk of this machine, or a PostgreSQL (GAVEL_DATABASE_URL).",
                 )
         self._write_engine = engine_of(url, writes=True)
-        self._hasty_engine = self._write_engine.execution_options(durable=False)
-        """For writes that need not survive a power failure."""
         self._read_engine = engine_of(url, writes=False)
         try:
             if self._file is not None and not self._file.exists():
@@ -269,34 +238,25 @@ class Database:
         """The database's location, without a password."""
         return f"SQLite {self.url.database}" if self.is_sqlite else self.url.render_as_string(hide_password=True)
 
-    def submit(self, work: Work[_T]) -> "Future[_T]":
-        """Queues work for a transaction; the future completes once it is committed.
+    def write_now(self, work: Work[_T]) -> _T:
+        """The work's result, committed, in this thread. Raises as `write` does, and the work's own errors."""
+        return self._run_with_retry(self._write_engine, work)
 
-        The future raises `DatabaseUnavailableError`, and the work's own errors.
-        """
-        future: Future[_T] = Future()
-        self._put(_Pending(work, future, None))
-        return future
-
-    def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
-        """The same for the running event loop.
+    def begin(self, work: Work[_T], order: str = "") -> "asyncio.Future[_T]":
+        """Queues work for a transaction; the future of the running event loop completes once it is committed.
 
         A work on a row that other processes change too names the row as its `order`: all lock such rows in that order,
-        which prevents deadlocks. A write that is not `durable` survives the end of the process, but no power failure.
+        which prevents deadlocks. The future raises `DatabaseUnavailableError`, and the work's own errors.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[_T] = loop.create_future()
-        self._put(_Pending(work, future, loop, order, durable))
-        return future
-
-    def _put(self, pending: _Pending[Any]) -> None:
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         with self._closing:
             if self._closed:
                 raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
-            self._pending.put(pending)
+            self._pending.put(_Pending(work, future, order))
+        return future
 
     async def write(self, work: Work[_T], order: str = "", seconds: float | None = None) -> _T:
-        """The work's result, once it is committed. Raises as the future of `submit` does, and
+        """The work's result, once it is committed. Raises as the future of `begin` does, and
         `DatabaseUnavailableError` after 45 seconds; the work may then be committed later."""
         seconds = seconds or _WRITE_SECONDS
         try:
@@ -373,42 +333,27 @@ class Database:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            batch, is_last = self._next_batch()
-            live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
-            if live:
-                settled = list(zip(live, self._commit(live), strict=True))
-                for loop in {each.loop for each in live}:
-                    theirs = [pair for pair in settled if pair[0].loop is loop]
-                    if loop is None:
-                        _settle(theirs)
-                    elif not loop.is_closed():
-                        loop.call_soon_threadsafe(_settle, theirs)  # wakes an event loop once per transaction
-
-    def _next_batch(self) -> tuple[list[_Pending[Any]], bool]:
-        """The pending work in order, at least one item; and whether the queue is closed."""
-        batch: list[_Pending[Any]] = []
-        while len(batch) < _MAX_BATCH:
-            try:
-                each = self._pending.get(block=not batch)
-            except queue.Empty:
-                break
-            if each is None:
-                return batch, True
-            batch.append(each)
-        return batch, False
+            batch = [self._pending.get()]
+            while len(batch) < _MAX_BATCH and not self._pending.empty():
+                batch.append(self._pending.get())
+            is_last = batch[-1] is None
+            live = sorted((one for one in batch if one and not one.future.cancelled()), key=lambda one: one.order)
+            settled = list(zip(live, self._commit(live), strict=True))
+            for loop in {each.loop for each in live}:
+                if not loop.is_closed():  # an event loop is woken once per transaction
+                    loop.call_soon_threadsafe(_settle, [pair for pair in settled if pair[0].loop is loop])
 
     def _commit(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
-        """Each work's result, or its `_Failure`; successful ones are committed."""
-        engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
+        """Each work's result, or its exception; successful ones are committed."""
+        work: Work[list[Any]] = lambda connection: [each.work(connection) for each in batch]  # noqa: E731
         try:
-            return self._run_with_retry(engine, lambda connection: [each.work(connection) for each in batch])
+            return self._run_with_retry(self._write_engine, work) if batch else []
         except DatabaseUnavailableError as error:
-            return [_Failure(error)] * len(batch)
+            return [error] * len(batch)
         except Exception as error:
             conflict = _is_conflict(error)
             if len(batch) == 1 and not (conflict and tries > 1):
-                failed = _no_answer(error) if conflict and isinstance(error, exc.DBAPIError) else error
-                return [_Failure(failed)]
+                return [_no_answer(error) if conflict and isinstance(error, exc.DBAPIError) else error]
             # One work failed: run separately, each of the others succeeds.
             return [outcome for each in batch for outcome in self._commit([each], tries - conflict)]
 

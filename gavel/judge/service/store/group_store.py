@@ -16,10 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import Problem, ServiceError
-from gavel.judge.service.schemas.records import GroupRecord, NewJudgement, NewMember, Verdict
+from gavel.judge.service.schemas import GroupRecord, NewMember, Record, Verdict
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns
-from gavel.judge.service.store.key_store import refusal_of_group
+from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns, refusal_of_group
 from gavel.judge.service.store.tables import decompress, groups, judgements, members, processes
 
 _g, _m, _j = groups.c, members.c, judgements.c
@@ -278,17 +277,17 @@ def _close(connection: sa.Connection, row: Any) -> float:
     left = {} if row.retain else {"options": _NO_OPTIONS}  # they may hold the task's reference
     connection.execute(_CLOSE, {**group, "closed_at": now, **left})
     connection.execute(_EMPTY_MEMBERS, group)
-    new = NewJudgement(
+    record = Record(
         id=row.id,
         project=row.project,
         key_id=row.key_id,
+        status="queued",
         judge=row.judge,
         members=len(came),
-        payload=_request([decompress(member.payload) for member in came], row.options),
-        created_at=row.created_at,
         retain=row.retain,
+        created_at=row.created_at,
     )
-    values: dict[str, Any] = {**columns_of(new), "status": "queued", "leases": 0}
+    values = columns_of(record, _request([decompress(member.payload) for member in came], row.options))
     if row.on_deadline == "unscored" and row.arrived < row.expected:
         reason = f"only {row.arrived} of {row.expected} members came before the group's deadline"
         values |= outcome_columns(Verdict.unscored([member.id for member in came], reason), time.time())

@@ -5,6 +5,7 @@ whose lease has expired may still finish, and then the other one's outcome is dr
 """
 
 import dataclasses
+import hashlib
 import secrets
 import threading
 import time
@@ -16,19 +17,18 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import Problem, ServiceError
-from gavel.judge.service.schemas.bodies import STATUSES, PageQuery
-from gavel.judge.service.schemas.records import (
+from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError
+from gavel.judge.service.schemas import (
+    STATUSES,
     Accepted,
-    NewJudgement,
+    KeyScope,
+    PageQuery,
     Record,
-    Status,
     Verdict,
 )
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.reply_store import delete_replies
-from gavel.judge.service.store.tables import claims, compress, decompress, groups, judgements, keys, members, replies
+from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys, members, replies
 from gavel.llm.budget import Ledger
 from gavel.scenarios.judgement import GroupJudgement
 
@@ -36,7 +36,6 @@ _c = judgements.c
 SUMMARY_NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "verdict")
 SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
-_OF_REQUEST = [f.name for f in dataclasses.fields(NewJudgement) if f.name in _c and f.name != "payload"]
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements for groups are built once: building one takes longer than running it.
 _INSERT = {
@@ -46,6 +45,12 @@ _INSERT = {
 """Stores a request, unless its idempotency key is known; by database dialect."""
 _FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None)).returning(_c.id)
 """Stores an outcome, unless there is one."""
+_OF_KEY = sa.select(keys.c.spent_usd, keys.c.unpriced_groups).where(keys.c.id == sa.bindparam("of_key"))
+UNFINISHED_GROUPS = ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
+_UNFINISHED = [
+    sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
+    for table, ended in UNFINISHED_GROUPS
+]
 _EXPIRED_AT_ONCE = 200
 """Max judgements that one transaction deletes."""
 
@@ -84,14 +89,26 @@ class Store:
         self.erasures = 1
         """Number of erasures and deletions since the log was emptied; starts at 1 for those of an earlier process."""
 
-    async def accept(self, new: NewJudgement, owner: str | None = None) -> Accepted:
-        """Stores a request; with an `owner` it is leased to that process at once.
+    async def accept(
+        self,
+        record: Record,
+        payload: bytes,
+        owner: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        scope: KeyScope | None = None,
+    ) -> Accepted:
+        """Stores a request (`payload`, as JSON) as a queued judgement; with an `owner` it is leased to that process.
 
         For a known idempotency key, the earlier request is returned instead; a failed one is queued again. Raises
-        `Problem` if that request differs, and the error of `refusal_of_group`.
+        `Problem` if that request differs, and the error of `refusal_of_group` for the `scope` of its key.
         """
-        order = f"charge {new.key_id}" if new.key_id else ""
-        accepted = await self.database.write(lambda connection: _accept(connection, new, owner), order)
+        lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
+        request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
+        sent = {"idempotency_key": idempotency_key, "request_hash": request_hash}
+        order = f"charge {record.key_id}" if record.key_id else ""
+        work = partial(_accept, record=record, payload=payload, sent=sent, lease=lease, scope=scope)
+        accepted = await self.database.write(work, order)
         if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
         return accepted
@@ -200,11 +217,6 @@ class Store:
         if (erasures := self.erasures) and await self.database.truncate_log():
             self.erasures -= erasures
 
-    async def forget_claims(self, seconds: float) -> None:
-        """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""
-        old = sa.delete(claims).where(claims.c.renewed_at < seconds)
-        await self.database.write(lambda connection: connection.execute(old).close())
-
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""
         query = (
@@ -217,25 +229,31 @@ class Store:
         return {"queued": 0, "running": 0} | await self.database.read(work)
 
 
-def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> Accepted | ServiceError:
-    status: Status = "queued" if owner is None else "running"
-    lease = {"lease_owner": owner, "leases": int(bool(owner))}
-    values = {**columns_of(new), "status": status, **lease}
-    refusal = refusal_of_group(connection, new.key_id, new.scope)
-    if refusal is not None and new.idempotency_key is None:
+def _accept(
+    connection: sa.Connection,
+    record: Record,
+    payload: bytes,
+    sent: dict[str, Any],
+    lease: dict[str, Any],
+    scope: KeyScope | None,
+) -> Accepted | ServiceError:
+    values = {**columns_of(record, payload), **sent, **lease}
+    accepted = dataclasses.replace(record, status=values["status"])
+    refusal = refusal_of_group(connection, record.key_id, scope)
+    if refusal is not None and sent["idempotency_key"] is None:
         return refusal
     if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
-        return Accepted(new_record(new, status), is_new=True)
+        return Accepted(accepted, is_new=True)
     same_key = (
-        _c.key_id == new.key_id,
-        _c.project == new.project,
-        _c.idempotency_key == new.idempotency_key,
+        _c.key_id == record.key_id,
+        _c.project == record.project,
+        _c.idempotency_key == sent["idempotency_key"],
     )
     row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one_or_none()
     if row is None:
         assert refusal is not None
         return refusal
-    if row.request_hash != new.request_hash:
+    if row.request_hash != sent["request_hash"]:
         why = "this Idempotency-Key was used before with another request."
         remedy = "Use a new key for each group; send the same body when you try again."
         return Problem(422, "idempotency-key-reused", why, remedy)
@@ -243,10 +261,45 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None) -> 
         return Accepted(record_of(row, row.result), is_new=False)
     if refusal is not None:
         return refusal
-    again = {"status": status, "finished_at": None, "result": None, "payload": values["payload"], **lease}
+    again = {name: values[name] for name in ("status", "finished_at", "result", "payload", "lease_owner", "leases")}
     connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
-    accepted = new_record(new, status)
     return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
+
+
+def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
+    """Reason why a key may not start a group in this transaction, which locks the key's row from here on: so its limits
+    hold for concurrent requests, and across processes."""
+    if scope is None or scope.max_cost_usd is scope.concurrent_groups is None:
+        return None
+    of_key = {"of_key": key_id}
+    row = connection.execute(_OF_KEY.with_for_update() if scope.concurrent_groups else _OF_KEY, of_key).one()
+    error = over_budget(row.spent_usd, row.unpriced_groups, scope)
+    if error is not None or scope.concurrent_groups is None:
+        return error
+    return too_busy(sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED), scope)
+
+
+def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> OverBudgetError | None:
+    """Error for a key that has spent its limit."""
+    if (most := scope.max_cost_usd) is None:
+        return None
+    if spent_usd >= most:
+        return OverBudgetError(f"the key's budget of {most:g} USD is spent.", "Use another key.")
+    if not unpriced_groups:
+        return None
+    return OverBudgetError(
+        f"the key's budget of {most:g} USD cannot be kept: the cost of {unpriced_groups} of its judgements "
+        "is not known, because the judge has no price, or a call to it failed and may have been paid.",
+        "Give the service the judge's prices (GAVEL_PRICES) if it has none, and make a new key.",
+    )
+
+
+def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
+    """Error for a key with too many unfinished groups."""
+    if (most := scope.concurrent_groups) is None or unfinished < most:
+        return None
+    why = f"the key has {most} unfinished groups, as many as it may have."
+    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
 
 
 def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: float, ledger: Ledger) -> Record | None:
@@ -318,15 +371,10 @@ def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
     return Record(*row[: len(SUMMARY)], verdict=unpack(result))
 
 
-def new_record(new: NewJudgement, status: Status) -> Record:
-    """The record of a newly accepted request."""
-    return Record(status=status, **{name: getattr(new, name) for name in _OF_REQUEST if name in SUMMARY_NAMES})
-
-
-def columns_of(new: NewJudgement) -> dict[str, Any]:
-    """The values of a new row, without status and lease."""
-    spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
-    return {**{name: getattr(new, name) for name in _OF_REQUEST}, **spent, "payload": compress(new.payload)}
+def columns_of(record: Record, payload: bytes) -> dict[str, Any]:
+    """The values of a new row."""
+    fixed: dict[str, Any] = {"result": None, "lease_owner": None, "leases": 0, "request_hash": ""}
+    return {name: getattr(record, name) for name in SUMMARY_NAMES} | fixed | {"payload": compress(payload)}
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:

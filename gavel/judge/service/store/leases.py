@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.base.processes import is_dead
-from gavel.judge.service.schemas.records import LeasedWork
+from gavel.judge.service.schemas import Record
 from gavel.judge.service.store.judgement_store import SUMMARY, record_of
 from gavel.judge.service.store.tables import decompress, judgements, processes
 
@@ -62,8 +62,13 @@ def has_free_work(connection: sa.Connection) -> bool:
     return connection.execute(_FREE.limit(1)).first() is not None
 
 
-def take(connection: sa.Connection, owner: str, limit: int, running: Collection[str]) -> list[LeasedWork]:
-    """Leases up to `limit` unleased judgements, the oldest first, except those that are `running` here."""
+def take(
+    connection: sa.Connection, owner: str, limit: int, running: Collection[str]
+) -> list[tuple[Record, bytes, int]]:
+    """Leases up to `limit` unleased judgements, the oldest first, except those that are `running` here.
+
+    Returns each with its request as JSON, and the number of times that a process started it, including this one.
+    """
     free = _FREE.where(_c.id.not_in(list(running))).order_by(_c.id).limit(limit).with_for_update(skip_locked=True)
     ids = connection.execute(free).scalars().all()
     if not ids:
@@ -76,7 +81,7 @@ def take(connection: sa.Connection, owner: str, limit: int, running: Collection[
     )
     found: Any = connection.execute(leased).all()
     rows: list[Any] = sorted(found, key=lambda row: row.id)
-    return [LeasedWork(record_of(row), decompress(row.payload), row.leases) for row in rows]
+    return [(record_of(row), decompress(row.payload), row.leases) for row in rows]
 
 
 def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str]:

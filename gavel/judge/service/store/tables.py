@@ -1,4 +1,4 @@
-"""The tables: judgements, the judge models' replies, claims on pending questions, open groups, the service's processes,
+"""The tables: judgements, the judge models' replies, open groups, the service's processes,
 and API keys.
 
 A new database gets them with their version number; another version is rejected. Transcripts and replies are stored as
@@ -10,7 +10,7 @@ import zstandard
 
 from gavel.judge.service.errors import ServiceError
 
-VERSION = 2
+VERSION = 3
 _LOCK = 0x6761_7665_6C00
 """Key of PostgreSQL's advisory lock; an SQLite transaction needs none."""
 _LEVEL = 1
@@ -82,14 +82,6 @@ replies = sa.Table(
     sa.UniqueConstraint("key", "text_hash"),
 )
 sa.Index(None, replies.c.replied_at)
-
-claims = sa.Table(
-    "claims",
-    metadata,
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("renewed_at", sa.Double, nullable=False),
-)
 
 groups = sa.Table(
     "groups",

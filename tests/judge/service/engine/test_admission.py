@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from gavel.judge.service.config import KeyConfig, ServiceConfig
-from gavel.judge.service.engine.admission import EAGER_SECONDS
-from gavel.judge.service.schemas.records import HASH_PREFIX, KeyScope, new_token, token_hash
+from gavel.judge.service.engine.admission import EAGER_SECONDS, KeyStore
+from gavel.judge.service.schemas import HASH_PREFIX, KeyScope, new_token, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import KeyStore
 from tests.endpoint import Answer, Endpoint, Request
 from tests.judge.service.in_process import MODEL, config_of, group, messages, outcome, serving
 from tests.judge.service.stub import by_content_and_position

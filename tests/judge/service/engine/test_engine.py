@@ -16,15 +16,14 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
+from gavel.judge.service.engine.admission import Key, KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.telemetry import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import KeyScope, NewJudgement
+from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
-from gavel.judge.service.store.key_store import Key, KeyStore
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
 from tests.fake_server import Call, FakeServer
@@ -49,9 +48,12 @@ async def found(engine: Engine, judgement: str) -> list[float | None]:
     return [member.score for member in record.verdict.members]
 
 
-def stored(request: ScoreRequest) -> NewJudgement:
-    payload = request.model_dump_json(exclude_defaults=True).encode()
-    return NewJudgement(new_id(), "", "", "a judge", len(request.trajectories), payload, 1.0)
+async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | None = None) -> Record:
+    """A judgement of this request that is in the database."""
+    if isinstance(payload, ScoreRequest):
+        payload = payload.model_dump_json(exclude_defaults=True).encode()
+    record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), True, 1.0)
+    return (await engine.store.accept(record, payload, owner)).record
 
 
 async def test_more_groups_than_are_judged_at_once_wait_their_turn(tmp_path: Path, endpoint: Endpoint):
@@ -92,8 +94,7 @@ async def test_what_a_dead_process_left_is_judged_at_the_start(tmp_path: Path, e
     config = config_of(tmp_path, endpoint)
     async with running(config) as engine:
         dead = engine.worker.owner.rpartition(" ")[0].rpartition(" ")[0] + " 4194305 00"  # no such process
-        left = stored(request(1))
-        await engine.store.accept(left, dead)
+        left = await stored(engine, request(1), dead)
     async with running(config) as engine:
         assert await found(engine, left.id) == expected(1)
 
@@ -101,9 +102,8 @@ async def test_what_a_dead_process_left_is_judged_at_the_start(tmp_path: Path, e
 async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Path, endpoint: Endpoint):
     config = config_of(tmp_path, endpoint, limits=ServiceLimits(leases=2))
     async with running(config) as engine:
-        left = stored(request(1))
         await engine.worker.stop(0)
-        await engine.store.accept(left)
+        left = await stored(engine, request(1))
         for _ in range(2):
             await engine.database.write(lambda c: leases.take(c, "another", 5, []))
             await engine.database.write(lambda c: leases.end(c, ["another"]))
@@ -118,9 +118,8 @@ async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Pat
 
 async def test_a_stored_request_that_cannot_be_read_is_failed(tmp_path: Path, endpoint: Endpoint):
     async with running(config_of(tmp_path, endpoint)) as engine:
-        left = NewJudgement(new_id(), "", "", "a judge", 2, b'{"version": 9}', 1.0)
-        await engine.store.accept(left)
-        assert await found(engine, left.id) == [None, None]
+        left = await stored(engine, b'{"version": 9}')
+        assert await found(engine, left.id) == [None, None, None]
 
 
 async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_again(tmp_path: Path, endpoint: Endpoint):

@@ -14,7 +14,7 @@ import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import KeyConfig, ServiceConfig, ServiceLimits
-from gavel.judge.service.schemas.records import HASH_PREFIX, token_hash
+from gavel.judge.service.schemas import HASH_PREFIX, token_hash
 from tests.judge.service.processes import served
 from tests.limits import HANG_SECONDS
 

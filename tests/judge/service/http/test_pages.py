@@ -13,12 +13,11 @@ import pytest
 import uvicorn
 
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.http.pages.routes import COOKIE
-from gavel.judge.service.schemas.records import KeyScope
+from gavel.judge.service.schemas import KeyScope, Verdict
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import KeyStore
 from gavel.scenarios.judgement import Judgement
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.http.pages.hostile import MARKUP
@@ -41,8 +40,6 @@ class Served:
     def __init__(self, engine: Engine, port: int) -> None:
         self.engine = engine
         self.url = f"http://127.0.0.1:{port}"
-        self.elsewhere = f"http://localhost:{port}"
-        """The same under a name that is another site to browsers."""
 
     async def key(self, **scope: Any) -> str:
         token, _ = KeyStore(self.engine.database).create("a key", KeyScope(**scope))
@@ -140,25 +137,15 @@ async def test_nothing_of_what_is_shown_runs(service: Served, browser: "Browser"
     assert dialogs == []
 
 
-async def test_a_key_is_asked_for_and_the_session_ends_with_signing_out(service: Served, browser: "Browser"):
-    record = await judged(service.engine, {"a": scored(0.5), "b": scored(0.1)}, whole(), project="desk")
-    token = await service.key(projects=["desk"])
-    async with opened(browser, f"{service.url}/judgements/{record.id}") as page:
-        await page.keyboard.type("gavel_wrong")  # the field has the focus
-        await page.keyboard.press("Enter")
-        await page.get_by_role("alert").wait_for()
-        await page.get_by_label("API key").fill(token)
-        await page.keyboard.press("Enter")
+async def test_a_live_page_sends_the_key_that_the_browser_was_given(service: Served, browser: "Browser"):
+    record = await accepted(service.engine, ("a", "b"), project="desk")
+    credentials = {"username": "any", "password": await service.key(projects=["desk"])}
+    place = f"{service.url}/judgements/{record.id}"
+    async with opened(browser, place, http_credentials=credentials) as page:
+        await page.evaluate("window.mark = 'not reloaded'")
+        verdict = Verdict(ids=["a", "b"], members=[scored(0.5), scored(0.1)], group=whole())
+        await service.engine.store.finish(record, verdict)
         await page.locator("#status .scored").wait_for()
-        assert page.url == f"{service.url}/judgements/{record.id}"
-        (cookie,) = await page.context.cookies()
-        assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Lax")
-        assert await page.evaluate("document.cookie") == ""
-        await page.goto(f"{service.elsewhere}/healthz")
-        await page.evaluate(f"location.href = '{service.url}/judgements/{record.id}'")
-        await page.locator("#status .scored").wait_for()
-        await page.get_by_role("button", name="Sign out").click()
-        await page.get_by_role("heading", name="Sign in").wait_for()
-        assert await page.context.cookies() == []
-        await page.go_back()
-        await page.get_by_role("heading", name="Sign in").wait_for()
+        assert await page.evaluate("window.mark") == "not reloaded"
+    async with opened(browser, place) as page:
+        await page.get_by_role("heading", name="Unauthorized").wait_for()

@@ -15,12 +15,12 @@ from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.schemas.records import KeyScope
+from gavel.judge.service.schemas import KeyScope
 from gavel.judge.service.store import database as database_module
 from gavel.judge.service.store.database import Database, database_url
-from gavel.judge.service.store.key_store import KeyStore
-from gavel.judge.service.store.tables import VERSION, claims
+from gavel.judge.service.store.tables import VERSION, processes
 from gavel.judge.service.store.tables import keys as key_rows
 from tests.judge.service.in_process import group
 from tests.judge.service.postgresql import Cluster
@@ -29,16 +29,17 @@ from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
-INSERT = sa.insert(claims)
+INSERT = sa.insert(processes)
 SPEND = sa.update(key_rows).values(spent_usd=key_rows.c.spent_usd + 1)
 
 
 def row(key: str) -> dict[str, object]:
-    return {"key": key, "holder": "me", "renewed_at": 0.0}
+    return {"owner": key, "clock": "a boot", "beats": 1}
 
 
 def keys(database: Database) -> list[str]:
-    return sorted(database.read_now(lambda connection: connection.execute(sa.select(claims.c.key)).scalars().all()))
+    query = sa.select(processes.c.owner)
+    return sorted(database.read_now(lambda connection: connection.execute(query).scalars().all()))
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Pat
     async def write(number: int) -> None:
         await database.write(lambda connection: connection.execute(INSERT, row(f"{number:03}")))
         with sqlite3.connect(tmp_path / "service.sqlite") as other:
-            assert other.execute("SELECT count(*) FROM claims WHERE key = ?", (f"{number:03}",)).fetchone() == (1,)
+            assert other.execute("SELECT count(*) FROM processes WHERE owner = ?", (f"{number:03}",)).fetchone() == (1,)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(100):
@@ -65,42 +66,36 @@ async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Pat
 
 async def test_a_work_that_fails_costs_itself_alone(database: Database):
     futures = [
-        database.submit(lambda connection, key=key: connection.execute(INSERT, row(key)))
-        for key in ("a", "b", "a", "c")
+        database.begin(lambda connection, key=key: connection.execute(INSERT, row(key))) for key in ("a", "b", "a", "c")
     ]
-    done = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+    done = await asyncio.gather(*futures, return_exceptions=True)
     assert [isinstance(one, IntegrityError) for one in done] == [False, False, True, False]
     assert keys(database) == ["a", "b", "c"]
 
 
 async def test_what_is_pending_when_it_closes_is_committed(tmp_path: Path):
     database = Database.open(str(tmp_path / "service.sqlite"))
-    futures = [database.submit(lambda connection, n=n: connection.execute(INSERT, row(str(n)))) for n in range(50)]
+    futures = [database.begin(lambda connection, n=n: connection.execute(INSERT, row(str(n)))) for n in range(50)]
     database.close()
-    assert all(future.done() and not future.exception() for future in futures)
+    await asyncio.gather(*futures)
     with pytest.raises(DatabaseUnavailableError):
-        database.submit(lambda connection: None)
+        database.begin(lambda connection: None)
 
 
-@pytest.mark.parametrize("together", [[True], [False], [False, True], [False, False]])
-async def test_a_commit_waits_for_the_disk_unless_no_write_is_to_be_durable(together: list[bool], database: Database):
+async def test_a_commit_waits_for_the_disk(database: Database):
     def waits(connection: sa.Connection) -> bool:
         if connection.dialect.name == "sqlite":
             return connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
         return connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
-    for before in (True, False):
-        await database.begin(lambda connection: None, durable=before)
-        waited = await asyncio.gather(*(database.begin(waits, durable=each) for each in together))
-        assert all(has_waited or not durable for has_waited, durable in zip(waited, together, strict=True))
-        assert any(together) or not any(waited)
+    assert await database.write(waits)
 
 
 def test_many_may_open_a_new_database_at_once(database_url: str):
     with ThreadPoolExecutor(6) as threads:
         opened = list(threads.map(lambda _: Database.open(database_url), range(6)))
     for number, database in enumerate(opened):
-        database.submit(lambda connection, n=number: connection.execute(INSERT, row(str(n)))).result()
+        database.write_now(lambda connection, n=number: connection.execute(INSERT, row(str(n))))
     assert keys(opened[0]) == list("012345")
     for database in opened:
         database.close()
@@ -183,8 +178,8 @@ async def test_a_write_that_hangs_is_an_error_after_a_while(database: Database, 
 def test_tables_of_another_version_are_refused_and_left_as_they_are(version: int | None, database_url: str):
     change = "DROP TABLE gavel_schema" if version is None else f"UPDATE gavel_schema SET version = {version}"
     database = Database.open(database_url)
-    database.submit(lambda connection: connection.execute(INSERT, row("kept")).close()).result()
-    database.submit(lambda connection: connection.exec_driver_sql(change).close()).result()
+    database.write_now(lambda connection: connection.execute(INSERT, row("kept")).close())
+    database.write_now(lambda connection: connection.exec_driver_sql(change).close())
     with pytest.raises(ServiceError) as refused:
         Database.open(database_url)
     assert refused.value.remedy

@@ -5,21 +5,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import Problem
-from gavel.judge.service.schemas.bodies import PageQuery
-from gavel.judge.service.schemas.records import (
-    NewJudgement,
+from gavel.judge.service.schemas import (
     NewMember,
+    PageQuery,
     Record,
     Verdict,
 )
@@ -27,17 +24,16 @@ from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
-from gavel.judge.service.store.reply_store import Replies, database_cassette
-from gavel.judge.service.store.tables import claims, compress
+from gavel.judge.service.store.reply_store import database_cassette
+from gavel.judge.service.store.tables import compress
 from gavel.llm.cassette import Entry, Question
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
-def new(payload: bytes = b"{}", **fields: object) -> NewJudgement:
-    judgement = NewJudgement(new_id(), "", "", "a judge", 2, payload, 1.0)
-    return replace(judgement, **fields)
+def new() -> Record:
+    return Record(new_id(), "", "", "queued", "a judge", 2, True, 1.0)
 
 
 def verdict(score: float, calls: int = 2) -> Verdict:
@@ -85,20 +81,19 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(target=ids, payload=st.binary(max_size=30), owner=st.sampled_from([None, "a", "b"]))
     def accept(self, payload: bytes, owner: str | None) -> str:
-        accepted = asyncio.run(self.store.accept(new(payload), owner))
+        accepted = asyncio.run(self.store.accept(new(), payload, owner))
         assert accepted.is_new
         self.expected[accepted.record.id] = payload, None, owner
         return accepted.record.id
 
     @rule(target=ids, payload=st.sampled_from([b"1", b"2"]), key=st.sampled_from(["x", "y"]))
     def accept_with_a_key(self, payload: bytes, key: str):
-        wanted = new(payload, idempotency_key=key, request_hash=payload.hex())
         known = self.keys.get(key)
         if known is not None and known[0] in self.expected and known[1] != payload:
             with pytest.raises(Problem, match="another request"):
-                asyncio.run(self.store.accept(wanted))
+                asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
             return multiple()
-        accepted = asyncio.run(self.store.accept(wanted))
+        accepted = asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
         assert accepted.is_new == (known is None or known[0] not in self.expected)
         if accepted.is_new:
             self.keys[key] = accepted.record.id, payload
@@ -108,17 +103,17 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
     def take(self, owner: str, limit: int) -> None:
-        works = self.store.database.submit(lambda c: leases.take(c, owner, limit, [])).result()
+        works = self.store.database.write_now(lambda c: leases.take(c, owner, limit, []))
         free = [key for key, (_, score, lessee) in sorted(self.expected.items()) if score is None and lessee is None]
-        assert [work.record.id for work in works] == free[:limit]
-        for work in works:
-            payload = self.expected[work.record.id][0]
-            assert work.payload == payload
-            self.expected[work.record.id] = payload, None, owner
+        assert [record.id for record, *_ in works] == free[:limit]
+        for record, sent, _ in works:
+            payload = self.expected[record.id][0]
+            assert sent == payload
+            self.expected[record.id] = payload, None, owner
 
     @rule(owner=st.sampled_from(["a", "b"]))
     def give_back(self, owner: str) -> None:
-        self.store.database.submit(lambda c: leases.end(c, [owner])).result()
+        self.store.database.write_now(lambda c: leases.end(c, [owner]))
         for key, (payload, score, lessee) in self.expected.items():
             if lessee == owner and score is None:
                 self.expected[key] = payload, None, None
@@ -221,17 +216,6 @@ async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_
 
 def asked_about(text: str) -> Question:
     return Question("m", {"temperature": 0}, {"type": "object"}, [{"role": "user", "content": text}])
-
-
-@pytest.mark.parametrize("ago", [-3600, 3600])
-async def test_a_lease_ends_unless_it_is_renewed_whatever_the_clocks_say(database: Database, ago: float):
-    await database.write(lambda c: Replies(c).claim("k", "elsewhere"))
-    old = sa.update(claims).values(renewed_at=time.time() - ago)
-    await database.write(lambda c: c.execute(old))
-    await database.write(lambda c: Replies(c).renew(["k"], "elsewhere"))
-    assert await database.write(lambda c: Replies(c).claim("k", "other")) == "elsewhere"
-    await database.write(lambda c: c.execute(old))
-    assert await database.write(lambda c: Replies(c).claim("k", "other")) is None
 
 
 async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Path):

@@ -1,1 +1,177 @@
-"""The HTML pages: `routes` serves them, `views` prepares their data; templates and assets stand beside."""
+"""View data of the pages: filters, rows, score bars, and numbers and times as text.
+
+filter = ListFilter(status="finished", since="2026-11-22T09:00")
+filter.query                       what the store is asked for
+filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from gavel.judge.service.schemas import PageQuery
+from gavel.scenarios.judgement import Judgement, Vote
+
+PAGE_SIZE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ListFilter:
+    """The fields of the filter form, as text; empty = all."""
+
+    project: str = ""
+    status: str = ""
+    """One of `STATUSES`."""
+    judge: str = ""
+    since: str = ""
+    """Earliest time in UTC, such as 2026-11-22T09:00, inclusive."""
+    until: str = ""
+    """Latest time, exclusive."""
+    before: str = ""
+    """Id of the last judgement of the previous page."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> "ListFilter":
+        """Parses the filter in a query string; other names are ignored."""
+        return cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether any filter besides paging is set."""
+        return replace(self, before="") != ListFilter()
+
+    @property
+    def query(self) -> PageQuery:
+        """The store's query. Raises pydantic's `ValidationError`."""
+        given: dict[str, object] = {name: value for name, value in asdict(self).items() if value}
+        if self.status:
+            given["status"] = [self.status]
+        return PageQuery.model_validate({**given, "limit": PAGE_SIZE})
+
+    def address(self, **changes: str) -> str:
+        """The list's URL with these fields changed; from its first page, unless `before` is among them."""
+        named = asdict(self) | {"before": "", **changes}
+        query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
+        return f"/?{query}" if query else "/"
+
+
+WIDTH, HEIGHT, MARGIN = 128, 20, 5
+"""Size of a score bar, and its margin left and right."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBar:
+    """Positions along the line, left to right."""
+
+    score: float
+    low: float
+    """Position of the score minus its standard error, at least 0."""
+    high: float
+    votes: tuple[float, ...]
+
+    @classmethod
+    def of(cls, score: float, standard_error: float | None, votes: Sequence[float]) -> "ScoreBar":
+        """The bar of a score in [0, 1]; without a standard error, low and high are the score."""
+        error = standard_error or 0.0
+        return cls(_x(score), _x(score - error), _x(score + error), tuple(map(_x, votes)))
+
+
+def _x(score: float) -> float:
+    return round(MARGIN + (WIDTH - 2 * MARGIN) * min(max(score, 0.0), 1.0), 1)
+
+
+MOST_COLUMNS = 8
+"""Max orders whose votes are shown in columns; with more, each member shows its own votes only."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    place: int
+    """Index in the request, from 0."""
+    id: str
+    judgement: Judgement
+    votes: tuple[Vote | None, ...]
+    """One vote per order that is a column, None if the member has none; else the member's own votes. Empty without
+    any."""
+    bar: ScoreBar | None
+
+
+def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: bool) -> list[MemberRow]:
+    """The rows in the order of the request, or sorted by score with unscored members last."""
+    orders = {vote.order for member in members for vote in member.votes}
+    columns = range(max(orders) + 1) if orders and max(orders) < MOST_COLUMNS else None
+    rows = [
+        MemberRow(place, name, member, _votes(member.votes, columns), _bar(member))
+        for place, (name, member) in enumerate(zip(ids, members, strict=True))
+    ]
+    if by_score:
+        rows.sort(key=lambda row: math.inf if row.judgement.score is None else -row.judgement.score)
+    return rows
+
+
+def _votes(votes: Sequence[Vote], columns: Iterable[int] | None) -> tuple[Vote | None, ...]:
+    by_order = {vote.order: vote for vote in votes}
+    if columns is None or not votes:
+        return tuple(by_order[order] for order in sorted(by_order))
+    return tuple(by_order.get(order) for order in columns)
+
+
+def _bar(member: Judgement) -> ScoreBar | None:
+    if member.score is None:
+        return None
+    return ScoreBar.of(member.score, member.standard_error, [vote.score for vote in member.votes])
+
+
+UNKNOWN = "–"
+
+
+def number(value: int | None) -> str:
+    """12345 → "12,345"."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def score(value: float | None) -> str:
+    """0.8251 → "0.83"."""
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def usd(value: float | None) -> str:
+    """0.00123 → "0.0012 USD": two significant digits below ten cents, so that no cost is shown as nothing."""
+    if value is None:
+        return UNKNOWN
+    if 0 < abs(value) < 0.1:
+        return f"{value:.{min(1 - math.floor(math.log10(abs(value))), 12)}f} USD"
+    return f"{value:,.2f} USD"
+
+
+def duration(seconds: float | None) -> str:
+    """0.25 → "250 ms", 2.5 → "2.5 s", 75 → "1 min 15 s", 3700 → "1 h 1 min"."""
+    if seconds is None:
+        return UNKNOWN
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def clock(seconds: float) -> str:
+    """Unix seconds → "2026-11-22 10:21:36"."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(seconds: float) -> str:
+    """Unix seconds → "2026-11-22T10:21:36Z", for programs."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock, "iso": iso}
+"""Template filters."""

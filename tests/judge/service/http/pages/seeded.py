@@ -10,11 +10,10 @@ import httpx
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.schemas.bodies import ScoreRequest
-from gavel.judge.service.schemas.records import KeyScope, NewJudgement, Record, Verdict
+from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest, Verdict
 from gavel.judge.service.store.judgement_store import new_id
-from gavel.judge.service.store.key_store import KeyStore
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from tests.judge.service.in_process import serving
 
@@ -36,12 +35,9 @@ class Site:
         await self.engine.admission.refresh()
         return token
 
-    async def sign_in(self, token: str) -> httpx.Response:
-        """Like the form of a browser."""
-        return await self.client.post("/sign-in", data={"key": token, "next": "/"}, headers=OWN_ORIGIN)
-
-
-OWN_ORIGIN = {"Origin": "http://127.0.0.1"}
+    def sign_in(self, token: str) -> None:
+        """Like a browser that was given the key."""
+        self.client.auth = ("any", token)
 
 
 @asynccontextmanager
@@ -63,17 +59,19 @@ async def accepted(
     """A group that another process is judging."""
     trajectories = [{"id": name, "messages": [{"role": "user", "content": "secret words"}]} for name in ids]
     request = ScoreRequest.model_validate({"trajectories": trajectories, **options})
-    new = NewJudgement(
+    record = Record(
         id=new_id(),
         project=project,
         key_id="",
+        status="queued",
         judge=judge,
         members=len(ids),
-        payload=request.model_dump_json(exclude_defaults=True).encode(),
-        created_at=time.time() if created_at is None else created_at,
         retain=request.retain,
+        created_at=time.time() if created_at is None else created_at,
     )
-    return (await engine.store.accept(new, ELSEWHERE)).record
+    return (
+        await engine.store.accept(record, request.model_dump_json(exclude_defaults=True).encode(), ELSEWHERE)
+    ).record
 
 
 async def judged(engine: Engine, members: dict[str, Judgement], group: GroupJudgement, **of_request: Any) -> Record:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from gavel.judge.service.http.pages.views import duration, member_rows, usd
-from gavel.judge.service.schemas.records import Verdict
+from gavel.judge.service.http.pages import duration, member_rows, usd
+from gavel.judge.service.schemas import Verdict
 from gavel.scenarios.judgement import Judgement, Vote
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.http.pages.hostile import MARKUP, parsed
@@ -210,7 +210,7 @@ async def test_groups_that_wait_for_members_stand_first(service: Site):
     assert "later" in parsed(await service.client.get("/?project=desk&status=unfinished")).text
     for query in ("project=shop", "status=finished", "judge=j", "since=2026-11-22"):
         assert "later" not in parsed(await service.client.get(f"/?{query}")).text
-    await service.sign_in(await service.key(projects=["shop"]))
+    service.sign_in(await service.key(projects=["shop"]))
     assert "later" not in parsed(await service.client.get("/")).text
 
 

@@ -70,8 +70,8 @@
     const signal = AbortSignal.timeout(DEADLINE);
     const answer = await fetch(location.href, { headers, signal, cache: "no-store", redirect: "manual" });
     if (answer.status === 304) return 0;
-    if (answer.type === "opaqueredirect" || answer.status === 404) {
-      location.reload(); // signed out, or deleted: the service says it in full
+    if (answer.status === 401 || answer.status === 404) {
+      location.reload(); // its key was revoked, or it was deleted: the service says it in full
       return 0;
     }
     if (!answer.ok) return 1000 * Number(answer.headers.get("Retry-After") ?? 0) || SLOWEST;

@@ -1,1 +1,0 @@
-"""Plain data of the service: `bodies` over HTTP, `records` as the store takes and gives them."""
