@@ -294,16 +294,13 @@ def learnt_skill(results: Iterable[GoldenResult]) -> float | None:
     are not taken for the whole truth. A group's pairs count as much as its members less one.
     """
     pairs: list[tuple[float, float, float]] = []
-    for result in results:
-        if not result.scores or result.judged is None:
-            continue
-        members = zip(result.group.members, result.judged, strict=True)
+    for result in (each for each in results if each.scores):
+        members = zip(result.group.members, result.judged or (), strict=True)
         errors = {name: (member.judgement and member.judgement.standard_error) or 0.0 for name, member in members}
         weight = (len(errors) - 1) / len(result.group.pairs)
         for better, worse in result.group.pairs:
-            difference = result.scores[better] - result.scores[worse]
-            pairs.append((difference, math.hypot(errors[better], errors[worse]), weight))
-    pairs = [pair for pair in pairs if pair[0]]  # a tie says nothing of how often it is right where it decides
+            if difference := result.scores[better] - result.scores[worse]:  # a tie says nothing of what it decides
+                pairs.append((difference, math.hypot(errors[better], errors[worse]), weight))
     if not pairs:
         return None
     usual = math.sqrt(fmean(difference**2 for difference, _, _ in pairs))

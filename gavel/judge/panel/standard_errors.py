@@ -228,19 +228,16 @@ def standard_errors(
     variance, df = shrunk(noise, prior)
     if df <= 0 or noise.df <= 0:
         return {}
-    ends = 0.0
-    if _are_mirrored(votes):
-        if prior is None or prior.ends is None:
-            variance *= _MIRRORED
-        else:
-            ends = prior.ends
+    is_mirrored = _are_mirrored(votes)
+    ends = prior.ends if prior is not None and is_mirrored else None
+    variance *= _MIRRORED if is_mirrored and ends is None else 1
     totals: dict[int, list[float]] = {}
     effects = noise.position_effects or [0.0] * len(votes)
     for vote, effect in zip(votes, effects, strict=True):
         sums = totals.setdefault(vote.member, [0.0, 0.0, 0.0])
         sums[0] += vote.weight
         sums[1] += vote.weight**2
-        sums[2] += vote.weight * (effect + ends * vote.square)
+        sums[2] += vote.weight * (effect + (ends or 0.0) * vote.square)
     errors: dict[int, tuple[float, float]] = {}
     for member, (weight, squares, effect) in totals.items():
         squared = variance * squares / weight**2 + (effect / weight) ** 2
