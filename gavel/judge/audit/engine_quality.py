@@ -159,8 +159,8 @@ async def _ask(
 async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> QualityReport:
     """The quality of a scorer over `groups`. Groups with fewer than two scores count only in `groups` and calls."""
     taus: list[float] = []
+    # Advantage, the true one and that of the length, reward less its group's mean, place in arrival and in the prompt.
     members: list[tuple[float, ...]] = []
-    """Advantage, true one and that of the length, reward less its group's mean, place in arrival and in the prompt."""
     count = calls = unscored = 0
     for group in groups:
         result = await scorer(group)

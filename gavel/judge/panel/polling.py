@@ -529,7 +529,7 @@ def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
         return text
 
     def named(found: re.Match[str]) -> str:
-        name = _name(indices[found["label"].upper()])
+        name = _name(indices[found["label"].casefold().upper()])
         before = text[max(0, found.start() - 9) : found.start()].rstrip(" *_")[-1:]
         if found["noun"][0].isupper() if found["noun"] else before in ("", ".", "!", "?", "\n"):
             name = name[0].upper() + name[1:]
