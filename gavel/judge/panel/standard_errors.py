@@ -50,9 +50,9 @@ class NoisePrior(BaseModel):
     """Variance of one vote about the score that the judge gives its member on average."""
     df: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Its weight, as degrees of freedom of a group's own estimate: small where groups differ in noise."""
-    ends: float | None = Field(default=None, allow_inf_nan=False)
-    """Gain of both ends of the prompt over the middle, in score by `position²`, which two mirrored orders of one group
-    do not show; None = its groups do not tell it."""
+    ends: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """What both ends of the prompt gain or lose over the middle, in score by `position²`, beyond chance. Two mirrored
+    orders of one group do not show it; None = its groups do not tell it."""
     skill: float | None = Field(default=None, allow_inf_nan=False)
     """How far its scores agree with labels: see `p_better`. Below 0 they contradict them; None = it has no labels.
     Votes do not tell this: a judge that agrees with itself may be wrong each time."""
@@ -259,8 +259,11 @@ def fit_prior(groups: Iterable[Noise]) -> NoisePrior | None:
     variance = sum(noise.df * noise.variance for noise in known) / total
     if variance <= _RESIDUE:
         return NoisePrior(variance=0.0, df=total)
-    products, squares = (sum(noise.ends[n] for noise in known) for n in (0, 1))
-    ends = products / squares if total >= _TELLING and squares > _RESIDUE else None
+    squares, ends = sum(noise.ends[1] for noise in known), None
+    if total >= _TELLING and squares > _RESIDUE:
+        slope = sum(noise.ends[0] for noise in known) / squares
+        chance = sum((noise.ends[0] - slope * noise.ends[1]) ** 2 for noise in known) / squares**2
+        ends = max(0.0, slope**2 - chance) ** 0.5
     scatter = sum(noise.df * (noise.variance / variance - 1) ** 2 for noise in known)
     between = max(0.0, (scatter - 2 * len(known)) / (total + 2 * len(known)))
     return NoisePrior(variance=variance, df=1 / (between / 2 + 1 / total), ends=ends)
