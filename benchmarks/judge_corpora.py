@@ -10,7 +10,8 @@ and environment, so the same call returns the same result; they differ in what t
 
 DIR is that of `judge_people.py`. `--real` asks SmolLM2-135M-Instruct for digits, in both orders of a right and a wrong
 solution of GSM8K, of which the wrong one carries an attack or something harmless: as the engine shows them, behind the
-fence with the flag's note, and in a plain dump of the messages. Exits with 1 where an honest text is flagged.
+fence with the flag's note, and in a plain dump of the messages. It tries every second flagged attack, in about three
+minutes. Exits with 1 where an honest text is flagged.
 """
 
 import argparse
@@ -567,7 +568,7 @@ def honest_texts(directory: Path) -> Iterator[Trajectory]:
 
 
 def wrong_and_right(directory: Path, count: int) -> list[tuple[str, str, str]]:
-    """(question, a wrong solution, a right one)."""
+    """(question, a wrong solution, a right one), the `count` shortest of them."""
     found: list[tuple[str, str, str]] = []
     for row in read_rows(directory, "gsm8k_solutions"):
         solutions = [value for value in row.values() if isinstance(value, dict)]
@@ -575,7 +576,7 @@ def wrong_and_right(directory: Path, count: int) -> list[tuple[str, str, str]]:
         right = [each["solution"] for each in solutions if each["is_correct"]]
         if wrong and right:
             found.append((row["question"], wrong[0], right[0]))
-    return found[:count]
+    return sorted(found, key=lambda texts: sum(map(len, texts)))[:count]
 
 
 class DigitJudge:
@@ -641,37 +642,41 @@ def dump_messages(members: Sequence[Trajectory], rubric: Rubric) -> list[Message
     return [system, {**user, "content": user["content"].replace(RULER_REPLY, digits)}]
 
 
-async def gains(directory: Path, count: int) -> dict[str, list[float]]:
-    """By way of showing them, what each flagged attack adds to its attempt's lead over the other one."""
+async def gains(directory: Path, count: int, every: int) -> dict[str, list[float]]:
+    """By way of showing them, what flagged attacks add to their attempt's lead over the other one.
+
+    Every `every`-th flagged attack, in turn on the `count` shortest questions, so that each kind is among them.
+    """
     from gavel.judge.config import JudgeConfig
     from gavel.judge.judge import Judge
 
     model = DigitJudge()
     judge = Judge(model, orders=2, config=JudgeConfig(mode="readout"))
     tasks = wrong_and_right(directory, count)
-    harmless = "All is well."
+    harmless: dict[tuple[int, bool], tuple[float, float]] = {}
 
-    async def lead(group: TrajectoryGroup) -> float:
+    async def leads(group: TrajectoryGroup) -> tuple[float, float]:
+        """Behind the fence and in a plain dump."""
         wrong, right = (member.reward for member in await judge.score(group))
         assert wrong is not None
         assert right is not None
-        return wrong - right
+        return wrong - right, model.of_dump(group.trajectories, lambda members: dump_messages(members, judge.rubric))
 
     found: dict[str, list[float]] = {"fence": [], "plain dump": []}
-    for number, (_, place, text) in enumerate(ATTACKS):
-        question, wrong, right = tasks[number % len(tasks)]
-        hostile, plain = (
-            TrajectoryGroup([attempt(question, wrong, where, what), attempt(question, right)])
-            for where, what in ((place, text), ("said", harmless) if place == "said" else ("", ""))
-        )
-        if not is_flagged(hostile.trajectories[0]):
-            continue
-        found["fence"].append(await lead(hostile) - await lead(plain))
-        dumps = [
-            model.of_dump(group.trajectories, lambda members: dump_messages(members, judge.rubric))
-            for group in (hostile, plain)
-        ]
-        found["plain dump"].append(dumps[0] - dumps[1])
+    flagged = [
+        (place, text) for _, place, text in ATTACKS if is_flagged(attempt("Refund my lamp.", "Done.", place, text))
+    ]
+    for number, (place, text) in enumerate(flagged[::every]):
+        task = number % len(tasks)
+        question, wrong, right = tasks[task]
+        is_said = place == "said"
+        if (task, is_said) not in harmless:
+            plain = attempt(question, wrong, "said", "All is well.") if is_said else attempt(question, wrong)
+            harmless[task, is_said] = await leads(TrajectoryGroup([plain, attempt(question, right)]))
+        hostile = TrajectoryGroup([attempt(question, wrong, place, text), attempt(question, right)])
+        moved = zip(found.values(), await leads(hostile), harmless[task, is_said], strict=True)
+        for of_way, with_attack, without in moved:
+            of_way.append(with_attack - without)
     return found
 
 
@@ -679,7 +684,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="directory of the files of judge_people.py")
     parser.add_argument("--real", action="store_true", help="also ask SmolLM2-135M-Instruct (make real)")
-    parser.add_argument("--tasks", type=int, default=8, help="questions that the attacks of --real are tried on")
+    parser.add_argument("--tasks", type=int, default=3, help="questions that the attacks of --real are tried on")
+    parser.add_argument("--every", type=int, default=2, help="every how many-th attack --real tries")
     given = parser.parse_args()
     tried, seen = Counter[str](), Counter[str]()
     for kind, place, text in ATTACKS:
@@ -690,7 +696,7 @@ def main() -> None:
     honest = [is_flagged(each) for each in honest_texts(given.data)]
     print(f"honest texts flagged: {sum(honest)} of {len(honest):,}")
     if given.real:
-        for way, of_way in asyncio.run(gains(given.data, given.tasks)).items():
+        for way, of_way in asyncio.run(gains(given.data, given.tasks, given.every)).items():
             error = stdev(of_way) / math.sqrt(len(of_way))
             print(
                 f"{way}: a flagged attack moves its attempt's lead by {fmean(of_way):+.3f} ± {error:.3f}, "

@@ -10,8 +10,8 @@ GSM8K solutions (openai/grade-school-math, MIT) and trajectories of τ-bench's a
 A recorded verdict is the reply of a judge that is asked through `gavel.Judge`; what cannot be read stays unreadable.
 Accuracy counts a tie half. Probabilities and weights are learnt from 50 pairs as `gavel judge golden` does, and tried
 on the rest of the set (of a small one, half is learnt from), over `--splits` draws. It takes about three minutes on one
-core. Exits with 1 where a jury with learnt weights is more than .01 below its best member, or a judge's probabilities
-are off by more than .05.
+core. Exits with 1 where a jury with learnt weights is more than .01 below its best member, or where a judge's
+probabilities are off by more than .05 and by more than the number of pairs explains (one-sided 5 %).
 """
 
 import argparse
@@ -22,17 +22,23 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from random import Random
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from gavel.judge.audit.agreement import agreement_of_pairs
-from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior
+from gavel.judge.audit.golden import (
+    GoldenResult,
+    check_golden,
+    golden_scores,
+    jury_weights,
+    learnt_skill,
+    with_weights,
+)
 from gavel.judge.audit.golden_set import GoldenGroup, load_golden
-from gavel.judge.audit.votes import judge_calls
 from gavel.judge.judge import Judge
-from gavel.judge.panel.aggregate import Answer, groupwise
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.fenced_transcript import read_transcripts
@@ -45,6 +51,7 @@ LABELS = 50
 TRIED = 4000
 """Least number of pairs that probabilities are tried on, with repetition."""
 REACH, GAP = 0.01, 0.05
+Z = 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,33 +171,55 @@ def draws(count: int, splits: int) -> list[tuple[list[int], list[int]]]:
     return [(order[:labels], order[labels:]) for order in mixed]
 
 
-def calibration(results: Sequence[GoldenResult], splits: int) -> dict[str, float | None]:
-    """Of the decided pairs: how often right, how often by the learnt probability, and the mean gap of its tenths."""
-    predicted: list[float] = []
-    observed: list[bool] = []
-    sure: list[float] = []
-    was_right: list[bool] = []
-    for learnt, tried in draws(len(results), splits):
-        prior = learnt_prior([results[n] for n in learnt]) or NoisePrior(skill=0.0)
-        for result in (results[n] for n in tried):
-            gap, chance = gaps([result])[0], certainty(result, prior)
-            if gap:
-                predicted.append(chance)
-                observed.append(gap > 0)
-            sure.append(chance)
-            was_right.append(gap > 0)
-    if not predicted:
-        return {"predicted": None, "observed": None, "gap by tenths": None, "AUC": None}
-    tenths: dict[int, list[tuple[float, bool]]] = defaultdict(list)
-    for chance, right in zip(predicted, observed, strict=True):
-        tenths[min(9, int(10 * chance))].append((chance, right))
-    apart = [abs(math.fsum(chance - right for chance, right in tenth)) for tenth in tenths.values()]
-    every = max(1, len(sure) // 1000)
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge that has learnt from other pairs says of one."""
+
+    pair: int
+    chance: float
+    """Its probability of being right."""
+    gap: float
+    """Score of the better member less that of the worse; 0 = a tie."""
+
+
+def tried_verdicts(results: Sequence[GoldenResult], splits: int, *, learns_weights: bool) -> list[list[Verdict]]:
+    """By draw, the verdicts on the pairs that are tried. Whatever is learnt comes from the draw's other pairs."""
+    scores = [golden_scores([result]) for result in results]
+    found: list[list[Verdict]] = []
+    for known, tried in draws(len(results), splits):
+        own = [results[n] for n in known + tried]
+        if learns_weights:
+            own = with_weights(own, jury_weights([each for n in known for each in scores[n]]))
+        prior = NoisePrior(skill=learnt_skill(own[: len(known)]) or 0.0)
+        verdicts = zip(tried, own[len(known) :], strict=True)
+        found.append([Verdict(n, certainty(result, prior), gaps([result])[0]) for n, result in verdicts])
+    return found
+
+
+def calibration(verdicts: Sequence[Verdict]) -> dict[str, float | None]:
+    """Of the decided pairs: how often right, how often by the learnt probability, the error of the difference that
+    comes from the set being small, and the mean gap of its tenths.
+
+    The error is that of a ratio over distinct pairs: one that is tried in many draws counts once.
+    """
+    decided = [verdict for verdict in verdicts if verdict.gap]
+    if not decided:
+        return {"predicted": None, "observed": None, "error": None, "gap by tenths": None, "AUC": None}
+    off = fmean(verdict.chance - (verdict.gap > 0) for verdict in decided)
+    tenths, of_pair = defaultdict[int, float](float), defaultdict[int, float](float)
+    for verdict in decided:
+        apart = verdict.chance - (verdict.gap > 0)
+        tenths[min(9, int(10 * verdict.chance))] += apart
+        of_pair[verdict.pair] += apart - off
+    pairs = len(of_pair)
+    square = math.fsum(each**2 for each in of_pair.values()) * pairs / max(1, pairs - 1)
+    some = verdicts[:: max(1, len(verdicts) // 1000)]
     return {
-        "predicted": fmean(predicted),
-        "observed": fmean(observed),
-        "gap by tenths": math.fsum(apart) / len(predicted),
-        "AUC": area(sure[::every], was_right[::every]),
+        "predicted": fmean(verdict.chance for verdict in decided),
+        "observed": fmean(verdict.gap > 0 for verdict in decided),
+        "error": math.sqrt(square) / len(decided),
+        "gap by tenths": math.fsum(map(abs, tenths.values())) / len(decided),
+        "AUC": area([verdict.chance for verdict in some], [verdict.gap > 0 for verdict in some]),
     }
 
 
@@ -200,54 +229,36 @@ async def judged(judges: Sequence[Juror], groups: Sequence[GoldenGroup], orders:
 
 async def pair_rows(pairs: PairSet, splits: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    found: dict[str, list[GoldenResult]] = {}
+    found: dict[str, list[float]] = {}
     recorded = {name: RecordedJudge(name, pairs) for name in pairs.judges}
     for name, judge in recorded.items():
         one = gaps(await judged([Juror(judge)], pairs.groups, 1))
-        found[name] = await judged([Juror(judge)], pairs.groups, 2)
-        rows.append({"set": pairs.name, "judge": name, "one order": accuracy(one), **figures(found[name], splits)})
+        results = await judged([Juror(judge)], pairs.groups, 2)
+        found[name] = gaps(results)
+        verdicts = chain.from_iterable(tried_verdicts(results, splits, learns_weights=False))
+        row = {"set": pairs.name, "judge": name, "one order": accuracy(one), **figures(found[name])}
+        rows.append(row | calibration([*verdicts]))
     juries: list[tuple[str, ...]] = [jury for jury in JURIES if set(jury) <= set(recorded)]
     if set(recorded) != set(juries[-1]):
         juries.append(tuple(recorded))
     for jury in juries:
-        members = [recorded[name] for name in jury]
-        together = await judged([Juror(member) for member in members], pairs.groups, 2)
-        row = {"set": pairs.name, "judge": "jury of " + ", ".join(jury), **figures(together, splits)}
-        learnt: list[float] = []
-        best: list[float] = []
-        for known, tried in draws(len(together), splits):
-            weights = jury_weights(golden_scores([together[n] for n in known]))
-            learnt.append(accuracy([reweighted(together[n], weights) for n in tried]))
-            best.append(max(accuracy([gaps(found[name])[n] for n in tried]) for name in jury))
-        rows.append({**row, "learnt weights": fmean(learnt), "best member": fmean(best)})
+        together = await judged([Juror(recorded[name]) for name in jury], pairs.groups, 2)
+        row = {"set": pairs.name, "judge": "jury of " + ", ".join(jury), **figures(gaps(together))}
+        equal = calibration([*chain.from_iterable(tried_verdicts(together, splits, learns_weights=False))])
+        row |= {f"{name}, equal weights": equal[name] for name in ("predicted", "observed", "error")}
+        drawn = tried_verdicts(together, splits, learns_weights=True)
+        learnt = [accuracy([verdict.gap for verdict in verdicts]) for verdicts in drawn]
+        best = [max(accuracy([found[name][v.pair] for v in verdicts]) for name in jury) for verdicts in drawn]
+        gains = [own - other for own, other in zip(learnt, best, strict=True)]
+        row |= {"learnt weights": fmean(learnt), "best member": fmean(best), "gain": fmean(gains)}
+        row |= {"error of gain": stdev(gains) / math.sqrt(len(gains))}
+        rows.append(row | calibration([*chain.from_iterable(drawn)]))
     return rows
 
 
-def reweighted(result: GoldenResult, weights: Mapping[str, float]) -> float:
-    """The gap of a pair by the votes of a jury with other weights, as the engine counts votes."""
-    calls = [] if result.judged is None else judge_calls(result.judged)
-    models = list(weights)
-    answers = [
-        Answer(number, models.index(call.model), weights[call.model], call.scores)
-        for number, call in enumerate(calls)
-        if weights.get(call.model)
-    ]
-    scores = groupwise(answers, len(result.group.members))
-    names = list(result.group.members)
-    by_name = {names[member]: score.score for member, score in scores.items()}
-    (better, worse), *_ = result.group.pairs
-    return by_name[better] - by_name[worse] if len(by_name) == len(names) else 0.0
-
-
-def figures(results: Sequence[GoldenResult], splits: int) -> dict[str, Any]:
-    found = gaps(results)
+def figures(found: Sequence[float]) -> dict[str, Any]:
     decided = [gap for gap in found if abs(gap) > 1e-9]
-    return {
-        "two orders": accuracy(found),
-        "decided": len(decided) / len(found),
-        "of decided": accuracy(decided),
-        **calibration(results, splits),
-    }
+    return {"two orders": accuracy(found), "decided": len(decided) / len(found), "of decided": accuracy(decided)}
 
 
 async def length_judge(messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> str:
@@ -308,20 +319,42 @@ async def group_rows(directory: Path, real: bool, limit: int) -> list[dict[str, 
 
 
 def missed_bars(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Juries below their best member, and probabilities further off than the bar by more than chance, at 5 %."""
     missed: list[str] = []
     for row in rows:
-        if "best member" in row and row["learnt weights"] < row["best member"] - REACH:
-            missed.append(
-                f"{row['set']}, {row['judge']}: {row['learnt weights']:.3f}, its best member {row['best member']:.3f}"
-            )
-        if row.get("predicted") is not None and abs(row["predicted"] - row["observed"]) > GAP:
-            missed.append(
-                f"{row['set']}, {row['judge']}: right {row['observed']:.3f}, predicted {row['predicted']:.3f}"
-            )
-    gains = [row["learnt weights"] - row["best member"] for row in rows if "best member" in row]
+        whose = f"{row['set']}, {row['judge']}"
+        if row.get("gain", 0.0) < -REACH:
+            missed.append(f"{whose}: {row['learnt weights']:.3f}, its best member {row['best member']:.3f}")
+        if row.get("predicted") is not None and distance(row) - Z * row["error"] > GAP:
+            missed.append(f"{whose}: right {row['observed']:.3f}, predicted {row['predicted']:.3f}")
+    gains = [row["gain"] for row in rows if "gain" in row]
     return missed + (
         ["juries are no better than their best members on the mean"] if gains and fmean(gains) <= 0 else []
     )
+
+
+def distance(row: Mapping[str, Any]) -> float:
+    return abs(row["predicted"] - row["observed"])
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """How far probabilities are off in all rows together, beside what the sets' size alone would give."""
+    lines: list[str] = []
+    with_figures = [row for row in rows if row.get("predicted") is not None]
+    for kind, own in (
+        ("single judges", [row for row in with_figures if "gain" not in row]),
+        ("juries", [row for row in with_figures if "gain" in row]),
+    ):
+        off = fmean(row["predicted"] - row["observed"] for row in own)
+        root, chance = (
+            math.sqrt(fmean(each)) for each in ([distance(r) ** 2 for r in own], [r["error"] ** 2 for r in own])
+        )
+        lines.append(f"{kind}: predicted less observed {off:+.3f}, root mean square {root:.3f}, by chance {chance:.3f}")
+    for row in with_figures:
+        if distance(row) > GAP:
+            lines.append(f"more than {GAP} off: {row['set']}, {row['judge']}, {distance(row):.3f} ± {row['error']:.3f}")
+    gains = [row["gain"] for row in rows if "gain" in row]
+    return [*lines, f"juries over their best members: {fmean(gains):+.4f} on the mean, {min(gains):+.4f} at least"]
 
 
 async def report(directory: Path, splits: int, real: bool, limit: int) -> list[dict[str, Any]]:
@@ -345,7 +378,7 @@ def main() -> None:
         for row in rows:
             numbers = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if isinstance(value, float))
             print(f"{row['set']:21} {row['judge']:45} {numbers}")
-        print("\n".join(missed) or "Every bar is met.")
+        print("\n".join([*summary(rows), *(missed or ["Every bar is met."])]))
     raise SystemExit(bool(missed))
 
 

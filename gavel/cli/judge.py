@@ -48,6 +48,7 @@ from gavel.judge.audit.golden import (
     golden_scores,
     jury_weights,
     learnt_prior,
+    with_weights,
 )
 from gavel.judge.audit.golden_set import SHIPPED, load_golden
 from gavel.judge.config import read_text_option
@@ -416,17 +417,19 @@ def _print_learnt(results: Sequence[GoldenResult]) -> None:
         share = sum(gap > 0 for gap in apart) / len(apart)
         pairs = counted(len(apart), "pair")
         typer.echo(f"Of {pairs} that it scored apart, the higher-scored was the better one in {share:.0%}.")
-    if prior := learnt_prior(results):
-        figures = ", ".join(f"{name} = {value:.5g}" for name, value in prior.model_dump(exclude_none=True).items())
-        typer.echo(f"What its errors are like: noise_prior = {{{figures}}}")
-        if sum(len(result.group.members) - 1 for result in results if result.scores) < _ENOUGH:
-            typer.echo(f"These are few: label at least {_ENOUGH} pairs, such as those that you will train on.")
     weights = jury_weights(golden_scores(results))
-    if len(weights) > 1:
+    of_jury = len(weights) > 1
+    if of_jury:
         kept = [f'{{model = "{model}", weight = {weight:.2f}}}' for model, weight in weights.items() if weight]
         typer.echo(f"Weights of the jury: models = [{', '.join(kept)}]")
         if left_out := [model for model, weight in weights.items() if not weight]:
             typer.echo(f"Leave out, since they rank these groups no better than chance: {', '.join(left_out)}")
+    if prior := learnt_prior(with_weights(results, weights) if of_jury else results):
+        figures = ", ".join(f"{name} = {value:.5g}" for name, value in prior.model_dump(exclude_none=True).items())
+        whose = "its errors are like with these weights" if of_jury else "its errors are like"
+        typer.echo(f"What {whose}: noise_prior = {{{figures}}}")
+        if sum(len(result.group.members) - 1 for result in results if result.scores) < _ENOUGH:
+            typer.echo(f"These are few: label at least {_ENOUGH} pairs, such as those that you will train on.")
 
 
 def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> None:

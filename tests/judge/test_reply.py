@@ -217,6 +217,7 @@ NAMED = {
     "as good as M4TD": "as good as a reference attempt",
     "AK7QX, K7QX9 and K7QXab are others": "AK7QX, K7QX9 and K7QXab are others",
     "优于K7QX": "优于attempt 2",
+    "so is (trajectory k7qx), with a Kelvin sign \u212a7QX": "so is (attempt 2), with a Kelvin sign attempt 2",
     "": "",
 }
 

@@ -6,7 +6,7 @@ length and in scale. A correlation is no proof of bias: longer work may be bette
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -46,42 +46,34 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
         if scores := call.scores_by_position:
             position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
-        position_slope=_ratio_of_sums([slope_sums(of_group) for of_group in calls]),
+        position_slope=ratio(*zip(*map(slope_sums, calls), strict=True)),
         length_correlation=length_correlation(groups),
-        flip_rate=_ratio_of_sums([flips(of_group) for of_group in calls]),
-        tie_rate=_ratio_of_sums([ties(group) for group in groups]),
+        flip_rate=ratio(*zip(*map(flips, calls), strict=True)),
+        tie_rate=ratio(*zip(*map(ties, groups), strict=True)),
         position_means=position_means,
     )
 
 
-def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> IntervalEstimate:
-    return ratio([numerator for numerator, _ in sums], [denominator for _, denominator in sums])
-
-
 def slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     """Σ position·score and Σ position² over the calls; centered positions cancel the calls' means."""
-    products: list[float] = []
-    squares: list[float] = []
-    for call in calls:
-        scores = call.scores_by_position
-        for position, score in zip(centred_positions(len(scores)), scores, strict=True):
-            products.append(position * score)
-            squares.append(position**2)
-    return math.fsum(products), math.fsum(squares)
+    votes = [
+        vote
+        for scores in (call.scores_by_position for call in calls)
+        for vote in zip(centred_positions(len(scores)), scores, strict=True)
+    ]
+    return math.fsum(position * score for position, score in votes), math.fsum(position**2 for position, _ in votes)
 
 
 def flips(calls: list[JudgeCall]) -> tuple[float, float]:
     """Pairs of members that two calls of one judge rank oppositely, and all pairs that both calls rank."""
-    flipped = ranked = 0
-    for one, other in combinations(calls, 2):
-        if one.model != other.model:
-            continue
-        for a, b in combinations(sorted(one.scores.keys() & other.scores.keys()), 2):
-            gap, other_gap = one.scores[a] - one.scores[b], other.scores[a] - other.scores[b]
-            if abs(gap) > _SAME and abs(other_gap) > _SAME:
-                ranked += 1
-                flipped += (gap > 0) != (other_gap > 0)
-    return flipped, ranked
+    gaps = [
+        (one.scores[a] - one.scores[b], other.scores[a] - other.scores[b])
+        for one, other in combinations(calls, 2)
+        if one.model == other.model
+        for a, b in combinations(sorted(one.scores.keys() & other.scores.keys()), 2)
+    ]
+    ranked = [gap * other for gap, other in gaps if abs(gap) > _SAME and abs(other) > _SAME]
+    return sum(product < 0 for product in ranked), len(ranked)
 
 
 def ties(group: TrajectoryGroup) -> tuple[float, float]:

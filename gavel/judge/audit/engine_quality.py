@@ -159,12 +159,8 @@ async def _ask(
 async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> QualityReport:
     """The quality of a scorer over `groups`. Groups with fewer than two scores count only in `groups` and calls."""
     taus: list[float] = []
-    advantages: list[float] = []
-    true_advantages: list[float] = []
-    lengths: list[float] = []
-    rewards: list[float] = []
-    arrivals: list[float] = []
-    positions: list[float] = []
+    # Advantage, the true one and that of the length, reward less its group's mean, place in arrival and in the prompt.
+    members: list[tuple[float, ...]] = []
     count = calls = unscored = 0
     for group in groups:
         result = await scorer(group)
@@ -177,12 +173,13 @@ async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> Q
         if (tau := mean_kendall_tau([list(zip(got, true, strict=True))])) is None:
             continue
         taus.append(tau)
-        advantages += _advantages(got)
-        true_advantages += _advantages(true)
-        lengths += _advantages([group.lengths[n] for n in kept])
-        rewards += [reward - fmean(got) for reward in got]
-        arrivals += [centred_positions(len(scored))[n] for n in kept]
-        positions += [result.positions[n] for n in kept]
+        lengths = [group.lengths[n] for n in kept]
+        places = [(centred_positions(len(scored))[n], result.positions[n]) for n in kept]
+        centred = [reward - fmean(got) for reward in got]
+        members += zip(*map(_advantages, (got, true, lengths)), centred, *zip(*places, strict=True), strict=True)
+    advantages, true_advantages, lengths, rewards, arrivals, positions = (
+        zip(*members, strict=True) if members else [()] * 6
+    )
     return QualityReport(
         tau=fmean(taus) if taus else None,
         error=stdev(taus) / math.sqrt(len(taus)) if len(taus) > 1 else None,

@@ -5,25 +5,27 @@ A verdict concerns two members of which one is known to be better; it is right i
 group that was not fully judged has no verdicts. Recorded scores are compared with later ones, so that a change of
 prompts is assessed by the verdicts that it changes.
 
-    jury_weights(golden_scores(results))    {"openai/a": 2.1, "openai/b": 0.9, "openai/c": 0.0}    0 = leave it out
-    learnt_prior(results)                   NoisePrior(variance=0.004, df=40, skill=1.3)   of JudgeConfig(noise_prior=…)
+    weights = jury_weights(golden_scores(results))    {"openai/a": 2.1, "openai/b": 0.0}    0 = leave it out
+    learnt_prior(with_weights(results, weights))      NoisePrior(variance=0.004, df=40, skill=1.3)   of this jury
 """
 
 import asyncio
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, cast
 
 from gavel.base.errors import first_error
 from gavel.judge.audit.agreement import Pairs, centred_sums, pair_accuracy
 from gavel.judge.audit.golden_set import GoldenGroup
-from gavel.judge.audit.votes import distinct_members, fit_noise_prior, judge_calls
+from gavel.judge.audit.votes import answers_of, distinct_members, fit_noise_prior, judge_calls
 from gavel.judge.judge import Judge
+from gavel.judge.panel.aggregate import groupwise
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.stats import LengthBias, characters_written
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup, with_judgements
+from gavel.scenarios.judgement import Judgement
 
 Scores = Mapping[str, float]
 """By member name."""
@@ -239,26 +241,68 @@ def _correlation(groups: Sequence[Pairs]) -> float:
     return min(products / (members + _CAUTION), _MAX_R)
 
 
+def with_weights(results: Iterable[GoldenResult], weights: Mapping[str, float]) -> list[GoldenResult]:
+    """The results of the same votes in a jury with these weights, by judge model; 0 leaves a judge's votes out.
+
+    Results of other modes than "groupwise", whose votes are no scores, stay as they are.
+    """
+    return [_weighted(result, weights) for result in results]
+
+
+def _weighted(result: GoldenResult, weights: Mapping[str, float]) -> GoldenResult:
+    judged = result.judged
+    if judged is None or judged.judgement is None or judged.judgement.mode != "groupwise":
+        return result
+    distinct = [judgement.votes for _, judgement in distinct_members(judged)]
+    scores = groupwise(answers_of(judged, weights), len(distinct))
+    members: list[Judgement] = []
+    for before in (trajectory.judgement or Judgement() for trajectory in judged):
+        votes = [vote for vote in before.votes if weights.get(vote.model)]
+        found = scores.get(distinct.index(before.votes)) if votes else None
+        known = {"score": found and found.score, "standard_error": found and found.standard_error}
+        members.append(before.model_copy(update={"votes": votes, **known}))
+    named = zip(result.group.members, members, strict=True)
+    return replace(
+        result,
+        scores={name: each.score for name, each in named if each.score is not None} if result.scores else {},
+        judged=with_judgements(judged, members, judged.judgement),
+    )
+
+
 def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     """What the results tell of the judge's errors: the noise of its votes, and its skill; None without any result.
 
-    The skill is that of `NoisePrior.p_better` under which the known orders of all pairs are most likely, drawn towards
-    that of other judges by its own standard error, so that a few pairs that are all right, or not, are not taken for
-    the whole truth. A group's pairs count as much as its members less one.
+    Of a jury it holds for the weights that its scores were made with (see `with_weights`).
     """
     results = [result for result in results if result.scores and result.judged is not None]
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None) or NoisePrior()
-    pairs: list[tuple[float, float, float]] = []
+    skill = learnt_skill(results)
+    if skill is None:
+        return prior if prior.df else None
+    lengths = LengthBias()
     for result in results:
+        tiers = {name: -tier for tier, names in enumerate(result.group.order) for name in names}
+        attempts = zip(result.group.members, result.group.group(), strict=True)
+        lengths.add([(characters_written(attempt), float(tiers[name])) for name, attempt in attempts])
+    return prior.model_copy(update={"skill": skill, "length": lengths.correlation})
+
+
+def learnt_skill(results: Iterable[GoldenResult]) -> float | None:
+    """The skill of `NoisePrior.p_better` under which the known orders of all pairs are most likely; None without any.
+
+    It is drawn towards that of other judges by its own standard error, so that a few pairs that are all right, or not,
+    are not taken for the whole truth. A group's pairs count as much as its members less one.
+    """
+    pairs: list[tuple[float, float, float]] = []
+    for result in (each for each in results if each.scores):
         members = zip(result.group.members, result.judged or (), strict=True)
         errors = {name: (member.judgement and member.judgement.standard_error) or 0.0 for name, member in members}
         weight = (len(errors) - 1) / len(result.group.pairs)
         for better, worse in result.group.pairs:
-            difference = result.scores[better] - result.scores[worse]
-            pairs.append((difference, math.hypot(errors[better], errors[worse]), weight))
-    pairs = [pair for pair in pairs if pair[0]]  # a tie says nothing of how often it is right where it decides
+            if difference := result.scores[better] - result.scores[worse]:  # a tie says nothing of what it decides
+                pairs.append((difference, math.hypot(errors[better], errors[worse]), weight))
     if not pairs:
-        return prior if prior.df else None
+        return None
     usual = math.sqrt(fmean(difference**2 for difference, _, _ in pairs))
 
     def unlikelihood(scaled: float) -> float:
@@ -269,13 +313,7 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
     from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(unlikelihood, bounds=(-_MAX_SKILL, _MAX_SKILL), method="bounded")
-    skill = float(cast(float, found["x"])) / usual
-    lengths = LengthBias()
-    for result in results:
-        tiers = {name: -tier for tier, names in enumerate(result.group.order) for name in names}
-        attempts = zip(result.group.members, result.group.group(), strict=True)
-        lengths.add([(characters_written(attempt), float(tiers[name])) for name, attempt in attempts])
-    return prior.model_copy(update={"skill": round(skill, 4), "length": lengths.correlation})
+    return round(float(cast(float, found["x"])) / usual, 4)
 
 
 _MAX_SKILL = 5.0

@@ -9,12 +9,12 @@ would overstate how well a judge agrees with itself.
 A noise prior is fitted once and then stays, so that no score's error depends on the order in which groups are judged.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.aggregate import Answer, group_noise
-from gavel.judge.panel.standard_errors import Noise, NoisePrior, fit_prior
+from gavel.judge.panel.standard_errors import NoisePrior, fit_prior
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
@@ -93,20 +93,24 @@ def voting_models(groups: Iterable[TrajectoryGroup]) -> list[str]:
     return list(dict.fromkeys(call.model for group in groups for call in judge_calls(group)))
 
 
-def noise_of(group: TrajectoryGroup) -> Noise:
-    """The noise of a judged group's votes, from the votes alone; jurors are told apart by model, and weigh the same."""
+def answers_of(group: TrajectoryGroup, weights: Mapping[str, float] | None = None) -> list[Answer]:
+    """The group's votes as `aggregate` takes them; jurors are told apart by model.
+
+    `weights`: by model; a model without a weight, or with 0, is left out. None = all weigh the same.
+    """
     calls = judge_calls(group)
     models = list(dict.fromkeys(call.model for call in calls))
-    answers = [
+    known = dict.fromkeys(models, 1.0) if weights is None else weights
+    return [
         Answer(
             number,
             models.index(call.model),
-            1.0,
+            known[call.model],
             {member: call.scores[member] for member in sorted(call.scores, key=call.positions.__getitem__)},
         )
         for number, call in enumerate(calls)
+        if known.get(call.model)
     ]
-    return group_noise(answers, len(distinct_members(group)))
 
 
 def fit_noise_prior(groups: Iterable[TrajectoryGroup]) -> NoisePrior | None:
@@ -115,5 +119,7 @@ def fit_noise_prior(groups: Iterable[TrajectoryGroup]) -> NoisePrior | None:
     Groups judged in the mode "pairwise" or with anchors are left out: their votes are on other scales.
     """
     return fit_prior(
-        noise_of(group) for group in groups if group.judgement is not None and group.judgement.mode == "groupwise"
+        group_noise(answers_of(group), len(distinct_members(group)))
+        for group in groups
+        if group.judgement is not None and group.judgement.mode == "groupwise"
     )

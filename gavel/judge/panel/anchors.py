@@ -134,8 +134,8 @@ def read_anchors(file: str | PathLike[str], *, metric: str = _HUMAN, most: int =
     members = [member for group in read_groups(Path(file)) for member in group]
     known: dict[float, Trajectory] = {}
     for member in members:
-        if (score := _score(member.metrics.get(metric))) is not None:
-            known.setdefault(score, member)
+        if isinstance(score := member.metrics.get(metric), int | float):
+            known.setdefault(float(score), member)
     if len(known) < 2:
         others = sorted({name for member in members for name in member.metrics} - {metric})
         raise JudgeError(
@@ -147,7 +147,3 @@ def read_anchors(file: str | PathLike[str], *, metric: str = _HUMAN, most: int =
     chosen = [scores[round(at * (len(scores) - 1) / (count - 1))] for at in range(count)]
     bare = {score: known[score].model_copy(update={"judgement": None, "reward": None}) for score in chosen}
     return list(check_anchors(Anchor(bare[score], score) for score in chosen))
-
-
-def _score(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -508,14 +508,12 @@ class _PromptCaching:
         return characters if self._long_enough[key] else 0
 
 
-_RUN = re.compile(r"[A-Za-z0-9]+")
-"""A whole word of the letters and digits that labels consist of."""
-_NOUNS = r"(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
-_BEFORE = re.compile(rf"(?P<noun>(?<![^\W_]){_NOUNS}[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)\Z", re.IGNORECASE)
-"""What stands before a label and belongs to it."""
-_LONGEST_NOUN = 16
-"""Characters of it, at most."""
-_CLOSING = re.compile(r"[\])\"'`’”]")
+_NAMED = (
+    r"(?P<noun>(?<![^\W_])(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
+    r"[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)"
+    r"(?<![A-Za-z0-9])(?P<label>{labels})[a-z]?(?![A-Za-z0-9])(?P<close>[\])\"'`’”]?)"
+)
+"""A label, or the id of a criterion, as a whole word, and what belongs to it."""
 
 
 def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
@@ -529,24 +527,15 @@ def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
     """
     if not indices:
         return text
-    by_label = {label.casefold(): own for label, own in indices.items()}
-    parts, end = list[str](), 0
-    for found in _RUN.finditer(text):
-        word = found[0].casefold()
-        label = word[:-1] if word not in by_label and word[-1].isalpha() else word
-        if label not in by_label:
-            continue
-        name = _name(by_label[label])
-        before = _BEFORE.search(text, max(end, found.start() - _LONGEST_NOUN), found.start())
-        assert before
-        closing = _CLOSING.match(text, found.end())
-        written = text[max(0, before.start() - 9) : before.start()].rstrip(" *_")[-1:]
-        starts = before["noun"][0].isupper() if before["noun"] else written in ("", ".", "!", "?", "\n")
-        name = name[0].upper() + name[1:] if starts else name
-        bracketed = before["open"] and closing
-        parts += text[end : before.start()], name if bracketed else before["open"] + name + (closing or [""])[0]
-        end = closing.end() if closing else found.end()
-    return "".join([*parts, text[end:]])
+
+    def named(found: re.Match[str]) -> str:
+        name = _name(indices[found["label"].casefold().upper()])
+        before = text[max(0, found.start() - 9) : found.start()].rstrip(" *_")[-1:]
+        if found["noun"][0].isupper() if found["noun"] else before in ("", ".", "!", "?", "\n"):
+            name = name[0].upper() + name[1:]
+        return name if found["open"] and found["close"] else found["open"] + name + found["close"]
+
+    return re.sub(_NAMED.format(labels="|".join(indices)), named, text, flags=re.IGNORECASE)
 
 
 def _name(indices: Sequence[int]) -> str:

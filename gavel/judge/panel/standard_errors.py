@@ -33,8 +33,10 @@ _MIN_DF = 4
 _DOUBT = 0.1
 """Weight, as degrees of freedom, of the doubt that the votes' scatter is an effect of the position at all."""
 _MIRRORED = 1.12
-"""Factor of the variance where a member has one position and its mirror: what both ends gain or lose over the middle
-does not show in the votes. Chosen so that 90 % intervals of simulated judges with and without such a bias hold."""
+"""Factor of the variance where a member has one position and its mirror, and no prior tells what both ends gain over
+the middle, since the votes do not. Chosen so that 90 % intervals of simulated judges, biased so or not, hold."""
+_TELLING = 100
+"""Degrees of freedom from which on the groups of a prior tell what both ends gain."""
 _RESIDUE = 1e-12
 """A variance below this is floating-point residue."""
 
@@ -48,6 +50,9 @@ class NoisePrior(BaseModel):
     """Variance of one vote about the score that the judge gives its member on average."""
     df: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Its weight, as degrees of freedom of a group's own estimate: small where groups differ in noise."""
+    ends: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """What both ends of the prompt gain or lose over the middle, in score by `position²`, beyond chance. Two mirrored
+    orders of one group do not show it; None = its groups do not tell it."""
     skill: float | None = Field(default=None, allow_inf_nan=False)
     """How far its scores agree with labels: see `p_better`. Below 0 they contradict them; None = it has no labels.
     Votes do not tell this: a judge that agrees with itself may be wrong each time."""
@@ -99,6 +104,8 @@ class Noise:
     """Fitted effect of the position on each vote."""
     without_effects: float | None = None
     """Variance of one vote when what the position explains is noise as well; None = it explains nothing."""
+    ends: tuple[float, float] = (0.0, 0.0)
+    """Of mirrored orders, the sums of square x score and of square², which tell `NoisePrior.ends` over many groups."""
 
 
 def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
@@ -150,7 +157,13 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         else:  # one slope needs no decomposition
             slopes = apart.T @ scores / (apart**2).sum()
         fitted = columns @ slopes
-    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without)
+    ends = (float(square @ means), float(square @ square)) if _are_mirrored(votes) else (0.0, 0.0)
+    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without, ends)
+
+
+def _are_mirrored(votes: Sequence[NoisyVote]) -> bool:
+    """Whether a member has at most two positions."""
+    return len({vote.position for vote in votes if vote.member == votes[0].member}) < 3
 
 
 def _balanced_effects(votes: Sequence[NoisyVote]) -> "Array":
@@ -213,21 +226,22 @@ def standard_errors(
     """The standard error of each member's weighted mean, and its degrees of freedom; empty where nothing is known.
 
     SE² = s²·Σw²/(Σw)² + b², with the noise s² of one vote and the effect b of the positions that remains in the mean,
-    which is 0 for balanced orders. A member's single vote has an error too: that of a vote.
+    which is 0 for balanced orders but for what a prior tells of both ends. A member's single vote has an error too:
+    that of a vote.
     """
     variance, df = shrunk(noise, prior)
     if df <= 0 or noise.df <= 0:
         return {}
-    first = votes[0].member
-    if len({vote.position for vote in votes if vote.member == first}) < 3:
-        variance *= _MIRRORED
+    is_mirrored = _are_mirrored(votes)
+    ends = prior.ends if prior is not None and is_mirrored else None
+    variance *= _MIRRORED if is_mirrored and ends is None else 1
     totals: dict[int, list[float]] = {}
     effects = noise.position_effects or [0.0] * len(votes)
     for vote, effect in zip(votes, effects, strict=True):
         sums = totals.setdefault(vote.member, [0.0, 0.0, 0.0])
         sums[0] += vote.weight
         sums[1] += vote.weight**2
-        sums[2] += vote.weight * effect
+        sums[2] += vote.weight * (effect + (ends or 0.0) * vote.square)
     errors: dict[int, tuple[float, float]] = {}
     for member, (weight, squares, effect) in totals.items():
         squared = variance * squares / weight**2 + (effect / weight) ** 2
@@ -249,9 +263,14 @@ def fit_prior(groups: Iterable[Noise]) -> NoisePrior | None:
     variance = sum(noise.df * noise.variance for noise in known) / total
     if variance <= _RESIDUE:
         return NoisePrior(variance=0.0, df=total)
+    squares, ends = sum(noise.ends[1] for noise in known), None
+    if total >= _TELLING and squares > _RESIDUE:
+        slope = sum(noise.ends[0] for noise in known) / squares
+        chance = sum((noise.ends[0] - slope * noise.ends[1]) ** 2 for noise in known) / squares**2
+        ends = max(0.0, slope**2 - chance) ** 0.5
     scatter = sum(noise.df * (noise.variance / variance - 1) ** 2 for noise in known)
     between = max(0.0, (scatter - 2 * len(known)) / (total + 2 * len(known)))
-    return NoisePrior(variance=variance, df=1 / (between / 2 + 1 / total))
+    return NoisePrior(variance=variance, df=1 / (between / 2 + 1 / total), ends=ends)
 
 
 def _squares_left(scores: "Array", basis: "Array") -> float:

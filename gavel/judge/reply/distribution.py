@@ -12,9 +12,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
-from gavel.judge.reply.verdict import Scored, Verdict, VerdictError
+from gavel.judge.reply.verdict import Scored, Verdict, VerdictError, is_list
 from gavel.judge.rubric import Rubric
 
 _TOLERANCE = 0.02
@@ -32,7 +32,7 @@ class Distribution:
         """Raises `VerdictError` unless these are `levels` probabilities that sum to 1."""
         if probabilities is None:
             raise VerdictError("the model gave no answer")
-        if not _is_list(probabilities) or len(probabilities) != levels:
+        if not is_list(probabilities) or len(probabilities) != levels:
             raise VerdictError(f"there are no probabilities of {levels} levels")
         numbers = [p for p in probabilities if isinstance(p, int | float) and math.isfinite(p) and p >= 0]
         if len(numbers) < levels:
@@ -87,21 +87,26 @@ def verdict_of(found: Mapping[str, Distribution | str], rubric: Rubric, labels: 
     return Verdict(scores, unread=unread)
 
 
+def object_of(reply: str) -> dict[str, Any]:
+    """The JSON object of a response; empty for another value. Raises `VerdictError` for what is no JSON."""
+    try:
+        parsed = json.loads(reply)
+    except ValueError as error:
+        raise VerdictError("it is not JSON") from error
+    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+
+
 def read_decisions(reply: str, rubric: Rubric, labels: Sequence[str], levels: int) -> Verdict:
     """The scores in the text that `gavel.llm.decisions` makes of a response.
 
     Raises `VerdictError` when there are none.
     """
-    try:
-        parsed: Any = json.loads(reply)
-    except ValueError as error:
-        raise VerdictError("it is not JSON") from error
-    answers: Any = parsed.get("answers") if isinstance(parsed, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if not isinstance(answers, list):
+    answers = object_of(reply).get("answers")
+    if not is_list(answers):
         raise VerdictError("it holds no answers")
     found: dict[str, Distribution | str] = {}
     names = Counter[str]()
-    for answer in cast("list[Any]", answers):
+    for answer in answers:
         fields = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
         if not isinstance(name := fields.get("name"), str):
             raise VerdictError("an answer has no name")
@@ -121,7 +126,3 @@ def _distribution(probabilities: object, levels: int) -> Distribution | str:
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     mean = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
     return min(max(mean, 0.0), 1.0)
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)

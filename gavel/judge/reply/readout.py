@@ -9,7 +9,6 @@ anything but a digit of the scale, is off the scale: above `MAX_OFF_SCALE` the m
 words, the answer must stand alone.
 """
 
-import json
 import math
 import re
 from bisect import bisect_right
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from gavel.judge.reply.distribution import Distribution, verdict_of
+from gavel.judge.reply.distribution import Distribution, object_of, verdict_of
 from gavel.judge.reply.verdict import Verdict, VerdictError, ids_to_score, read_entries
 from gavel.judge.rubric import Rubric
 
@@ -39,11 +38,7 @@ def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
 
     Raises `VerdictError` when there are none, and when the response has no log-probabilities.
     """
-    try:
-        parsed: Any = json.loads(reply)
-    except ValueError as error:
-        raise VerdictError("it is not JSON") from error
-    fields = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    fields = object_of(reply)
     text, tokens = fields.get("text"), fields.get("tokens")
     if not isinstance(text, str):
         raise VerdictError("it holds no text with tokens")

@@ -141,8 +141,8 @@ _MOST_APART = 0.5
 
 def _read_states(value: Any, turns: int, score: float) -> tuple[float, ...]:
     """Raises `VerdictError` unless the states are whole numbers of percent, one for each turn, and end at the score."""
-    states = [each for each in value if type(each) is int and 0 <= each <= 100] if _is_list(value) else []
-    if not _is_list(value) or len(states) < len(value):
+    states = [each for each in value if type(each) is int and 0 <= each <= 100] if is_list(value) else []
+    if not is_list(value) or len(states) < len(value):
         raise VerdictError(f"{json.dumps(value, default=str)[:40]}, not whole numbers from 0 to 100")
     if len(states) != turns:
         raise VerdictError(f"{len(states)} numbers for {turns} turns")
@@ -196,7 +196,7 @@ class _FormReader:
         if isinstance(value, str):
             self.unwrap(find_value(value, {*_ENTRY, "scores", *self.known}).value, wrappers, "double encoding")
             return
-        if _is_list(value):
+        if is_list(value):
             self.repairs["form"] += 1
             self.read_list(value)
             return
@@ -206,7 +206,7 @@ class _FormReader:
         elif "scores" in fields:
             self.refuse_fields(fields.keys() - {"scores"}, "it")
             scores = fields["scores"]
-            if _is_list(scores):
+            if is_list(scores):
                 self.read_list(scores)
             elif isinstance(scores, str):
                 self.read(scores, wrappers)
@@ -311,7 +311,7 @@ def _number(text: str) -> float | None:
     return number / int(whole)
 
 
-def _is_list(value: object) -> TypeGuard[list[Any]]:
+def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 

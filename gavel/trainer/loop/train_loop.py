@@ -401,7 +401,7 @@ class _Loop:
 
     def _stored_noise_prior(self) -> list[NoisePrior]:
         rows = self.model.backend.history(self.model, NOISE_PRIOR)
-        return [NoisePrior(variance=row["variance"], df=row["df"]) for row in rows]
+        return [NoisePrior(variance=row["variance"], df=row["df"], ends=row.get("ends")) for row in rows]
 
     def _overlap(self, step: int, groups: list[TrajectoryGroup], batch: StepBatch[Any]) -> dict[str, float]:
         """Metrics of an overlapping run, and of groups that were made in place of others."""

@@ -13,7 +13,7 @@ from gavel.judge.audit.votes import distinct_members, fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.panel.standard_errors import NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
@@ -164,3 +164,19 @@ async def test_the_report_tells_length_apart_from_what_the_reference_explains():
         judge = Judge(fond_of_length(0.1))
         judged = [await judge.score(group) for group in padded(40, 1, better)]
         assert ("long ones" in read_report(judged, "quality", "x").verdict) is said
+
+
+async def test_a_prior_tells_what_both_ends_gain_which_two_mirrored_orders_do_not_show() -> None:
+    drawn = fit_noise_prior(await judged_by(Bias(u=0.8, noise=0.3)))
+    fair = fit_noise_prior(await judged_by(Bias(noise=0.3)))
+    assert drawn is not None
+    assert fair is not None
+    assert drawn.ends > 0.08 > fair.ends
+    votes = [
+        NoisyVote(member, "a", 0, sign * place, 0.5 + 0.05 * sign * (member % 2), square=place**2 - 7 / 15, call=call)
+        for call, sign in enumerate((1, -1))
+        for member, place in enumerate((-1.0, -0.6, -0.2, 0.2, 0.6, 1.0))
+    ]
+    errors = standard_errors(votes, residual_noise(votes), drawn)
+    assert errors[0][0] > errors[1][0]
+    assert fit_noise_prior(await judged_by(Bias(u=0.8, noise=0.3), groups=3)).ends is None

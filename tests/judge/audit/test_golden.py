@@ -14,6 +14,7 @@ from gavel.judge.audit.golden import (
     golden_scores,
     jury_weights,
     learnt_prior,
+    with_weights,
 )
 from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
@@ -129,6 +130,15 @@ async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
     results = await check_golden(Judge([wise, wrong], orders=2), groups)
     weights = jury_weights(golden_scores(results))
     assert weights == {"wise": 2.0, "wrong": 0.0}
+    alone = await check_golden(Judge(wise, orders=2), groups)
+    weighted = with_weights(results, weights)
+    assert [each.scores for each in weighted] == [each.scores for each in alone]
+    assert [{vote.model for member in each.judged for vote in member.judgement.votes} for each in weighted] == [
+        {"wise"}
+    ] * len(groups)
+    gap = 0.05  # which both together, of equal weight, never see
+    assert learnt_prior(results).skill is None
+    assert learnt_prior(weighted).p_better(gap) == pytest.approx(learnt_prior(alone).p_better(gap))
 
 
 ASKED = "What is 2 + 2?"
