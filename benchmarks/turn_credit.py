@@ -70,7 +70,9 @@ class Distorted:
         return json.dumps({"scores": told})
 
 
-async def learn(name: str, leg: str, seed: int, steps: int, directory: str) -> dict[str, Any]:
+async def learn(
+    name: str, leg: str, seed: int, steps: int, directory: str, *, tasks: int = 8, group: int = 8, rate: float = 0.0
+) -> dict[str, Any]:
     """One training run. `leg`: `mean`, or a lambda, or a lambda and a distortion: `1,noisy`."""
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.loop.train_loop import train_scenario
@@ -82,9 +84,16 @@ async def learn(name: str, leg: str, seed: int, steps: int, directory: str) -> d
     model: Any = Distorted(DISTORTIONS[distortion], seed) if distortion else "stand-in"
     judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
     loop = LoopConfig(
-        steps=steps, tasks_per_step=8, max_tokens=64, seed=seed, evaluate_every=steps, final_tasks=256, concurrency=256
+        steps=steps,
+        tasks_per_step=tasks,
+        group_size=group,
+        max_tokens=64,
+        seed=seed,
+        evaluate_every=steps,
+        final_tasks=256,
+        concurrency=256,
     )
-    train = TrainConfig(learning_rate=RATES[name], warmup_steps=3, total_steps=steps, **critic)
+    train = TrainConfig(learning_rate=rate or RATES[name], warmup_steps=3, total_steps=steps, **critic)
     policy = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=POLICIES[name])
     started = time.process_time()
     async with LocalBackend(directory, max_context=1024) as backend:
@@ -94,14 +103,18 @@ async def learn(name: str, leg: str, seed: int, steps: int, directory: str) -> d
         final = backend.history(policy, "held_out")[-1]["success"]
         alarms = [row["alarm"] for row in backend.history(policy, "alarms")]
     found: dict[str, Any] = {"scenario": name, "leg": leg, "seed": seed, "final": final, "alarms": alarms}
+    found |= {"tasks": tasks, "group": group, "rate": train.learning_rate}
     found |= {figure: [round(row[figure], 3) for row in rows if figure in row] for figure in FIGURES}
-    return found | {"to": steps_to(found["success"]), "cpu_seconds": round(time.process_time() - started)}
+    return found | {
+        "to": steps_to(found["success"], window=math.ceil(WINDOW * 64 / (tasks * group))),
+        "cpu_seconds": round(time.process_time() - started),
+    }
 
 
-def steps_to(successes: Sequence[float], level: float = LEVEL) -> int | None:
+def steps_to(successes: Sequence[float], level: float = LEVEL, window: int = WINDOW) -> int | None:
     """The first step (from 1) at which the mean over the window that it ends is at the level."""
-    ends = range(WINDOW, len(successes) + 1)
-    return next((end for end in ends if fmean(successes[end - WINDOW : end]) >= level), None)
+    ends = range(window, len(successes) + 1)
+    return next((end for end in ends if fmean(successes[end - window : end]) >= level), None)
 
 
 def chain(turns: int, leg: str, seed: int, *, group: int = 8, steps: int = 400, rate: float = 0.15) -> int:
@@ -233,6 +246,9 @@ def main() -> None:
     parser.add_argument("--legs", nargs="+", default=["mean", "0.5"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--tasks", type=int, default=8, help="groups of a step: judge calls, by the orders")
+    parser.add_argument("--group", type=int, default=8, help="attempts of a group")
+    parser.add_argument("--rate", type=float, default=0.0, help="learning rate; default: the scenario's")
     parser.add_argument("--chart", type=Path, help="SVG of the chain's curves")
     options = parser.parse_args()
     if options.part == "chain":
@@ -242,7 +258,18 @@ def main() -> None:
     for seed in options.seeds:
         for leg in options.legs:
             with tempfile.TemporaryDirectory() as directory:
-                found = asyncio.run(learn(options.scenario, leg, seed, options.steps, directory))
+                found = asyncio.run(
+                    learn(
+                        options.scenario,
+                        leg,
+                        seed,
+                        options.steps,
+                        directory,
+                        tasks=options.tasks,
+                        group=options.group,
+                        rate=options.rate,
+                    )
+                )
             print(json.dumps(found), flush=True)
     return None
 
