@@ -39,7 +39,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY, embedded_path
 
 REQUESTS = 5
 LOOKS = ("look_up_order", "read_policy")
-STAGES = ((320, (0.70, 0.10, 0.10, 0.10)), (80, (0.18, 0.62, 0.10, 0.10)))
+STAGES = ((220, (0.70, 0.10, 0.10, 0.10)), (60, (0.18, 0.62, 0.10, 0.10)))
 """Steps, and the shares of `desk.CLERKS`, one of whom is drawn for each request."""
 BATCH, RATE = 16, 2e-3
 
@@ -208,7 +208,7 @@ def clone(out: Path, seed: int = 0) -> None:
             tasks = [draw_queue(dice.randrange(10**6, 10**7), held_out=False) for _ in range(count)]
             return [await demonstration(task, shares, dice, renderer, tokenizer) for task in tasks]
 
-        demonstrations = asyncio.run(drawn(min(steps * BATCH, 3000)))
+        demonstrations = asyncio.run(drawn(min(steps * BATCH, 2000)))
         preamble = preamble_of(demonstrations)
         for step in range(steps):
             batch = sorted(dice.sample(demonstrations, BATCH), key=lambda each: len(each.token_ids))
@@ -217,7 +217,7 @@ def clone(out: Path, seed: int = 0) -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            if step % 40 == 0:
+            if step % 20 == 0:
                 print(f"stage {number + 1} step {step} loss {loss:.4f}", flush=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
