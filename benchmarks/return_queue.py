@@ -89,8 +89,11 @@ class Queue:
         return sum(self._acts) / len(self._waiting)
 
 
+NUMBERS = {held_out: desk.split_numbers(held_out) for held_out in (False, True)}
+
+
 def draw_queue(number: int, held_out: bool) -> Task:
-    orders = random.Random(f"queue {number}").sample(desk.split_numbers(held_out), REQUESTS)
+    orders = random.Random(f"queue {number}").sample(NUMBERS[held_out], REQUESTS)
     right = {order: desk.draw_case(order).right_action for order in orders}
     user = desk.draw_task(orders[0]).user
     return Task(id=f"queue-{number}", user=user, data={"orders": orders}, reference=json.dumps(right))

@@ -107,6 +107,8 @@ async def learn(
     scenario = return_queue.scenario if name == "return_queue" else find_scenario(name)
     gae_lambda, _, distortion = leg.partition(",")
     critic: dict[str, Any] = {} if leg == "mean" else {"advantage": "critic", "gae_lambda": float(gae_lambda)}
+    requests = return_queue.REQUESTS if name == "return_queue" else 1
+    measure = "success" if requests == 1 else "environment_reward"
     plain = name != "return_queue" and not distortion
     model: Any = "stand-in" if plain else Distorted(name, DISTORTIONS.get(distortion), seed)
     judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
@@ -117,7 +119,7 @@ async def learn(
         max_tokens=64,
         seed=seed,
         evaluate_every=steps,
-        final_tasks=256,
+        final_tasks=256 // requests,
         concurrency=256,
     )
     train = TrainConfig(learning_rate=rate or RATES[name], warmup_steps=3, total_steps=steps, **critic)
@@ -127,13 +129,13 @@ async def learn(
         await learner.register(backend)
         await train_scenario(learner, scenario, judge, loop, train)
         rows = backend.history(learner, "train")
-        final = backend.history(learner, "held_out")[-1]["success"]
+        final = backend.history(learner, "held_out")[-1][measure]
         alarms = [row["alarm"] for row in backend.history(learner, "alarms")]
     found: dict[str, Any] = {"scenario": name, "leg": leg, "seed": seed, "final": final, "alarms": alarms}
     found |= {"tasks": tasks, "group": group, "rate": train.learning_rate}
     found |= {figure: [round(row[figure], 3) for row in rows if figure in row] for figure in FIGURES}
     return found | {
-        "to": steps_to(found["success"], window=math.ceil(WINDOW * 64 / (tasks * group))),
+        "to": steps_to(found[measure], window=math.ceil(WINDOW * 64 / (tasks * group * requests))),
         "cpu_seconds": round(time.process_time() - started),
     }
 
@@ -243,7 +245,7 @@ def chart(means: Mapping[str, Sequence[float]]) -> str:
 
 async def run_tokens() -> None:
     """Tokens of the stand-in's replies on the players of shipped scenarios, with states and without."""
-    for name in RATES:
+    for name in POLICIES:
         scenario = find_scenario(name)
         players = players_of(name)
         task = scenario.sample("train", 1, seed=0)[0]
