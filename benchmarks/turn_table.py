@@ -5,8 +5,8 @@
 A clerk plays each desk; what it decides is drawn by one logit for each kind of decision (does it look the order up,
 read the policy, ask for the colour, obey what it read …), and at every turn it draws a further one that changes
 nothing, as the wording of a model's turn does. The judge is the stand-in by the desk's rules that it reads, with its
-own states, one group a step, two orders. `steps` is the first step at which the mean score of the last 64 attempts is
-at the level. The rate is that of a normalized gradient; `--rate` sets it.
+own states, one group a step, two orders. `steps` is the first step at which the share of careful decisions, of those
+that the rules look at and the last 48 attempts came to, is at the level. The rate is that of a normalized gradient.
 """
 
 import argparse
@@ -40,7 +40,7 @@ Decide = Callable[[str], bool]
 Clerk = Generator[Call | str, str, None]
 CARELESS, IDLE = -0.8, 0.0
 """Logits at first: of care, and of what changes nothing."""
-ATTEMPTS = 64
+ATTEMPTS = 48
 
 
 def returns(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
@@ -141,6 +141,12 @@ def _deal_with(request: Any, order: Any, item: Any, customer: str, decide: Decid
 CLERKS = {"returns_desk": returns, "booking_desk": booking, "retail_desk": retail}
 READ = {"retail_desk": 4}
 """Of a rubric, how many rules the stand-in reads, from the first; all where none is named."""
+LOOKED_AT = {
+    "returns_desk": ("look up", "read", "obey", "tell"),
+    "booking_desk": ("take", "tell"),
+    "retail_desk": ("read", "find stock"),
+}
+"""How the kinds of decisions begin that the rules look at."""
 
 
 async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: float, level: float) -> dict[str, Any]:
@@ -149,7 +155,7 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
     rules = "\n".join(scenario.rubric.splitlines()[: READ.get(name)])
     judge = Judge("stand-in", rubric=rules, config=JudgeConfig(states=leg != "mean", seed=seed))
     random, logits = Random(f"{name}/{seed}"), dict[str, float]()
-    scores: list[float] = []
+    care: list[list[bool]] = []
     switched = turns = attempts = 0
     reached: int | None = None
     for step in range(1, steps + 1):
@@ -162,10 +168,14 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
             drawn.append(own)
         judged = await judge.score(TrajectoryGroup(members))
         rewards = [member.reward or 0.0 for member in judged]
-        scores += rewards
-        if len(scores) >= ATTEMPTS and fmean(scores[-ATTEMPTS:]) >= level:
+        for own in drawn:
+            made = [each for some in own.values() for each in some if each[0].startswith(LOOKED_AT[name])]
+            care.append([slope > 0 for _, slope in made])
+        if len(care) >= ATTEMPTS and _share(care) >= level:
             reached = step
             break
+        if None in [member.reward for member in judged]:
+            continue  # all alike: there is nothing to compare
         states = [list(each.judgement.states) if each.judgement else [] for each in judged]
         lengths = [sum(m["role"] == "assistant" for m in member.messages()) for member in members]
         turns, attempts = turns + sum(lengths), attempts + size
@@ -184,7 +194,11 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
             for kind, value in gradient.items():
                 logits[kind] = logits.get(kind, _start(kind)) + rate * value / norm
     found = {"scenario": name, "leg": leg, "seed": seed, "group": size, "rate": rate, "steps": reached}
-    return found | {"last": fmean(scores[-ATTEMPTS:]), "turns": turns / attempts, "switched": switched}
+    return found | {"last": _share(care), "turns": turns / attempts, "switched": switched}
+
+
+def _share(care: list[list[bool]]) -> float:
+    return fmean([each for own in care[-ATTEMPTS:] for each in own] or [0.0])
 
 
 def _start(kind: str) -> float:
@@ -242,7 +256,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, nargs="+", default=[4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=0.15)
+    parser.add_argument("--rate", type=float, default=0.4)
     parser.add_argument("--level", type=float, default=0.85)
     asyncio.run(run(parser.parse_args()))
 
