@@ -19,11 +19,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from clone_policy import END_OF_TURN, PADDING, Demonstration, backward, preamble_of, token_id
-from renderers import Qwen3RendererConfig, create_renderer
-from transformers import AutoTokenizer, Qwen3ForCausalLM
-
 from gavel.judge.prompt.fenced_transcript import marks_turns, read_reference, read_transcripts
 from gavel.judge.prompt.provider_formats import ToolCallEvent, turn_starts
 from gavel.llm.types import Message
@@ -169,6 +164,8 @@ def _score(seen: frozenset[str], is_right: bool) -> float:
 
 async def demonstration(task: Task, shares: Sequence[float], dice: random.Random, renderer: Any, tokenizer: Any) -> Any:
     """An episode of clerks as tokens."""
+    from clone_policy import END_OF_TURN, Demonstration, token_id
+
     episode = Episode(task)
     world = World(scenario.environment, episode, scenario.call_seconds)  # pyright: ignore[reportArgumentType]
     await world.reset()
@@ -196,6 +193,11 @@ async def demonstration(task: Task, shares: Sequence[float], dice: random.Random
 
 def clone(out: Path, seed: int = 0) -> None:
     """Goes on from the weights of the returns desk, with its tokenizer."""
+    import torch
+    from clone_policy import PADDING, backward, preamble_of, token_id
+    from renderers import Qwen3RendererConfig, create_renderer
+    from transformers import AutoTokenizer, Qwen3ForCausalLM
+
     torch.manual_seed(seed)
     source = embedded_path(EMBEDDED_POLICY)
     tokenizer = AutoTokenizer.from_pretrained(source)

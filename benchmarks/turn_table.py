@@ -5,8 +5,8 @@
 A clerk plays each desk; what it decides is drawn by one logit for each kind of decision (does it look the order up,
 read the policy, ask for the colour, obey what it read …), and at every turn it draws a further one that changes
 nothing, as the wording of a model's turn does. The judge is the stand-in by the desk's rules that it reads, with its
-own states, one group a step, two orders. `steps` is the first step at which the share of careful decisions, of those
-that the rules look at and the last 48 attempts came to, is at the level. The rate is that of a normalized gradient.
+own states, one group a step, two orders. `steps` is the first step after which care has the level as its probability,
+on the mean over the decisions that the rules look at and the last 48 attempts came to. The rate is that of a normalized gradient.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -25,9 +25,12 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import return_queue
+
 from gavel.judge.audit.health import states_health, states_mislead
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
+from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library import booking_desk, retail_desk, returns_desk
 from gavel.scenarios.rollout import rollout
@@ -55,6 +58,14 @@ def returns(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
     act = case.right_action if right else "refund" if decide("grant") else dice.choice(returns_desk.ACTIONS)
     yield Call(act, {"order_id": case.order_id})
     yield "It is done." if decide("tell") else ""
+
+
+def queue(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
+    for order in task.data["orders"]:
+        turns = returns(returns_desk.draw_task(order), "", decide, dice)
+        while isinstance(turn := next(turns), Call):
+            yield turn
+    yield "It is done."
 
 
 def booking(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
@@ -138,10 +149,11 @@ def _deal_with(request: Any, order: Any, item: Any, customer: str, decide: Decid
         yield Call("exchange_item", {**where, "colour": liked[0]})
 
 
-CLERKS = {"returns_desk": returns, "booking_desk": booking, "retail_desk": retail}
+CLERKS = {"return_queue": queue, "returns_desk": returns, "booking_desk": booking, "retail_desk": retail}
 READ = {"retail_desk": 4}
 """Of a rubric, how many rules the stand-in reads, from the first; all where none is named."""
 LOOKED_AT = {
+    "return_queue": ("look up", "read", "obey"),
     "returns_desk": ("look up", "read", "obey", "tell"),
     "booking_desk": ("take", "tell"),
     "retail_desk": ("read", "find stock"),
@@ -151,11 +163,15 @@ LOOKED_AT = {
 
 async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: float, level: float) -> dict[str, Any]:
     """Trains a table. `leg`: `mean` or a lambda."""
-    scenario = find_scenario(name)
+    scenario = return_queue.scenario if name == "return_queue" else find_scenario(name)
     rules = "\n".join(scenario.rubric.splitlines()[: READ.get(name)])
-    judge = Judge("stand-in", rubric=rules, config=JudgeConfig(states=leg != "mean", seed=seed))
+    judge = Judge(
+        _queue_judge if name == "return_queue" else "stand-in",
+        rubric=rules,
+        config=JudgeConfig(states=leg != "mean", seed=seed),
+    )
     random, logits = Random(f"{name}/{seed}"), dict[str, float]()
-    care: list[list[bool]] = []
+    care: list[list[str]] = []
     switched = turns = attempts = 0
     reached: int | None = None
     for step in range(1, steps + 1):
@@ -169,11 +185,7 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
         judged = await judge.score(TrajectoryGroup(members))
         rewards = [member.reward or 0.0 for member in judged]
         for own in drawn:
-            made = [each for some in own.values() for each in some if each[0].startswith(LOOKED_AT[name])]
-            care.append([slope > 0 for _, slope in made])
-        if len(care) >= ATTEMPTS and _share(care) >= level:
-            reached = step
-            break
+            care.append([kind for some in own.values() for kind, _ in some if kind.startswith(LOOKED_AT[name])])
         if None in [member.reward for member in judged]:
             continue  # all alike: there is nothing to compare
         states = [list(each.judgement.states) if each.judgement else [] for each in judged]
@@ -193,12 +205,24 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
         if norm := math.sqrt(math.fsum(each**2 for each in gradient.values())):
             for kind, value in gradient.items():
                 logits[kind] = logits.get(kind, _start(kind)) + rate * value / norm
+        if _share(care, logits) >= level:
+            reached = step
+            break
     found = {"scenario": name, "leg": leg, "seed": seed, "group": size, "rate": rate, "steps": reached}
-    return found | {"last": _share(care), "turns": turns / attempts, "switched": switched}
+    return found | {"last": _share(care, logits), "turns": turns / attempts, "switched": switched}
 
 
-def _share(care: list[list[bool]]) -> float:
-    return fmean([each for own in care[-ATTEMPTS:] for each in own] or [0.0])
+async def _queue_judge(messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
+    return return_queue.reply(messages)
+
+
+def _share(care: list[list[str]], logits: dict[str, float]) -> float:
+    kinds = [kind for own in care[-ATTEMPTS:] for kind in own]
+    return fmean(_probability(kind, logits) for kind in kinds) if kinds else 0.0
+
+
+def _probability(kind: str, logits: dict[str, float]) -> float:
+    return 1 / (1 + math.exp(-logits.get(kind, _start(kind))))
 
 
 def _start(kind: str) -> float:
@@ -213,7 +237,7 @@ def _player(name: str, logits: dict[str, float], own: dict[int, list[tuple[str, 
         turn = 0
 
         def decide(kind: str) -> bool:
-            right = 1 / (1 + math.exp(-logits.get(kind, _start(kind))))
+            right = _probability(kind, logits)
             yes = random.random() < right
             own.setdefault(turn, []).append((kind, yes - right))
             return yes
