@@ -6,7 +6,7 @@ A clerk plays each desk; what it decides is drawn by one logit for each kind of 
 read the policy, ask for the colour, obey what it read …), and at every turn it draws a further one that changes
 nothing, as the wording of a model's turn does. The judge is the stand-in by the desk's rules that it reads, with its
 own states, one group a step, two orders. `steps` is the first step after which care has the level as its probability,
-on the mean over the decisions that the rules look at and the last 48 attempts came to. The rate is that of a normalized gradient.
+on the mean over the decisions of the last 48 attempts that the rules look at. The rate is of a normalized gradient.
 """
 
 import argparse
