@@ -5,8 +5,8 @@
 A clerk plays each desk; what it decides is drawn by one logit for each kind of decision (does it look the order up,
 read the policy, ask for the colour, obey what it read …), and at every turn it draws a further one that changes
 nothing, as the wording of a model's turn does. The judge is the stand-in by the desk's rules that it reads, with its
-own states, one group a step, two orders. `steps` is the first step after which care has the level as its probability,
-on the mean over the decisions of the last 48 attempts that the rules look at. The rate is of a normalized gradient.
+own states, one group a step, two orders. `steps` is the first step after which care has the level as its
+probability, on the mean over the kinds of decisions that the rules look at. The rate is of a normalized gradient.
 """
 
 import argparse
@@ -43,7 +43,6 @@ Decide = Callable[[str], bool]
 Clerk = Generator[Call | str, str, None]
 CARELESS, IDLE = -0.8, 0.0
 """Logits at first: of care, and of what changes nothing."""
-ATTEMPTS = 48
 
 
 def returns(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
@@ -155,10 +154,10 @@ READ = {"retail_desk": 4}
 LOOKED_AT = {
     "return_queue": ("look up", "read", "obey"),
     "returns_desk": ("look up", "read", "obey", "tell"),
-    "booking_desk": ("take", "tell"),
-    "retail_desk": ("read", "find stock"),
+    "booking_desk": ("take what was found", "take the first", "tell"),
+    "retail_desk": ("read addresses", "read return", "read exchange", "read cancel", "find stock"),
 }
-"""How the kinds of decisions begin that the rules look at."""
+"""The kinds of decisions that the rules look at."""
 
 
 async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: float, level: float) -> dict[str, Any]:
@@ -171,7 +170,6 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
         config=JudgeConfig(states=leg != "mean", seed=seed),
     )
     random, logits = Random(f"{name}/{seed}"), dict[str, float]()
-    care: list[list[str]] = []
     switched = turns = attempts = 0
     reached: int | None = None
     for step in range(1, steps + 1):
@@ -184,8 +182,6 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
             drawn.append(own)
         judged = await judge.score(TrajectoryGroup(members))
         rewards = [member.reward or 0.0 for member in judged]
-        for own in drawn:
-            care.append([kind for some in own.values() for kind, _ in some if kind.startswith(LOOKED_AT[name])])
         if None in [member.reward for member in judged]:
             continue  # all alike: there is nothing to compare
         states = [list(each.judgement.states) if each.judgement else [] for each in judged]
@@ -205,20 +201,19 @@ async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: 
         if norm := math.sqrt(math.fsum(each**2 for each in gradient.values())):
             for kind, value in gradient.items():
                 logits[kind] = logits.get(kind, _start(kind)) + rate * value / norm
-        if _share(care, logits) >= level:
+        if _care(name, logits) >= level:
             reached = step
             break
     found = {"scenario": name, "leg": leg, "seed": seed, "group": size, "rate": rate, "steps": reached}
-    return found | {"last": _share(care, logits), "turns": turns / attempts, "switched": switched}
+    return found | {"last": _care(name, logits), "turns": turns / attempts, "switched": switched}
 
 
 async def _queue_judge(messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
     return return_queue.reply(messages)
 
 
-def _share(care: list[list[str]], logits: dict[str, float]) -> float:
-    kinds = [kind for own in care[-ATTEMPTS:] for kind in own]
-    return fmean(_probability(kind, logits) for kind in kinds) if kinds else 0.0
+def _care(name: str, logits: dict[str, float]) -> float:
+    return fmean(_probability(kind, logits) for kind in LOOKED_AT[name])
 
 
 def _probability(kind: str, logits: dict[str, float]) -> float:
