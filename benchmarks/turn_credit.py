@@ -108,7 +108,7 @@ async def learn(
     gae_lambda, _, distortion = leg.partition(",")
     critic: dict[str, Any] = {} if leg == "mean" else {"advantage": "critic", "gae_lambda": float(gae_lambda)}
     requests = return_queue.REQUESTS if name == "return_queue" else 1
-    measure = "success" if requests == 1 else "environment_reward"
+    measure = "success" if requests == 1 else "hand_reward"
     plain = name != "return_queue" and not distortion
     model: Any = "stand-in" if plain else Distorted(name, DISTORTIONS.get(distortion), seed)
     judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
