@@ -62,22 +62,21 @@ def reply(model: str, messages: Sequence[Message]) -> str:
         futures = _futures(attempts, label, reference) if has_states else []
         for name in requested_ids(text["user"], label):
             score, explanation = 0.5, "Every attempt gets the same score."
-            states: list[float] = [score for _ in futures]
+            states: list[float] = []
             if model == "naive":
                 score, explanation = _naive(attempt)
-                states = [score for _ in futures]
             elif model == "stand-in":
                 rubric = words if name == label else criteria[name[-1]]
                 reading = read_rubric(rubric, reference=reference, declared=declared, called=called)
                 if not reading.rules:
                     raise _refusal(reading, rubric)
                 share, told = score_rules(reading.rules, facts)
-                short = f"{reading.shortfall}. " if reading.shortfall else ""
-                score, explanation = round(share, 2), short + told
+                score, explanation = round(share, 2), f"{reading.shortfall}. {told}" if reading.shortfall else told
                 states = [fmean(score_rules(reading.rules, each)[0] for each in of_turn) for of_turn in futures]
             entry: dict[str, Any] = {"trajectory_id": name, "explanation": explanation}
             if has_states:
-                entry["states"] = [round(100 * state) for state in [*states[:-1], score][: len(states)]]
+                known = states or [score] * len(futures)
+                entry["states"] = [round(100 * state) for state in [*known[:-1], score][: len(futures)]]
             scores.append({**entry, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
