@@ -6,8 +6,9 @@
 
 desks: the embedded policy learns from the judge `stand-in`, with as many calls in every leg. A leg is `mean`, or a
 lambda of the critic; `noisy` has states whose correlation with the stand-in's own is 0.3, `leak` states that are half
-the final score. A step's success is the share of its own attempts; "to .85" is the first step at which the mean of
-three steps is there.
+the final score. A step's success is the share of its own attempts; "to .85" is the first step at which the mean of the
+last 192 attempts is there. `--scenario return_queue --policy DIR` is the long episode of return_queue.py, by the
+judge's score of single returns.
 
 chain: one decision at each of T turns, two actions, the attempt succeeds if the right one is chosen at one turn that is
 hidden from the policy and the same in all episodes; all other turns do nothing. The policy is a table of logits, the
@@ -51,14 +52,7 @@ RATES = {"returns_desk": 4e-3, "booking_desk": 2e-3, "return_queue": 4e-3}
 POLICIES = {"returns_desk": "embedded/returns-desk", "booking_desk": "embedded/booking-desk"}
 LEVEL, WINDOW = 0.85, 3
 DISTORTIONS = {"noisy": Bias(state_correlation=0.3), "leak": Bias(state_leak=0.5)}
-FIGURES = (
-    "success",
-    "hand_reward",
-    "judge_score",
-    "critic/lambda",
-    "health/states_explained",
-    "health/states_correlation",
-)
+FIGURES = ("success", "judge_score", "critic/lambda", "health/states_explained", "health/states_correlation")
 
 
 class Distorted:
@@ -108,7 +102,7 @@ async def learn(
     gae_lambda, _, distortion = leg.partition(",")
     critic: dict[str, Any] = {} if leg == "mean" else {"advantage": "critic", "gae_lambda": float(gae_lambda)}
     requests = return_queue.REQUESTS if name == "return_queue" else 1
-    measure = "success" if requests == 1 else "hand_reward"
+    measure = "success" if requests == 1 else "judge_score"
     plain = name != "return_queue" and not distortion
     model: Any = "stand-in" if plain else Distorted(name, DISTORTIONS.get(distortion), seed)
     judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
@@ -129,7 +123,7 @@ async def learn(
         await learner.register(backend)
         await train_scenario(learner, scenario, judge, loop, train)
         rows = backend.history(learner, "train")
-        final = backend.history(learner, "held_out")[-1][measure]
+        final = backend.history(learner, "held_out")[-1]["success"]
         alarms = [row["alarm"] for row in backend.history(learner, "alarms")]
     found: dict[str, Any] = {"scenario": name, "leg": leg, "seed": seed, "final": final, "alarms": alarms}
     found |= {"tasks": tasks, "group": group, "rate": train.learning_rate}
