@@ -56,7 +56,7 @@ async def measure(name: str, steps: int, tasks: int, members: int) -> None:
             found = {kind: [list[np.ndarray]() for _ in groups] for kind in KINDS}
             for at, of_task in enumerate(groups):
                 ends: dict[str, list[float]] = defaultdict(list)
-                for member in (each for group in of_task for each in group):
+                for member in (each for group in of_task for each in group if each.reward is not None):
                     for text in _texts(member):
                         ends[text].append(member.reward or 0.0)
                 for group in of_task:
