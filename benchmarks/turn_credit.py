@@ -6,8 +6,9 @@
 
 desks: the embedded policy learns from the judge `stand-in`, with as many calls in every leg. A leg is `mean`, or a
 lambda of the critic; `noisy` has states whose correlation with the stand-in's own is 0.3, `leak` states that are half
-the final score. A step's success is the share of its own attempts; "to .85" is the first step at which the mean of
-three steps is there.
+the final score. A step's success is the share of its own attempts; "to .85" is the first step at which the mean of the
+last 192 attempts is there. `--scenario return_queue --policy DIR` is the long episode of return_queue.py, by the
+judge's score of single returns.
 
 chain: one decision at each of T turns, two actions, the attempt succeeds if the right one is chosen at one turn that is
 hidden from the policy and the same in all episodes; all other turns do nothing. The policy is a table of logits, the
@@ -31,6 +32,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import return_queue
+
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline import stand_in
@@ -45,7 +48,7 @@ from gavel.scenarios.scripted_agent import played_by, players_of
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.data.advantages import critic_advantages
 
-RATES = {"returns_desk": 4e-3, "booking_desk": 2e-3}
+RATES = {"returns_desk": 4e-3, "booking_desk": 2e-3, "return_queue": 4e-3}
 POLICIES = {"returns_desk": "embedded/returns-desk", "booking_desk": "embedded/booking-desk"}
 LEVEL, WINDOW = 0.85, 3
 DISTORTIONS = {"noisy": Bias(state_correlation=0.3), "leak": Bias(state_leak=0.5)}
@@ -53,14 +56,17 @@ FIGURES = ("success", "judge_score", "critic/lambda", "health/states_explained",
 
 
 class Distorted:
-    """The stand-in, whose states are distorted."""
+    """The judge of a scenario, whose states are distorted."""
 
-    def __init__(self, bias: Bias, seed: int) -> None:
-        self.bias, self.seed = bias, seed
+    def __init__(self, name: str, bias: Bias | None, seed: int) -> None:
+        self.name, self.bias, self.seed = name, bias, seed
         self.__qualname__ = "distorted stand-in"
 
     async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
-        told = json.loads(stand_in.reply("stand-in", messages))["scores"]
+        reply = judged(self.name, messages)
+        if not self.bias:
+            return reply
+        told = json.loads(reply)["scores"]
         scores = {each["trajectory_id"]: float(each["score"]) for each in told}
         true = {each["trajectory_id"]: [state / 100 for state in each["states"][:-1]] for each in told}
         random = Random(f"{self.seed}/{sorted(scores.items())}/{messages[-1]['content'][:200]}")
@@ -70,38 +76,68 @@ class Distorted:
         return json.dumps({"scores": told})
 
 
-async def learn(name: str, leg: str, seed: int, steps: int, directory: str) -> dict[str, Any]:
+def judged(name: str, messages: Sequence[Message]) -> str:
+    """The reply of a scenario's judge: the stand-in, or that of the queue."""
+    return return_queue.reply(messages) if name == "return_queue" else stand_in.reply("stand-in", messages)
+
+
+async def learn(
+    name: str,
+    leg: str,
+    seed: int,
+    steps: int,
+    directory: str,
+    *,
+    tasks: int = 8,
+    group: int = 8,
+    rate: float = 0.0,
+    policy: str = "",
+) -> dict[str, Any]:
     """One training run. `leg`: `mean`, or a lambda, or a lambda and a distortion: `1,noisy`."""
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.loop.train_loop import train_scenario
     from gavel.trainer.model import TrainableModel
 
-    scenario = find_scenario(name)
+    scenario = return_queue.scenario if name == "return_queue" else find_scenario(name)
     gae_lambda, _, distortion = leg.partition(",")
     critic: dict[str, Any] = {} if leg == "mean" else {"advantage": "critic", "gae_lambda": float(gae_lambda)}
-    model: Any = Distorted(DISTORTIONS[distortion], seed) if distortion else "stand-in"
+    requests = return_queue.REQUESTS if name == "return_queue" else 1
+    measure = "success" if requests == 1 else "judge_score"
+    plain = name != "return_queue" and not distortion
+    model: Any = "stand-in" if plain else Distorted(name, DISTORTIONS.get(distortion), seed)
     judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
     loop = LoopConfig(
-        steps=steps, tasks_per_step=8, max_tokens=64, seed=seed, evaluate_every=steps, final_tasks=256, concurrency=256
+        steps=steps,
+        tasks_per_step=tasks,
+        group_size=group,
+        max_tokens=64,
+        seed=seed,
+        evaluate_every=steps,
+        final_tasks=256 // requests,
+        concurrency=256,
     )
-    train = TrainConfig(learning_rate=RATES[name], warmup_steps=3, total_steps=steps, **critic)
-    policy = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=POLICIES[name])
+    train = TrainConfig(learning_rate=rate or RATES[name], warmup_steps=3, total_steps=steps, **critic)
+    learner = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=policy or POLICIES[name])
     started = time.process_time()
     async with LocalBackend(directory, max_context=1024) as backend:
-        await policy.register(backend)
-        await train_scenario(policy, scenario, judge, loop, train)
-        rows = backend.history(policy, "train")
-        final = backend.history(policy, "held_out")[-1]["success"]
-        alarms = [row["alarm"] for row in backend.history(policy, "alarms")]
+        await learner.register(backend)
+        await train_scenario(learner, scenario, judge, loop, train)
+        rows = backend.history(learner, "train")
+        final = backend.history(learner, "held_out")[-1]["success"]
+        alarms = [row["alarm"] for row in backend.history(learner, "alarms")]
     found: dict[str, Any] = {"scenario": name, "leg": leg, "seed": seed, "final": final, "alarms": alarms}
+    found |= {"tasks": tasks, "group": group, "rate": train.learning_rate}
     found |= {figure: [round(row[figure], 3) for row in rows if figure in row] for figure in FIGURES}
-    return found | {"to": steps_to(found["success"]), "cpu_seconds": round(time.process_time() - started)}
+    return found | {
+        "to": steps_to(found[measure], window=math.ceil(WINDOW * 64 / (tasks * group * requests))),
+        "cpu_seconds": round(time.process_time() - started),
+    }
 
 
-def steps_to(successes: Sequence[float], level: float = LEVEL) -> int | None:
+def steps_to(successes: Sequence[float], level: float = LEVEL, window: int = WINDOW) -> int | None:
     """The first step (from 1) at which the mean over the window that it ends is at the level."""
-    ends = range(WINDOW, len(successes) + 1)
-    return next((end for end in ends if fmean(successes[end - WINDOW : end]) >= level), None)
+    ends = range(window, len(successes) + 1)
+    return next((end for end in ends if fmean(successes[end - window : end]) >= level), None)
 
 
 def chain(turns: int, leg: str, seed: int, *, group: int = 8, steps: int = 400, rate: float = 0.15) -> int:
@@ -203,7 +239,7 @@ def chart(means: Mapping[str, Sequence[float]]) -> str:
 
 async def run_tokens() -> None:
     """Tokens of the stand-in's replies on the players of shipped scenarios, with states and without."""
-    for name in RATES:
+    for name in POLICIES:
         scenario = find_scenario(name)
         players = players_of(name)
         task = scenario.sample("train", 1, seed=0)[0]
@@ -233,6 +269,10 @@ def main() -> None:
     parser.add_argument("--legs", nargs="+", default=["mean", "0.5"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--policy", default="", help="directory of a base, such as return_queue.py makes")
+    parser.add_argument("--tasks", type=int, default=8, help="groups of a step: judge calls, by the orders")
+    parser.add_argument("--group", type=int, default=8, help="attempts of a group")
+    parser.add_argument("--rate", type=float, default=0.0, help="learning rate; default: the scenario's")
     parser.add_argument("--chart", type=Path, help="SVG of the chain's curves")
     options = parser.parse_args()
     if options.part == "chain":
@@ -242,7 +282,19 @@ def main() -> None:
     for seed in options.seeds:
         for leg in options.legs:
             with tempfile.TemporaryDirectory() as directory:
-                found = asyncio.run(learn(options.scenario, leg, seed, options.steps, directory))
+                found = asyncio.run(
+                    learn(
+                        options.scenario,
+                        leg,
+                        seed,
+                        options.steps,
+                        directory,
+                        tasks=options.tasks,
+                        group=options.group,
+                        rate=options.rate,
+                        policy=options.policy,
+                    )
+                )
             print(json.dumps(found), flush=True)
     return None
 

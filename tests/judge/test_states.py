@@ -187,6 +187,12 @@ async def judged_by_rules(*members):
     return [each.judgement for each in judged]
 
 
+async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_and_not_of_those_that_never_came():
+    good, wrong, _ = await judged_by_rules(GOOD, WRONG, HASTY)
+    together = fmean([good.score, wrong.score])
+    assert good.states[:2] == wrong.states[:2] == pytest.approx([together] * 2, abs=0.006)
+
+
 async def test_the_stand_in_sees_the_fall_at_the_turn_that_decided():
     good, wrong = await judged_by_rules(GOOD, WRONG)
     assert good.states[-1] == good.score == 1.0

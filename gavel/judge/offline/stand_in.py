@@ -2,8 +2,8 @@
 
 Its only input is the rendered prompt that a model would get, and its output a reply in the judge's schema. It scores
 by the rules that it reads in the rubric (`rules.py`) or in each criterion's text, says what it does not read, and gives
-no score where it reads nothing. It never reads whether an answer is true. A state is the mean score if the attempt went
-on from there as it did, and as each of the others did. `constant` is the control: the same score for
+no score where it reads nothing. It never reads whether an answer is true. A state is the mean score of the attempts
+that stood there, or if the attempt went on as each of the others did. `constant` is the control: the same score for
 all. `naive` stands for a model with a careless rubric, which reads closing messages and never the work: it rewards
 length, praise, claims of success and words to itself, and exists to be hacked in tests and benchmarks.
 """
@@ -62,28 +62,28 @@ def reply(model: str, messages: Sequence[Message]) -> str:
         futures = _futures(attempts, label, reference) if has_states else []
         for name in requested_ids(text["user"], label):
             score, explanation = 0.5, "Every attempt gets the same score."
-            states: list[float] = [score for _ in futures]
+            states: list[float] = []
             if model == "naive":
                 score, explanation = _naive(attempt)
-                states = [score for _ in futures]
             elif model == "stand-in":
                 rubric = words if name == label else criteria[name[-1]]
                 reading = read_rubric(rubric, reference=reference, declared=declared, called=called)
                 if not reading.rules:
                     raise _refusal(reading, rubric)
                 share, told = score_rules(reading.rules, facts)
-                short = f"{reading.shortfall}. " if reading.shortfall else ""
-                score, explanation = round(share, 2), short + told
+                score, explanation = round(share, 2), f"{reading.shortfall}. {told}" if reading.shortfall else told
                 states = [fmean(score_rules(reading.rules, each)[0] for each in of_turn) for of_turn in futures]
             entry: dict[str, Any] = {"trajectory_id": name, "explanation": explanation}
             if has_states:
-                entry["states"] = [round(100 * state) for state in [*states[:-1], score][: len(states)]]
+                known = states or [score] * len(futures)
+                entry["states"] = [round(100 * state) for state in [*known[:-1], score][: len(futures)]]
             scores.append({**entry, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 
 def _futures(attempts: Mapping[str, Sequence[Conversation]], label: str, reference: str) -> list[list[Facts]]:
-    """For each turn of an attempt, its facts as it ended, and if it went on from there as each of the others did.
+    """For each turn of an attempt, its facts as it ended, and if it went on from there as the others that stood there
+    did; as each of the others did, where it stood there alone.
 
     What it has called already with the same arguments is not called again. So a mistake that cannot be undone stays,
     and what is still to be done is done as well as the group did it. Attempts that begin alike have the same futures.
@@ -94,7 +94,8 @@ def _futures(attempts: Mapping[str, Sequence[Conversation]], label: str, referen
     for end in [*turn_starts(main.events)[1:], len(main.events)]:
         events = main.events[:end]
         made = {(event.name, event.arguments) for event in events if isinstance(event, ToolCallEvent)}
-        wholes = [main.events, *((*events, *_rest(other, made)) for other in others if end < len(main.events))]
+        alike = [other for other in others if other[:end] == events] or others
+        wholes = [main.events, *((*events, *_rest(other, made)) for other in alike if end < len(main.events))]
         facts = {whole: facts_of([replace(main, events=whole), *more], reference) for whole in dict.fromkeys(wholes)}
         found.append([facts[whole] for whole in wholes])
     return found
