@@ -118,14 +118,11 @@ def _check_curls(shell: str, folder: Path) -> None:
     asked = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert asked.returncode == 0, asked.stderr
     printed = [line for line in asked.stdout.split("\n") if line]
-    scored, again, later, first, second, page, refused = map(json.loads, printed[:7])
-    assert scored["scores"] == again["scores"] == later["scores"] == first["scores"] == second["scores"] == [1.0, 0.0]
+    scored, later, first, second, refused = map(json.loads, printed)
+    assert scored["scores"] == later["scores"] == first["scores"] == second["scores"] == [1.0, 0.0]
     assert {first["index"], second["index"]} == {0, 1}
-    assert len(page["judgements"]) == 2
     assert refused["status"] == 404
     assert refused["remedy"]
-    assert printed[7] == "ok"
-    assert any(line.startswith('gavel_groups_total{status="scored"}') for line in printed[8:])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
