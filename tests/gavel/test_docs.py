@@ -91,7 +91,7 @@ def test_the_scenarios_page_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_service_s_page_runs(tmp_path: Path) -> None:
     page = DOCS / "service.md"
-    (commands,), (program,), (settings,) = (blocks(page, kind) for kind in ("bash", "python", "toml"))
+    (commands,), (settings,) = (blocks(page, kind) for kind in ("bash", "toml"))
     (tmp_path / "careful.txt").write_text("Be careful.")
     (tmp_path / "gavel.toml").write_text(settings)
     checked = gavel("serve", "--check", cwd=tmp_path, TRAINER_KEY="k" * 40, OPENAI_API_KEY="k")
@@ -105,8 +105,6 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
         curl = commands[commands.index("curl") :].replace("http://127.0.0.1:8080", url)
         asked = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=HANG_SECONDS)
         assert json.loads(asked.stdout)["scores"] == [0.5, 0.0], asked.stderr
-        (tmp_path / "client.py").write_text(program.replace("http://127.0.0.1:8080", url))
-        assert script(tmp_path / "client.py", cwd=tmp_path).stdout == "[1.0, 0.0]\n"
     finally:
         service.send(signal.SIGTERM)
         ended = service.end()
