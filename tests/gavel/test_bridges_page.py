@@ -6,15 +6,11 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gavel.scenarios.rollout import rollout
 from tests.forked import gavel, script, start_gavel
 from tests.gavel.page_walker import blocks
-from tests.integrations.openenv.players import call
-from tests.integrations.openenv.players import script as script_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "bridges.md"
 ADDRESS = "http://127.0.0.1:8000"
@@ -52,21 +48,6 @@ def test_the_section_on_openenv_serves_what_it_checks(tmp_path: Path) -> None:
     check, serve = blocks(PAGE, "bash", "OpenEnv")
     with served(serve, tmp_path) as url:
         run_commands(check.replace(ADDRESS, url), tmp_path)
-
-
-@pytest.mark.bridges
-async def test_the_section_on_gymnasium_runs() -> None:
-    pytest.importorskip("gymnasium")
-    (program,) = blocks(PAGE, "python", "reasoning-gym, textarena, Gymnasium")
-    names: dict[str, Any] = {}
-    exec(compile(program, "bridges.md", "exec"), names)
-    lake = names["lake"]
-    turns = [
-        call("act", i, action=action) for i, action in enumerate(("down", "down", "right", "right", "down", "right"))
-    ]
-    found = await rollout(script_of(turns), lake, lake.tasks()[0])
-    assert found.metrics["success"] == 1.0
-    assert "You stand at cell 15." in found.messages()[-1]["content"]
 
 
 @pytest.mark.slow
