@@ -3,32 +3,18 @@
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gavel.integrations.openenv.server import OpenEnvService
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import find_scenario
 from tests.forked import gavel, script, start_gavel
 from tests.gavel.page_walker import blocks
-from tests.integrations.openenv.players import call
-from tests.integrations.openenv.players import script as script_of
-from tests.integrations.openenv.served import in_a_thread
 
 PAGE = Path(__file__).parents[2] / "docs" / "bridges.md"
 ADDRESS = "http://127.0.0.1:8000"
 """Where the page's server listens."""
-
-
-def written(program: str) -> list[str]:
-    """What the comments of a program say that it prints."""
-    return re.findall(r"^ *(?:last|print).*\)  # (.*)$", program, re.MULTILINE)
 
 
 def run_commands(block: str, cwd: Path) -> None:
@@ -62,32 +48,6 @@ def test_the_section_on_openenv_serves_what_it_checks(tmp_path: Path) -> None:
     check, serve = blocks(PAGE, "bash", "OpenEnv")
     with served(serve, tmp_path) as url:
         run_commands(check.replace(ADDRESS, url), tmp_path)
-
-
-@pytest.mark.bridges
-@pytest.mark.slow
-def test_the_section_on_openenv_runs_its_client(tmp_path: Path) -> None:
-    pytest.importorskip("openenv")
-    (program,) = blocks(PAGE, "python", "OpenEnv")
-    with in_a_thread(OpenEnvService(find_scenario("returns_desk")).app()) as url:
-        (tmp_path / "client.py").write_text(program.replace(ADDRESS, url))
-        done = subprocess.run([sys.executable, "client.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == written(program), done.stderr
-
-
-@pytest.mark.bridges
-async def test_the_section_on_gymnasium_runs() -> None:
-    pytest.importorskip("gymnasium")
-    (program,) = blocks(PAGE, "python", "reasoning-gym, textarena, Gymnasium")
-    names: dict[str, Any] = {}
-    exec(compile(program, "bridges.md", "exec"), names)
-    lake = names["lake"]
-    turns = [
-        call("act", i, action=action) for i, action in enumerate(("down", "down", "right", "right", "down", "right"))
-    ]
-    found = await rollout(script_of(turns), lake, lake.tasks()[0])
-    assert found.metrics["success"] == 1.0
-    assert "You stand at cell 15." in found.messages()[-1]["content"]
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_the_scenarios_page_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_service_s_page_runs(tmp_path: Path) -> None:
     page = DOCS / "service.md"
-    (_, curls), (program,), (settings,) = (blocks(page, kind) for kind in ("bash", "python", "toml"))
+    (commands,), (settings,) = (blocks(page, kind) for kind in ("bash", "toml"))
     (tmp_path / "careful.txt").write_text("Be careful.")
     (tmp_path / "gavel.toml").write_text(settings)
     checked = gavel("serve", "--check", cwd=tmp_path, TRAINER_KEY="k" * 40, OPENAI_API_KEY="k")
@@ -102,30 +102,13 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
     try:
         service.wait_for("http://")
         url = re.findall(r"http://[\d.:]+", service.stdout)[0]
-        _check_curls(curls.replace("http://127.0.0.1:8080", url), tmp_path)
-        (tmp_path / "client.py").write_text(program.replace("http://127.0.0.1:8080", url))
-        assert script(tmp_path / "client.py", cwd=tmp_path).stdout == "[1.0, 0.0]\n"
+        curl = commands[commands.index("curl") :].replace("http://127.0.0.1:8080", url)
+        asked = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=HANG_SECONDS)
+        assert json.loads(asked.stdout)["scores"] == [0.5, 0.0], asked.stderr
     finally:
         service.send(signal.SIGTERM)
         ended = service.end()
     assert ended.returncode == 0, ended.stderr
-
-
-def _check_curls(shell: str, folder: Path) -> None:
-    """What each curl of the page prints, in order."""
-    shell = 'curl() { command curl --silent --show-error "$@" && echo; }\n' + shell
-    command = ["bash", "-e", "-o", "pipefail", "-c", shell]
-    asked = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS)
-    assert asked.returncode == 0, asked.stderr
-    printed = [line for line in asked.stdout.split("\n") if line]
-    scored, again, later, first, second, page, refused = map(json.loads, printed[:7])
-    assert scored["scores"] == again["scores"] == later["scores"] == first["scores"] == second["scores"] == [1.0, 0.0]
-    assert {first["index"], second["index"]} == {0, 1}
-    assert len(page["judgements"]) == 2
-    assert refused["status"] == 404
-    assert refused["remedy"]
-    assert printed[7] == "ok"
-    assert any(line.startswith('gavel_groups_total{status="scored"}') for line in printed[8:])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
