@@ -11,13 +11,17 @@ judge is the stand-in, and the constant judge is the control.
 
 import argparse
 import asyncio
+import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +53,124 @@ def calls_of(trajectory: Trajectory) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def returned_rightly(trajectory: Trajectory) -> bool:
-    """README's scenario: looked up first, refunded what was bought in the last 30 days alone, and said so."""
-    number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
-    said = trajectory.closing_text()
-    told = "refund" in said if ORDERS[number]["days"] <= 30 else "30 days" in said
-    return trajectory.status == "finished" and told and bool(acted_rightly(trajectory))
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A scenario of one look and one act, and the rule, unknown to the agent, by which it acts or refuses."""
+
+    scenario: Scenario
+    look: str
+    act: str
+    argument: str
+    known: Mapping[str, Mapping[str, Any]]
+    may: Callable[[Mapping[str, Any]], bool]
+
+    def is_done(self, trajectory: Trajectory) -> bool:
+        """Looked first, acted where the rule allows it and only there, and ended with a message."""
+        words = re.findall(r"[\w-]+", Task.of(trajectory.metadata).user)
+        asked = next(word for word in words if word in self.known)
+        made, about = calls_of(trajectory), {self.argument: asked}
+        acts = [call for call in made if call[0] == self.act]
+        acted_rightly = acts == [(self.act, about)] * self.may(self.known[asked])
+        ended = trajectory.status == "finished" and bool(trajectory.closing_text().strip())
+        return made[:1] == [(self.look, about)] and acted_rightly and ended
 
 
-def acted_rightly(trajectory: Trajectory) -> float:
-    """The same whatever it said."""
-    number = next(each for each in ORDERS if each in Task.of(trajectory.metadata).user)
-    made, refund = calls_of(trajectory), ("refund", {"order_id": number})
-    refunds = [call for call in made if call[0] == "refund"]
-    looked = made[:1] == [("look_up_order", {"order_id": number})]
-    return looked and refunds == ([refund] if ORDERS[number]["days"] <= 30 else [])
+KINDS = ("drill", "saw", "ladder", "pump", "sander")
+PLACES = ("counter", "van", "depot")
+DOCTORS = ("Ito", "Mertens", "Okafor", "Lund")
+DRILLS = {f"T{number}": {"kind": KINDS[number % 5], "out": number % 7 in (1, 4, 6)} for number in range(100, 250)}
 
 
-returns.success = returned_rightly
-returns.measures = {"acted_rightly": acted_rightly}
+def find_tool(tool: str) -> dict[str, Any]:
+    """Find a tool in the shed."""
+    return DRILLS[tool]
+
+
+def lend(tool: str) -> str:
+    """Lend a tool."""
+    return f"{DRILLS[tool]['kind']} lent"
+
+
+PARCELS = {str(number): {"weight": number % 9 + 1, "place": PLACES[number % 3]} for number in range(3000, 3150)}
+
+
+def track(parcel: str) -> dict[str, Any]:
+    """Track a parcel."""
+    return PARCELS[parcel]
+
+
+def release(parcel: str) -> str:
+    """Release a parcel to the customer."""
+    return f"parcel {parcel} released"
+
+
+VISITS = {f"V-{number}": {"doctor": DOCTORS[number % 4], "hours": number % 60} for number in range(20, 170)}
+
+
+def read_visit(visit: str) -> dict[str, Any]:
+    """Read a visit."""
+    return VISITS[visit]
+
+
+def cancel(visit: str) -> str:
+    """Cancel a visit."""
+    return f"visit {visit} cancelled"
+
+
+def desk(
+    name: str, system: str, asks: Sequence[str], known: Sequence[str], tools: Sequence[Any], rubric: str
+) -> Scenario:
+    tasks = [Task(user=asks[at % len(asks)].format(each)) for at, each in enumerate(known)]
+    return Scenario(name=name, system=system, tools=list(tools), tasks=tasks, rubric=rubric, max_turns=4)
+
+
+shed = desk(
+    "shed",
+    "You run a shed of tools for the neighbours.",
+    ("May I borrow {}?", "I need {} for the weekend.", "{} please."),
+    list(DRILLS),
+    (find_tool, lend),
+    """
+- calls lend when out == false (weight 3).
+- calls lend only after find_tool.
+- calls find_tool and lend only with tool from the request.
+- says "lent" when out == false.
+- ends with a message.""",
+)
+counter = desk(
+    "counter",
+    "You run the counter where parcels are picked up.",
+    ("I am here for parcel {}.", "My parcel is {}.", "Can I have {}?"),
+    list(PARCELS),
+    (track, release),
+    """
+- calls release when place == "counter" (weight 3).
+- calls release only after track.
+- calls track and release only with parcel from the request.
+- says "released" when place == "counter".
+- ends with a message.""",
+)
+clinic = desk(
+    "clinic",
+    "You answer the phone of a clinic.",
+    ("I cannot come to {}.", "Please cancel {}.", "I want to call off visit {}."),
+    list(VISITS),
+    (read_visit, cancel),
+    """
+- calls cancel when hours >= 24 (weight 3).
+- calls cancel only after read_visit.
+- calls read_visit and cancel only with visit from the request.
+- says "cancelled" when hours >= 24.
+- ends with a message.""",
+)
+JOBS = (
+    Job(returns, "look_up_order", "refund", "order_id", ORDERS, lambda it: it["days"] <= 30),
+    Job(shed, "find_tool", "lend", "tool", DRILLS, lambda it: not it["out"]),
+    Job(counter, "track", "release", "parcel", PARCELS, lambda it: it["place"] == "counter"),
+    Job(clinic, "read_visit", "cancel", "visit", VISITS, lambda it: it["hours"] >= 24),
+)
+for job in JOBS:
+    job.scenario.success = job.is_done
 
 
 def turns_of(trajectory: Trajectory) -> list[str]:
@@ -95,8 +198,9 @@ async def zero_shot(base_model: str, tasks: int, show: int) -> None:
         model = gavel.TrainableModel(name="zero", project="own", base_model=base_model)
         backend = gavel.LocalBackend(directory)
         await model.register(backend)
-        for name in ("README", *LIBRARY):
-            scenario: Scenario = returns if name == "README" else find_scenario(name)
+        own = {job.scenario.name: job.scenario for job in JOBS}
+        for name in (*own, *LIBRARY):
+            scenario = own.get(name) or find_scenario(name)
             drawn = scenario.sample("held_out", tasks, seed=0)
             played = await asyncio.gather(
                 *(rollout(model, scenario, task, max_tokens=MAX_TOKENS, seed=at) for at, task in enumerate(drawn))
@@ -112,11 +216,12 @@ async def zero_shot(base_model: str, tasks: int, show: int) -> None:
         await backend.close()
 
 
-def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) -> dict[str, Any]:
+def train(scenario: Scenario, base_model: str, judge: str, seed: int, steps: int, extra: list[str]) -> dict[str, Any]:
     """One run: held-out success before and after, and minutes."""
     with tempfile.TemporaryDirectory() as directory:
         started, before = time.monotonic(), os.times()
-        command = [sys.executable, "-m", "gavel", "train", f"{Path(__file__).resolve()}:returns", "--model", base_model]
+        command = [sys.executable, "-m", "gavel", "train", f"{Path(__file__).resolve()}:{scenario.name}"]
+        command += ["--model", base_model]
         command += ["--judge", judge, "--seed", str(seed), "--steps", str(steps), "--max-tokens", str(MAX_TOKENS)]
         command += ["--set", "loop.evaluate_every=10", "--name", "own", *extra]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
@@ -131,18 +236,17 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
         file = next(Path(directory).rglob("metrics.jsonl"))
         rows = [json.loads(line) for line in file.read_text().splitlines()]
     curve = [row for row in rows if row["split"] == "held_out"]
-    acted = [row["acted_rightly"] for row in curve]
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    tasks = len(returns.tasks("held_out"))
+    tasks = len(scenario.tasks("held_out"))
     first, last = curve[0]["success"], curve[-1]["success"]
     error = math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
     return {
+        "scenario": scenario.name,
         "judge": judge,
         "seed": seed,
         "before": first,
         "after": last,
         "standard errors": (last - first) / error if error else 0.0,
-        "acted": f"{acted[0]:.2f} → {acted[-1]:.2f}",
         "minutes": seconds / 60,
         "CPU minutes": cpu / 60,
         "curve": [round(row["success"], 2) for row in curve],
@@ -151,20 +255,24 @@ def train(base_model: str, judge: str, seed: int, steps: int, extra: list[str]) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a directory, or any base model of Gavel")
+    names = [job.scenario.name for job in JOBS]
+    parser.add_argument("--model", default="tool-caller", help="a directory, or any base model of Gavel")
+    parser.add_argument("--scenarios", nargs="+", default=names, choices=names)
     parser.add_argument("--zero-shot", action="store_true")
     parser.add_argument("--episodes", type=int, default=64, help="of a scenario, with --zero-shot")
     parser.add_argument("--show", type=int, default=0, help="episodes a scenario to print, with --zero-shot")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--control", type=int, default=1, help="seeds with the constant judge")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=30)
     given, extra = parser.parse_known_args()
     if given.zero_shot:
         asyncio.run(zero_shot(given.model, given.episodes, given.show))
         return
-    for judge, seeds in (("stand-in", given.seeds), ("constant", given.control)):
+    runs = itertools.product(given.scenarios, (("stand-in", given.seeds), ("constant", given.control)))
+    for name, (judge, seeds) in runs:
         for seed in range(seeds):
-            row = train(given.model, judge, seed, given.steps, extra)
+            scenario = next(job.scenario for job in JOBS if job.scenario.name == name)
+            row = train(scenario, given.model, judge, seed, given.steps, extra)
             print(
                 "  ".join(
                     f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()

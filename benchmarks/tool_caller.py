@@ -1,6 +1,6 @@
 """Makes the embedded tool caller from scratch: tokenizer, chat template, pre-training on generated tool worlds.
 
-    python benchmarks/tool_caller.py --out DIR --steps 1500 --layers 4
+    python benchmarks/tool_caller.py --out DIR
 
 It goes on where it was stopped (`DIR/state.pt`, written every few minutes). The learning rate falls to nothing over the
 last three tenths of the steps, so a run may be lengthened until then. What it prints of held-out worlds: the loss a
@@ -328,7 +328,7 @@ def write_model(model: Any, tokenizer: PreTrainedTokenizerFast, out: Path) -> No
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)

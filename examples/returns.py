@@ -1,6 +1,6 @@
 import gavel
 
-ORDERS = {str(number): {"item": "lamp", "days": number % 50} for number in range(1000, 1200)}
+ORDERS = {str(number): {"item": "lamp", "days": number % 61} for number in range(1000, 1200)}
 
 
 def look_up_order(order_id: str) -> dict:
@@ -15,15 +15,14 @@ def refund(order_id: str) -> str:
 
 returns = gavel.Scenario(
     name="returns",
-    system="You run the returns desk. Refund what was bought at most 30 days ago.",
+    system="You run the returns desk.",
     tools=[look_up_order, refund],
     tasks=[gavel.Task(user=f"I want my money back for order {number}.") for number in ORDERS],
     rubric="""
 - calls refund when days <= 30 (weight 3).
 - calls refund only after look_up_order.
 - calls look_up_order and refund only with order_id from the request.
-- says "refund", "refunded" or "30 days" to the customer.
-- says "30 days" when days > 30.""",
+- ends with a message to the customer.""",
     max_turns=4,
 )
 

@@ -36,7 +36,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RecipeName, recipe_tables
-from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.embedded import SCENARIOS, TOOL_CALLER
 from gavel.trainer.loop.experiment import judges_of
 from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
 
@@ -535,8 +535,9 @@ def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, els
     ]
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
-        f"Name a base model: {''.join(own[:1])}{_list_fitting()}. `gavel plan MODEL` shows what another needs of "
-        "memory, and --dry-run what the judge will cost.",
+        f"Name a base model: {''.join(own[:1])}--model {TOOL_CALLER}, a tiny one that calls any scenario's tools and "
+        f"learns in minutes on a CPU; {_list_fitting()}. `gavel plan MODEL` shows what another needs of memory, and "
+        "--dry-run what the judge will cost.",
     )
 
 

@@ -39,7 +39,7 @@ from gavel.reports.run_page import write_run_report
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
-from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.embedded import EMBEDDED
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
@@ -477,7 +477,7 @@ def check_run(
 
 def check_base(base_model: str) -> None:
     """Raises `GavelError` for a base model that is not here and that the hub does not have."""
-    if base_model in SCENARIOS:
+    if base_model in EMBEDDED:
         return  # it is a part of Gavel; for others torch is loaded
     from gavel.trainer.policy.policy import check_exists, load_config, source_of
 

@@ -27,6 +27,8 @@ _ROW_KEYS = ("step", "split", "time")
 """Keys that identify a metrics row; the others are its figures."""
 _MUCH_CUT = 0.2
 """Share of replies cut at their token limit from which the outcome speaks of it."""
+_SOLVED = 0.95
+"""Mean reward of a step from which a step without training is no fault."""
 _CHANGED = 0.1
 """Difference of a held-out share from which the outcome names it."""
 _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
@@ -135,12 +137,14 @@ def outcome_in_words(
     if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
     said = f"{were_cut}.".capitalize() if were_cut else ""
+    if len(idle) < len(steps):  # such a step had nothing left to teach
+        idle = [row for row in idle if row.get("reward", 0.0) < _SOLVED]
     if idle:
         why = ", and ".join(filter(None, (_why_idle(idle), were_cut)))
         said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: {why}."
     if len(idle) == len(steps):
         return [said, f"Try {', or '.join(tries)}."]
-    gain = gain or f"{counted(len(steps) - len(idle), 'step')} trained; no held-out tasks were measured since."
+    gain = gain or f"{counted(sum(map(is_trained, steps)), 'step')} trained; no held-out tasks were measured since."
     if idle or were_cut:
         return [f"{gain} {said}", f"Try {tries[0]}."]
     return [gain, *([_UNSURE] if unsure else [])]

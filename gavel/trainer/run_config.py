@@ -23,11 +23,11 @@ from gavel.trainer.config import (
     SftConfig,
     TrainConfig,
 )
-from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
+from gavel.trainer.embedded import EMBEDDED, EMBEDDED_POLICY
 from gavel.trainer.runs.trackers import TrackerName
 
 _EMBEDDED_LEARNING_RATE = 2e-3
-"""A model of a few hundred thousand parameters needs far larger steps."""
+"""A model of at most a few million parameters needs far larger steps."""
 _EMBEDDED_IMITATION_RATE, _EMBEDDED_EPOCHS = 4e-3, 3
 
 
@@ -39,8 +39,8 @@ class ModelConfig(_Config):
     """The model that is trained."""
 
     base_model: str = EMBEDDED_POLICY
-    """Base model: a directory, a hub id, smollm2-135m (a small real model, for a laptop), or one made for a single
-    scenario: embedded/returns-desk, embedded/booking-desk."""
+    """Base model: a directory, a hub id, tool-caller (a tiny one that calls any scenario's tools, for a laptop),
+    smollm2-135m (a small real one), or one made for a single scenario: embedded/returns-desk, embedded/booking-desk."""
     name: str | None = None
     """Name of the run. Default: made from the base model."""
     from_checkpoint: str | None = None
@@ -131,7 +131,7 @@ class RunConfig(_Config):
     def resolved(self) -> "RunConfig":
         """The same with every value that was not set and follows from others filled in."""
         model, loop, train, judge = self.model, self.loop, self.train, self.judge
-        default_rate = _EMBEDDED_LEARNING_RATE if model.base_model in SCENARIOS else train.learning_rate
+        default_rate = _EMBEDDED_LEARNING_RATE if model.base_model in EMBEDDED else train.learning_rate
         return self.model_copy(
             update={
                 "model": _fill(model, name=model.name or _slug(model.base_model)),
@@ -164,7 +164,7 @@ class EvolveRunConfig(_Config):
     def resolved(self) -> "EvolveRunConfig":
         """The same with every value that was not set and follows from others filled in."""
         model, train = self.model, self.train
-        embedded = model.base_model in SCENARIOS
+        embedded = model.base_model in EMBEDDED
         rate = _EMBEDDED_IMITATION_RATE if embedded else train.learning_rate
         epochs = _EMBEDDED_EPOCHS if embedded else train.epochs
         return self.model_copy(

@@ -44,7 +44,7 @@ from renderers.default import DefaultRenderer
 from renderers.parsers import TOOL_PARSERS
 
 import gavel.prompts
-from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.embedded import SCENARIOS, TOOL_CALLER
 from gavel.trainer.policy.loading import BaseModelError
 
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>|<tool_call>.*", re.DOTALL)
@@ -409,7 +409,7 @@ def chat_renderer(
     """The renderer of a base model. `stop_ids` end a turn beside those of the template. Raises `BaseModelError`."""
     if name is None:
         published = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""))
-        name = "qwen3" if base_model in SCENARIOS else published
+        name = "qwen3" if base_model in SCENARIOS else TEMPLATE if base_model == TOOL_CALLER else published
     if name is None:
         found = _family_renderer(tokenizer, model_type, base_model, chat_template_kwargs)
         return found or _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)

@@ -41,7 +41,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.device_memory import GIB, DeviceMemory
-from gavel.trainer.embedded import SCENARIOS, embedded_path
+from gavel.trainer.embedded import EMBEDDED, embedded_path
 from gavel.trainer.embedded.small_model import SMALL_MODEL, no_progress_bar, small_model_path
 from gavel.trainer.kernels.attention_kernels import Span
 from gavel.trainer.kernels.fused_layers import (
@@ -273,7 +273,7 @@ logger = logging.getLogger(__name__)
 _HUB_SECONDS = 20.0
 _UNREADABLE = (AttributeError, KeyError, OSError, ValueError)
 """The errors that transformers raises for unreadable model files."""
-_NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *SCENARIOS))}."
+_NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *EMBEDDED))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
@@ -328,7 +328,7 @@ class Policy:
             elif load is not None:
                 base = load(base_model, self.dtype, device)
             elif sharded:
-                with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
+                with no_progress_bar() if base_model in EMBEDDED else contextlib.nullcontext():
                     base = load_sharded_base(source_of(base_model), config, self.dtype, device)
             else:
                 if settings.quantization is None:
@@ -557,7 +557,7 @@ def load_base(
     config = AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False)
     quantized = quantization_config(quantization, dtype, config)
     extra = {} if quantized is None else {"quantization_config": quantized}
-    with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
+    with no_progress_bar() if base_model in EMBEDDED else contextlib.nullcontext():
         kind = auto_class(config)
         base = load_whole(kind, source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
@@ -568,13 +568,13 @@ def source_of(base_model: str) -> str:
     """The path or model id for transformers. Raises `SmallModelError` when the small real model cannot be had."""
     if base_model == SMALL_MODEL:
         return str(small_model_path(logger.warning))
-    return str(embedded_path(base_model)) if base_model in SCENARIOS else base_model
+    return str(embedded_path(base_model)) if base_model in EMBEDDED else base_model
 
 
 def check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    if wrong := explain_wrong_name(source, (SMALL_MODEL, *SCENARIOS)):
+    if wrong := explain_wrong_name(source, (SMALL_MODEL, *EMBEDDED)):
         raise BaseModelError(f"{base_model!r} is no base model: {wrong[0]}", wrong[1])
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):

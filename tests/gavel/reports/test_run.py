@@ -129,6 +129,12 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     assert run(0.02, 96).startswith("It got worse")
 
 
+@pytest.mark.parametrize(("reward", "is_told"), [(0.4, True), (1.0, False)])
+def test_steps_without_training_are_told_unless_all_was_right(reward: float, is_told: bool) -> None:
+    idle = step_row(2, 0, **{"left_out/no_signal": 16, "reward": reward})
+    assert ("Nothing was trained in 1 of 2" in told(step_row(1, 1), idle)) == is_told
+
+
 def test_wins_over_the_base_imitation_and_an_unfinished_run_have_an_outcome_too() -> None:
     rows = [
         {"split": "held_out", "step": step, "trajectories": 64, "wins/base": wins}

@@ -1,16 +1,23 @@
 """The tool caller's material: worlds that can be solved by reading, and a chat format that Gavel renders and reads."""
 
+import asyncio
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import torch
 
+import gavel
+from benchmarks.own_scenario import calls_of, turns_of
 from benchmarks.tool_caller import ROLES, backward, make_model, make_tokenizer, tokens_of
+from benchmarks.tool_caller import TEMPLATE as CHAT_TEMPLATE
 from benchmarks.tool_worlds import Generated, Worlds
+from examples.returns import ORDERS, returns
+from gavel.trainer.embedded import TOOL_CALLER, embedded_path
 from gavel.trainer.policy.chat_format import TEMPLATE, chat_renderer
 
 COUNT = 200
@@ -152,3 +159,22 @@ def test_what_the_agent_did_not_write_before_its_turn_has_no_share_in_the_report
 def test_roles_and_calls_are_single_tokens() -> None:
     for text in (*ROLES, '<tool_call>\n{"name": "', '"}}\n</tool_call>'):
         assert len(tokenizer().encode(text)) == 1
+
+
+async def test_the_shipped_base_calls_the_tools_of_a_job_that_it_has_never_seen(tmp_path: Path) -> None:
+    model = gavel.TrainableModel(name="zero", project="own", base_model=TOOL_CALLER)
+    async with gavel.LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        tasks = returns.sample("held_out", 16, seed=0)
+        played = await asyncio.gather(
+            *(gavel.rollout(model, returns, task, max_tokens=48, seed=at) for at, task in enumerate(tasks))
+        )
+    kinds = [kind for each in played for kind in turns_of(each)]
+    assert kinds.count("invalid") < len(kinds) / 10
+    looked = [call for each in played for call in calls_of(each)[:1] if call[0] == "look_up_order"]
+    assert len(looked) > len(played) / 4
+    assert all(arguments["order_id"] in ORDERS for _, arguments in looked)
+
+
+def test_the_shipped_template_is_that_of_the_script_which_makes_the_base() -> None:
+    assert (embedded_path(TOOL_CALLER) / "chat_template.jinja").read_text() == CHAT_TEMPLATE
