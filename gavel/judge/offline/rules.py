@@ -30,16 +30,16 @@ that no attempt calls are told.
 import json
 import operator
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jinja2 import Environment, TemplateError, nodes
 
-from gavel.judge.offline.facts import Facts, object_of, texts_of, value_of, words_of
+from gavel.judge.offline.facts import STRAIGHT, Facts, object_of, readings_of, texts_of, value_of, words_of
 from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gteq": operator.ge,
 }
-_STRAIGHT = str.maketrans("“”„‟‘’‚‛‐‑‒–−", "\"\"\"\"''''-----")
-"""Typographic quotes, apostrophes and hyphens, as a keyboard types them."""
 _MOST_NODES = 200
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
@@ -169,7 +167,7 @@ def read_rubric(
     asks_reference, answers = False, _answers(reference or "")
     turned: int | None = None
     """Statements from this indentation on may be turned round by one above them that is not read."""
-    for indent, statements in _blocks(normal_form(rubric).translate(_STRAIGHT)):
+    for indent, statements in _blocks(normal_form(rubric).translate(STRAIGHT)):
         turned = None if turned is None or indent < turned else turned
         is_turned = turned is not None
         for statement in statements:
@@ -460,7 +458,7 @@ def _truth(value: Any) -> bool:
 
 def _compares(comparison: str, left: Any, right: Any) -> bool:
     """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
-    left, right = (comparable(each).translate(_STRAIGHT) if isinstance(each, str) else each for each in (left, right))
+    left, right = (comparable(each).translate(STRAIGHT) if isinstance(each, str) else each for each in (left, right))
     is_equality = comparison in ("eq", "ne")
     if is_equality and (left is None or right is None):
         return (left is right) == (comparison == "eq")
@@ -487,21 +485,35 @@ def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, ori
     for call in facts.made:
         if call.name not in tools.names:
             continue
-        values = {name: words_of(call.arguments.get(name)) for name in arguments.names}
-        if missing := [name for name, words in values.items() if not words]:
+        values = {name: "\n".join(texts_of(call.arguments.get(name))) for name in arguments.names}
+        if missing := [name for name, text in values.items() if not re.search(r"\w", text)]:
             return False, f"{call.name} was called without {_and(missing)}"
-        told = "; ".join(f"{name} {' '.join(texts_of(call.arguments[name]))[:40]}" for name in values)
-        if origin.lower() == "the request":
-            left = iter(words_of(facts.request))
-            if not all(word in left for words in values.values() for word in words):
-                return False, f"{call.name} was called with {told}, which the request does not say"
-            continue
+        told = "; ".join(f"{name} {text[:40]}" for name, text in values.items())
+        is_request = origin.lower() == "the request"
         result = next((c.result for c in reversed(facts.made) if c.name == source and c.turn < call.turn), None)
         if origin.lower().startswith("the first of ") and isinstance(result, list):
             result = cast("list[Any]", result)[:1]
-        if not {word for words in values.values() for word in words} <= set(words_of(result)):
-            return False, f"{call.name} was called with {told}, which {source} had not told"
+        if not _tells(
+            facts.request if is_request else "\n".join(texts_of(result)), "\n".join(values.values()), is_request
+        ):
+            how = "the request does not say" if is_request else f"{source} had not told"
+            return False, f"{call.name} was called with {told}, which {how}"
     return True, ""
+
+
+def _tells(text: str, values: str, in_order: bool) -> bool:
+    """Whether a text has each word and number of these values. A percent sign may be missing: an argument's name says
+    its unit."""
+    for reading, asked in product(readings_of(text), readings_of(values)):
+        at = 0
+        for word in words_of(asked):
+            at = reading.find(f"\n{word}\n", at if in_order else 0)
+            if at < 0:
+                break
+            at += len(word) + 1
+        else:
+            return True
+    return False
 
 
 def _only_one_of(facts: Facts, tools: Names) -> Finding:
@@ -643,38 +655,18 @@ def _occurs(phrase: str, text: str) -> bool:
     """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces. What
     a reader does not see holds none, but an address is found as a link's, too."""
     has_targets = "://" in phrase
-    (wanted, _), (found, within_numbers) = _plain_text(phrase, has_targets), _plain_text(text, has_targets)
-    at = found.find(wanted) if wanted else -1
-    while at >= 0:
-        edges = (at, at + len(wanted))
-        if not any(edge in within_numbers or _is_within_word(found[max(edge - 1, 0) : edge + 1]) for edge in edges):
+    for wanted in _readings_shown(phrase, has_targets):
+        whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
+        if len(wanted) > 1 and any(
+            re.search(re.escape(wanted) + whole, found) for found in _readings_shown(text, has_targets)
+        ):
             return True
-        at = found.find(wanted, at + 1)
     return False
 
 
 @lru_cache(256)
-def _plain_text(text: str, has_targets: bool) -> tuple[str, frozenset[int]]:
-    """A text without case and the marks of Markdown, and the positions within its numbers."""
-    shown = _without_marks(text, has_targets).translate(_POWERS)
-    said = unicodedata.normalize("NFKC", shown).translate(_STRAIGHT).casefold()
-    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), " ".join(said.split()))
-    plain = _ZEROS.sub(r"\1", plain)
-    numbers = (found.span() for found in _NUMBER.finditer(plain))
-    return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))
-
-
-_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
-_ZEROS = re.compile(r"(?<![\d.,:])(\d+)\.0+(?![\d.,:]*\d)")
-"""`18.00` is 18; but 3.10 may be a version."""
-_POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
-_NUMBER = re.compile(r"(?:(?<![\w)])[-−–])?(?:(?<![\w.])\.)?\d+(?:(?:[.,:⁄'’^×·_−–-]|\}\{| ?/ ?)\d+)*(?: ?[%‰‱٪])?")
-"""With its sign, all that follows of a fraction, decimal, date, time or range, and a percent sign."""
-
-
-def _is_within_word(beside: str) -> bool:
-    """Whether two characters belong to one word. Scripts without case are written without spaces between words."""
-    return len(beside) == 2 and all(each.isdigit() or each.upper() != each for each in beside)
+def _readings_shown(text: str, has_targets: bool) -> tuple[str, ...]:
+    return readings_of(_without_marks(text, has_targets))
 
 
 def _without_marks(text: str, has_targets: bool, *, html: bool = True) -> str:
