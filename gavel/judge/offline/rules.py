@@ -62,6 +62,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 _MOST_NODES = 200
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
+_RUBRIC_COMMENT = re.compile(r'(?P<kept>"[^"\n]*")|<!--.*?-->|(?P<unclosed><!--.*)', re.DOTALL)
 _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
 
 Finding = tuple[bool, str]
@@ -158,8 +159,8 @@ def read_rubric(
     """The rules in a rubric and its other statements, in order.
 
     A reference that the judge is given is a statement too: it is read where a rule is `says the reference`, unless it
-    has no word, which nothing says. `declared` are the tools that the attempts have, `called` those that they called;
-    any name is a tool's where both are missing.
+    has no word, which nothing says. A comment is no statement, but one that is not closed is told. `declared` are
+    the tools that the attempts have, `called` those that they called; any name is a tool's where both are missing.
     """
     rules: list[Rule] = []
     unread: list[str] = []
@@ -167,7 +168,10 @@ def read_rubric(
     asks_reference, answers = False, _answers(reference or "")
     turned: int | None = None
     """Statements from this indentation on may be turned round by one above them that is not read."""
-    for indent, statements in _blocks(normal_form(rubric).translate(STRAIGHT)):
+    text = normal_form(rubric).translate(STRAIGHT)
+    unclosed = [" ".join(found[0].split()) for found in _RUBRIC_COMMENT.finditer(text) if found["unclosed"]]
+    text = _RUBRIC_COMMENT.sub(lambda found: found["kept"] or "", text)
+    for indent, statements in _blocks(text):
         turned = None if turned is None or indent < turned else turned
         is_turned = turned is not None
         for statement in statements:
@@ -183,6 +187,7 @@ def read_rubric(
             unread.append(statement)
             if rule is None and not is_turned:
                 is_turned, turned = True, indent + (indent >= 0 and not statement.endswith(":"))
+    unread += unclosed
     if reference and not asks_reference:
         unread.append(REFERENCE)
     return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)), asks_reference and not answers)
@@ -201,24 +206,32 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
     return share, told + (f" Not kept: {'; '.join(broken)}." if broken else "")
 
 
-def nearest_form(statement: str) -> str:
-    """The form that a statement which is not read comes nearest to, filled in where it can be; of titles none."""
+def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
+    """The form that a statement which is not read comes nearest to, filled in where it can be; of titles none. It can
+    be read as it stands, with the `declared` tools where there are such; TOOL and OTHER stand for a tool."""
+
+    def reads(form: str) -> bool:
+        rule = _rule(form)
+        return rule is not None and (not declared or rule.tools <= {*declared})
+
     text = _plain(statement)
     if text.startswith("#") or text.endswith(":") or _rule(text):
         return ""
-    if (found := re.fullmatch(r"(.+?)[\s,:;–-]*\([^()\d]*(\d*)[^()]*\)", text)) and _rule(found[1]):
+    if reads(bare := text.strip("\"' ")):
+        return bare
+    if (found := re.fullmatch(r"(.+?)[\s,:;–-]*\([^()\d]*(\d*)[^()]*\)", text)) and reads(found[1]):
         return f"{found[1]} (weight {found[2] or 2})"
-    if _rule(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
+    if reads(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
         return quoted
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
         form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
-        return form if _rule(form) else ""
+        return form if reads(form) else ""
     if text == REFERENCE:
         return f"says {REFERENCE}"
     if found := re.search(r"\b(call|say)s? (.+)", text, re.IGNORECASE):
         forms = [f"{verb} {found[2]}" for verb in (f"{found[1]}s".lower(), f"does not {found[1]}".lower())]
-        if readable := [form for form in forms if _rule(form)]:
+        if readable := [form for form in forms if reads(form)]:
             return "` or `- ".join(sorted(readable, key=lambda form: -SequenceMatcher(None, text, form).ratio()))
     forms = {
         "at most once": "calls TOOL at most once",
@@ -234,8 +247,9 @@ def nearest_form(statement: str) -> str:
     if form := next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), ""):
         return form
     words = text.split()
-    beginnings = (" ".join(words[:count]) for count in range(len(words) - 1, 1, -1))
-    return next(filter(_rule, beginnings), "")
+    cuts = (count for count in range(len(words) - 1, 1, -1) if words[count - 1].lower() not in _WORDS_OF_FORMS)
+    beginnings = (" ".join(words[:count]) for count in cuts)
+    return next(filter(reads, beginnings), "")
 
 
 # --- statements -----------------------------------------------------------------------------------------------------
@@ -293,7 +307,8 @@ def _rule(statement: str) -> Rule | None:
         statement, weight = found[1], float(found[2])
     texts = [part.strip() for part in re.findall(r'(?:"[^"]*"|[^;"])+', statement)]
     found_parts = [(text, *read) for text in texts if (read := _check(text))]
-    if not weight or not texts or len(found_parts) < len(texts) or statement.endswith(":"):
+    has_open_quote = statement.count('"') % 2 == 1
+    if not weight or not texts or len(found_parts) < len(texts) or has_open_quote or statement.endswith(":"):
         return None
     parts = tuple((text, check) for text, check, _ in found_parts)
     return Rule(statement, parts, weight, frozenset[str]().union(*(tools for _, _, tools in found_parts)))
@@ -593,6 +608,7 @@ _FORMS: list[tuple[str, Callable[..., Finding]]] = [
 ]
 """Each form, and what checks it. The parts that it names are read by `_READERS`; one that none of them can read makes
 the statement one of another form."""
+_WORDS_OF_FORMS = {word for pattern, _ in _FORMS for word in re.findall(r"\w+", re.sub(r"\?P<\w+>", "", pattern))}
 
 
 def _met(kept: bool, otherwise: str) -> Finding:

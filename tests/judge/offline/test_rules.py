@@ -117,6 +117,8 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("must call refund before ship", "calls refund before ship"),
         ('It says "4" when days <= 30', 'says "4" when days <= 30'),
         ('says "Done" at most once', ""),
+        ('"calls look_up before refund"', "calls look_up before refund"),
+        ("calls only look_up and refund", ""),
         ('says "Done" (weight: 3)', 'says "Done" (weight 3)'),
         ("calls refund when status == open and not late", 'calls refund when status == "open" and not late'),
     ],
@@ -124,6 +126,11 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
     assert read_rubric(f"- {form}" if form else "", reference="x" if "reference" in form else None).unread == ()
+
+
+def test_a_nearest_form_names_tools_that_there_are():
+    assert nearest_form("calls refund politely", {"refund"}) == "calls refund"
+    assert nearest_form("calls Refund politely", {"refund"}) == ""
 
 
 @pytest.mark.parametrize(
