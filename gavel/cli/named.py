@@ -11,7 +11,7 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.terminal import say
-from gavel.scenarios.formats.completions import Columns
+from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture, read_weights, scenario_references

@@ -49,7 +49,7 @@ from gavel.llm.batch_api import connection
 from gavel.llm.budget import Budget, cost_in_words
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import PROVIDER, model_id
-from gavel.scenarios.formats.completions import Columns
+from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
 from gavel.scenarios.judgement import GroupJudgement

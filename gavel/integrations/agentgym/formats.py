@@ -50,7 +50,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         said: list[Message | Choice] = []
         for number, turn in enumerate(cast("list[Message]", fields["conversations"])):
             _check(turn, f"{row.where}: conversations.{number}")
-            for message in chat.sharegpt_messages(turn, len(said), f"{row.where} cannot be judged: {number}"):
+            for message in chat.convert(turn, row.where, str(number))[0]:
                 is_learned = turn["loss"] == 1 and message["role"] == "assistant"
                 said.append(_sampled(message) if is_learned else message)
         rest = {key: value for key, value in fields.items() if key != "conversations"}

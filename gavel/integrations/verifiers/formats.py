@@ -26,7 +26,7 @@ from pydantic import JsonValue
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
-from gavel.scenarios.formats.completions import prompt_and_completion
+from gavel.scenarios.formats import fields as columns
 from gavel.scenarios.formats.exported import (
     Export,
     Losses,
@@ -161,17 +161,16 @@ def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     repeated = any(number > 1 for number in ids.values())
     for row in rows:
         fields = cast(Message, row.value)
-        said, prompt = prompt_and_completion(row, fields["prompt"], fields["completion"] or "")
+        before = columns.side(row, fields["prompt"], "user", "prompt")
+        answer = columns.side(row, fields["completion"] or "", "assistant", "completion")
         rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
         numbers = {key: value for key, value in rest.items() if key not in _NO_METRICS and _is_metric(value)}
         if fields.get("answer"):
             rest.setdefault("reference", fields["answer"])
-        ended = _result_ended(fields)
-        tools = openai_tools(fields.get("tool_defs"))
-        found = trajectory(said, row.where, tools=tools, fields=rest, metrics=numbers, **ended)
+        more = {"tools": openai_tools(fields.get("tool_defs")), "metrics": numbers, **_result_ended(fields)}
         example = "example_id" if "example_id" in fields or not repeated else "id"
         task = {name: fields[name] for name in ("task", example) if name in fields}
-        yield Attempt(found, row, VERIFIERS.name, task, prompt)
+        yield columns.attempt(row, VERIFIERS.name, before, answer, rest, task=task, **more)
 
 
 def _is_metric(value: Any) -> bool:

@@ -4,8 +4,10 @@
     print(reading.summary)                          # reads as: verifiers results, 12 rows in 3 groups by example_id
     told = export_file(stored_groups(reading.groups), "dpo", Path("pairs.jsonl"))
 
-Reading: `files`, `text` and `tables` turn a path into rows, a `Format` rows into attempts, `chat` their conversations
-into OpenAI messages; `grouping` puts attempts at the same task together; `reading` finds the format. Writing:
-`exported` has messages as typed turns and what stands beside them. Data that a format cannot hold is counted in
+Reading goes one way: bytes (`files`, `text`) to rows, a `Format` from rows to attempts (`fields`: prompt and answers,
+conversations, evaluations; `logs`: calls, batches, traces; `inspect_log`, `atif`), their messages of any vendor to
+OpenAI's (`chat`), attempts at the same task to groups (`grouping`). `reading` finds the format and tells what is wrong.
+Writing: `exported` has messages as typed turns and what stands beside them; `export` writes pairs and conversations
+for TRL, and calls the writers of `atif`, `inspect_log` and `otel`. Data that a format cannot hold is counted in
 `Losses`.
 """

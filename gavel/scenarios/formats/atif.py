@@ -16,6 +16,8 @@ from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import Message
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats import fields as columns
 from gavel.scenarios.formats.exported import (
     Call,
     Losses,
@@ -43,7 +45,7 @@ from gavel.scenarios.formats.row import (
     as_list,
     is_list,
     is_object,
-    trajectory,
+    refused,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.trajectory import History, MessageOrChoice
@@ -72,9 +74,8 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             History(messages_and_choices=list[MessageOrChoice](_read_messages(each, row.where)), tools=_tools(each))
             for each in as_list(document.get("subagent_trajectories"))
         ]
-        said, tools = _read_messages(document, row.where), _tools(document)
-        found = trajectory(said, row.where, tools=tools, fields=fields, additional_histories=others)
-        yield Attempt(found, row, ATIF.name)
+        said = _read_messages(document, row.where)
+        yield columns.attempt(row, ATIF.name, None, said, fields, tools=_tools(document), additional_histories=others)
 
 
 def _problem(error: ValidationError) -> str:
@@ -86,23 +87,18 @@ def _read_messages(document: Message, where: str) -> list[Message]:
     found: list[Message] = []
     for number, step in enumerate(document["steps"]):
         if not is_object(step, "source", "message") or step["source"] not in _ROLES:
-            problem = f"{where} cannot be judged: steps.{number}: it has no message, or no source that is known."
-            raise RowError(problem, f"The source of a step is {', '.join(_ROLES)}.")
-        said: Message = {"role": _ROLES[step["source"]], "content": _content(step["message"])}
+            problem = f"steps.{number}: it has no message, or no source that is known."
+            raise refused(where, problem, f"The source of a step is {', '.join(_ROLES)}.")
+        said: Message = {"role": _ROLES[step["source"]], "content": step["message"]}
         if step.get("reasoning_content"):
             said["reasoning_content"] = step["reasoning_content"]
         if calls := step.get("tool_calls"):
-            said["tool_calls"] = [_call(call) for call in calls]
+            said["tool_calls"] = calls
         found.append(said)
         observation = step.get("observation")
         results = as_list(observation.get("results")) if is_object(observation) else []
         found += (each for result in results if is_object(result) for each in _result(result, step["source"]))
-    return found
-
-
-def _call(call: Message) -> Message:
-    function = {"name": call.get("function_name", ""), "arguments": as_json(call.get("arguments"))}
-    return {"id": call.get("tool_call_id"), "type": "function", "function": function}
+    return chat.messages(found, where)[0]
 
 
 def _result(result: Message, source: str) -> list[Message]:
@@ -110,23 +106,10 @@ def _result(result: Message, source: str) -> list[Message]:
     content = result.get("content")
     if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
         content = as_json(delegated)
-    text = _content(content) or ""
+    text = content or ""
     if call := result.get("source_call_id"):
         return [{"role": "tool", "content": text, "tool_call_id": call}]
     return [{"role": "system" if source == "system" else "user", "content": text}] if text else []
-
-
-def _content(content: Any) -> Any:
-    """The content with images in OpenAI's form."""
-    return [_read_part(part) for part in content] if is_list(content) else content
-
-
-def _read_part(part: Any) -> Any:
-    match part:
-        case {"type": "image", "source": {"path": path}}:
-            return {"type": "image_url", "image_url": {"url": path}}
-        case _:
-            return part
 
 
 def _tools(document: Message) -> list[Message] | None:

@@ -6,14 +6,20 @@
 
 A file appears once it is complete, and nothing is overwritten. Groups are written one at a time, so that an export may
 exceed memory.
+
+Of judged groups are written preference pairs for DPO (`preference_pairs`) and conversations for SFT
+(`best_conversations`): `{"messages": [{…}], "tools": "[…]", "score": 0.9}`. What was read from a rendered text
+prompt is written as text: `{"prompt": "…", "completion": "…", "score": 0.9}`.
 """
 
 import json
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import combinations, takewhile
 from pathlib import Path
 
 from gavel.base import entry_points
@@ -22,9 +28,20 @@ from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats import atif, inspect_log, otel
-from gavel.scenarios.formats.completions import best_conversations, preference_pairs
-from gavel.scenarios.formats.exported import Export, Losses, StoredGroup
+from gavel.scenarios.formats.exported import (
+    Call,
+    Export,
+    Losses,
+    StoredAttempt,
+    StoredGroup,
+    Turn,
+    attempts,
+    reward_or_none,
+    tool_definitions,
+    turns,
+)
 from gavel.scenarios.formats.otel import OtlpEndpoint
+from gavel.scenarios.formats.text import is_rendered
 from gavel.scenarios.group import TrajectoryGroup
 
 MARGIN = 0.1
@@ -153,3 +170,144 @@ def _write(path: Path, export: Export, documents: Iterable[Message | str]) -> No
 
 def _json(document: Message | str) -> str:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+Z = 2.0
+"""Number of standard errors by which two scores must differ to be a preference."""
+
+
+def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: float) -> Iterator[Message]:
+    """TRL's DPO rows: of each group the two members whose scores differ most, and significantly.
+
+    Significantly means by at least `margin`, and by more than twice the standard error of the difference. The prompt is
+    the messages that both members begin with. Groups without such a pair, and members without a score, are counted.
+    """
+    for each in stored:
+        scored = _scored(each, losses)
+        said = [(attempt, found) for attempt in scored if (found := _conversation(attempt, losses))]
+        clear = [pair for pair in combinations(said, 2) if _is_clear(pair[0][0], pair[1][0], margin)]
+        clear.sort(key=lambda pair: _reward(pair[1][0]) - _reward(pair[0][0]))
+        row = next((row for better, worse in clear if (row := _make_pair(*better, *worse, losses)) is not None), None)
+        losses.attempts += len(scored) - (2 if row else 0)
+        if row:
+            yield row
+            continue
+        losses.groups += 1
+        why = "whose members answer no common prompt, or alike"
+        if not clear:
+            why = f"of which no two scores differ by {margin:g} and twice their standard error"
+        losses.add(f"group {why}: left out")
+
+
+def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: float | None) -> Iterator[Message]:
+    """TRL's SFT rows: the best member of each group, the first of equals.
+
+    Scores are relative, so a group with equal scores has no best member, unless its score is above `above`.
+    """
+    for each in stored:
+        scored = [attempt for attempt in _scored(each, losses) if attempt.trajectory.status != "truncated"]
+        said: list[Message] = []
+        if scored and above is not None and _reward(scored[0]) <= above:
+            losses.add(f"group without a score above {above:g}: left out")
+        elif scored and above is None and _reward(scored[0]) == _reward(scored[-1]):
+            losses.add("group whose members score alike: left out (--above takes those that score more)")
+        elif scored:
+            said = _conversation(scored[0], losses)
+        losses.attempts += len(scored) - bool(said)
+        if said and _is_text(said):
+            yield {"prompt": said[0]["content"], "completion": said[1]["content"], "score": _reward(scored[0])}
+        elif said:
+            yield {"messages": said, **_tools(scored[0], losses), "score": _reward(scored[0])}
+        else:
+            losses.groups += 1
+
+
+def _scored(stored: StoredGroup, losses: Losses) -> list[StoredAttempt]:
+    """The members with a score, the best first."""
+    members = list(attempts(stored))
+    scored = [each for each in members if reward_or_none(each) is not None and each.trajectory.status != "failed"]
+    losses.add("member without a score: left out", len(members) - len(scored))
+    losses.attempts += len(members) - len(scored)
+    return sorted(scored, key=_reward, reverse=True)
+
+
+def _reward(attempt: StoredAttempt) -> float:
+    return attempt.reward or 0.0
+
+
+def _is_clear(better: StoredAttempt, worse: StoredAttempt, margin: float) -> bool:
+    judged = [each.trajectory.judgement for each in (better, worse)]
+    error = math.hypot(*((each and each.standard_error) or 0.0 for each in judged))
+    difference = _reward(better) - _reward(worse)
+    return difference > Z * error and difference >= margin - 1e-9
+
+
+def _make_pair(
+    better: StoredAttempt, chosen: list[Message], worse: StoredAttempt, rejected: list[Message], losses: Losses
+) -> Message | None:
+    """The row; None if the members begin with different messages, or are equal."""
+    shared = list(takewhile(lambda pair: _said(pair[0]) == _said(pair[1]), zip(chosen, rejected, strict=False)))
+    ends = range(min(len(shared), len(chosen) - 1, len(rejected) - 1), 0, -1)
+    end = next((n for n in ends if chosen[n]["role"] == rejected[n]["role"] == "assistant"), 0)
+    if end == 0 or chosen[end - 1]["role"] not in ("user", "tool") or len(shared) == len(chosen) == len(rejected):
+        return None
+    if any(message["role"] == "tool" for message in (*chosen[end:], *rejected[end:])):
+        losses.add("pair with results of tools inside its answers: kept; DPO in TRL does not mask them")
+    scores = {"score_chosen": _reward(better), "score_rejected": _reward(worse)}
+    if _is_text(chosen) and _is_text(rejected):
+        sides = {"chosen": chosen[1]["content"], "rejected": rejected[1]["content"]}
+        return {"prompt": chosen[0]["content"], **sides, **scores}
+    sides = {"prompt": chosen[:end], "chosen": chosen[end:], "rejected": rejected[end:]}
+    return {**sides, **_tools(better, losses), **scores}
+
+
+def _is_text(messages: Sequence[Message]) -> bool:
+    """Whether it is a prompt rendered by a chat template, and its completion: as messages, TRL would render it
+    again."""
+    roles = [message["role"] for message in messages]
+    return roles == ["user", "assistant"] and is_rendered(messages[0]["content"]) and messages[1].keys() <= _PLAIN
+
+
+_PLAIN = {"role", "content"}
+
+
+def _said(message: Message) -> Message:
+    """The message without the ids of its calls, which differ between otherwise equal attempts."""
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return {**message, "tool_calls": calls, "tool_call_id": None}
+
+
+def _conversation(attempt: StoredAttempt, losses: Losses) -> list[Message]:
+    """The messages up to the last assistant turn; none if they hold more than text, or no such turn."""
+    main, *further = attempt.trajectory.histories()
+    losses.add("further history of an attempt: left out", len(further))
+    found = turns(main, losses)
+    while found and found[-1].role != "assistant":
+        del found[-1]
+    if not found or not all(turn.is_text for turn in found):
+        losses.add("attempt with images or recordings, or without an answer: left out")
+        return []
+    return [_message(turn, losses) for turn in found]
+
+
+def _message(turn: Turn, losses: Losses) -> Message:
+    message: Message = {"role": turn.role, "content": losses.text(turn.text)}
+    if turn.calls:
+        message["tool_calls"] = [_call(call, losses) for call in turn.calls]
+    given = {"reasoning_content": turn.reasoning or None, "tool_call_id": turn.call_id, "name": turn.name or None}
+    return message | {name: losses.text(text) for name, text in given.items() if text is not None}
+
+
+def _call(call: Call, losses: Losses) -> Message:
+    """The call with its arguments as an object: chat templates write text as a JSON string."""
+    if call.values is None:
+        losses.add("tool call whose arguments are no JSON object: kept as text")
+    arguments = losses.text(call.arguments) if call.values is None else call.values
+    function = {"name": losses.text(call.name), "arguments": arguments}
+    return {**({"id": losses.text(call.id)} if call.id else {}), "type": "function", "function": function}
+
+
+def _tools(attempt: StoredAttempt, losses: Losses) -> Message:
+    """The tools as JSON text, which TRL reads: a table would give each tool the fields of the others."""
+    found = tool_definitions(attempt.trajectory.histories()[0], losses)
+    return {"tools": json.dumps(found, ensure_ascii=False)} if found else {}

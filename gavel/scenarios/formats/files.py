@@ -19,12 +19,12 @@ import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import zstandard
+from pydantic_core import to_jsonable_python
 
 from gavel.base.extras import install_line
 from gavel.scenarios.formats.row import Row, RowError
@@ -284,13 +284,8 @@ def plain(value: Any) -> Any:
             return [plain(each) for each in cast(list[Any], value)]
         case bytes():
             return f"data:application/octet-stream;base64,{base64.b64encode(value).decode()}"
-        case datetime() | date() | time():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Decimal():
-            return float(value)
         case None | str() | bool() | int() | float():
             return value
         case _:
-            return str(value)
+            value = float(value) if isinstance(value, Decimal) else value
+            return to_jsonable_python(value, timedelta_mode="float", fallback=str)

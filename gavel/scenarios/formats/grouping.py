@@ -137,6 +137,8 @@ class _Group:
     name: str
     is_whole: bool = False
     """Whether the file stored it as a group."""
+    is_own: bool = False
+    """Whether the format's own task ids tell its rows."""
     tasks: dict[str, str] = field(default_factory=dict[str, str])
     """Prompt -> position of the first row with it."""
 
@@ -152,11 +154,10 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
     openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
     fields = {} if by or only_opening else _fields_of_tasks(attempts, openings)
     gathered: dict[str, _Group] = {}
-    split: dict[str, set[str]] = {}
     for number, each in enumerate(each for each in found if id(each) not in left):
         if isinstance(each, WholeGroup):
             tasks = {asked(trajectory): each.row.where for trajectory in each.group.trajectories}
-            gathered[f"group {number}"] = _Group(each.group, each.row.where, True, tasks)
+            gathered[f"group {number}"] = _Group(each.group, each.row.where, True, tasks=tasks)
             continue
         task = openings[id(each)]
         metadata: dict[str, JsonValue] = {}
@@ -165,12 +166,11 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
         elif not only_opening:
             metadata = dict(each.task or (named_task(each.trajectory) if fields and each.task is None else {}))
         name = json.dumps(metadata, sort_keys=True)
-        if metadata and by is None and each.task is not None:
-            split.setdefault(name, set()).add(task)
         is_told = bool(metadata or opening(each.trajectory, each.prompt))
         key = name if by is not None else f"{name if metadata else ''}{task if is_told else f'row {number}'}"
         if key not in gathered:
-            gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where)
+            is_own = by is None and each.task is not None
+            gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where, is_own=is_own)
         gathered[key].group.trajectories.append(each.trajectory)
         gathered[key].tasks.setdefault(task, each.row.where)
     groups = list(gathered.values())
@@ -178,7 +178,7 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
         _share(each.group)
     by_own = own if any(each.task is not None for each in attempts) else ""
     told = by or ", ".join(filter(None, (by_own, *fields))) or OPENING
-    notes = [*_different(groups, by), *_split(split), *_single(groups, attempts, by, bool(fields))]
+    notes = [*_different(groups, by), *_split(groups), *_single(groups, attempts, by, bool(fields))]
     if by is None and not own:
         notes += _examples([each for each in groups if not each.is_whole])
     if by and not attempts:
@@ -245,13 +245,14 @@ def _different(groups: Sequence[_Group], by: str | None) -> list[str]:
     ]
 
 
-def _split(split: dict[str, set[str]]) -> list[str]:
-    odd = [name for name, tasks in split.items() if len(tasks) > 1]
+def _split(groups: Sequence[_Group]) -> list[str]:
+    names = Counter(each.name for each in groups if each.is_own and each.group.metadata)
+    odd = [name for name, number in names.items() if number > 1]
     if not odd:
         return []
     return [
         f"{counted(len(odd), 'task')} with rows that begin with different messages: each such beginning is "
-        f"a group of its own. First: {_name(json.loads(odd[0]))}. To compare them all the same, name a field that is "
+        f"a group of its own. First: {odd[0]}. To compare them all the same, name a field that is "
         "equal in all rows of a task: --by FIELD."
     ]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats import chat
+from gavel.scenarios.formats import fields as columns
 from gavel.scenarios.formats.exported import (
     Losses,
     Media,
@@ -41,8 +41,6 @@ from gavel.scenarios.formats.row import (
     first_line,
     is_list,
     is_object,
-    joined,
-    trajectory,
     with_single_score,
 )
 from gavel.scenarios.formats.row import tools as openai_tools
@@ -58,7 +56,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         sample: Message = row.value
         attachments: Any = sample.get("attachments") or {}
         items = _attached(sample["messages"], attachments) or [{"role": "user", "content": str(sample["input"])}]
-        said, _ = chat.messages([_message(item) if is_object(item, "role") else item for item in items], row.where)
+        said = [_message(item) if is_object(item, "role") else item for item in items]
         fields = {name: sample[name] for name in ("id", "epoch", "target", "metadata") if sample.get(name) is not None}
         if sample["target"]:
             fields["reference"] = sample["target"]
@@ -66,8 +64,8 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if is_object(older := sample.get("score"), "value"):  # logs of 2024 and earlier
             given = {"score": older, **given}
         scores = with_single_score({name: _value(score) for name, score in given.items()})
-        found = trajectory(said, row.where, tools=_tools(sample), fields=fields, metrics=scores, **_ended(sample))
-        yield Attempt(found, row, INSPECT.name, task={"id": sample["id"]})
+        more = {"tools": _tools(sample), "metrics": scores, **_ended(sample)}
+        yield columns.attempt(row, INSPECT.name, None, said, fields, task={"id": sample["id"]}, **more)
 
 
 def _attached(value: Any, attachments: Message) -> Any:
@@ -81,23 +79,8 @@ def _attached(value: Any, attachments: Message) -> Any:
 
 def _message(message: Message) -> Message:
     found = {name: message[name] for name in ("role", "content", "tool_calls", "tool_call_id") if message.get(name)}
-    content = found.setdefault("content", "")
-    if is_object(error := message.get("error"), "message") and not content:
-        found["content"] = error["message"]
-    if is_list(content):
-        thoughts = [part for part in content if is_object(part) and part.get("type") == "reasoning"]
-        found["content"] = joined([_part(part) for part in content if part not in thoughts])
-        if thoughts:
-            found["reasoning_content"] = "\n".join(str(part.get("reasoning") or "") for part in thoughts)
-    return found
-
-
-def _part(part: Any) -> Any:
-    if is_object(part, "type", "text"):
-        return {"type": "text", "text": part["text"]}
-    if is_object(part, "type", "image") and isinstance(part["image"], str):
-        return {"type": "image_url", "image_url": {"url": part["image"]}}
-    return part
+    error = message.get("error")
+    return {"content": error["message"] if is_object(error, "message") else "", **found}
 
 
 def _value(score: Any) -> Any:

@@ -21,19 +21,25 @@ from pathlib import Path
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
-from pydantic import ValidationError
 
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
 from gavel.scenarios.formats.chat import KNOWN_ROLES
-from gavel.scenarios.formats.completions import COMPLETIONS, PAIRS, TABLE, Columns, read_columns
-from gavel.scenarios.formats.conversations import CONVERSATIONS, GROUPS
-from gavel.scenarios.formats.evaluations import EVALUATIONS
-from gavel.scenarios.formats.exchanges import BATCH, EXCHANGES, LOGGED, NEMO_GYM
+from gavel.scenarios.formats.fields import (
+    COMPLETIONS,
+    CONVERSATIONS,
+    EVALUATIONS,
+    GROUPS,
+    PAIRS,
+    TABLE,
+    Columns,
+    read_columns,
+)
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
+from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.row import (
     Attempt,
     Format,
@@ -46,13 +52,12 @@ from gavel.scenarios.formats.row import (
     check_item,
     is_list,
     is_object,
-    unusable,
+    refusing,
 )
 from gavel.scenarios.formats.text import CUT, is_conversation
-from gavel.scenarios.formats.tracers import LANGFUSE, LANGSMITH
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
-from gavel.scenarios.trajectory import NotANumberError, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 _RECORDS = ("trajectory", "group_record")
@@ -65,12 +70,8 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
         for value in values
     ]
     first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
-    try:
+    with refusing(rows[0].where):
         groups = list(groups_of_rows(records))
-    except (ValidationError, ValueError, TypeError) as error:
-        raise unusable(rows[0].where, error) from error
-    except NotANumberError as error:
-        raise RowError(f"{rows[0].where} cannot be read: {error.message}", error.remedy) from error
     for row, whole in zip(first, groups, strict=True):
         yield WholeGroup(check_item(whole, row.where), row, JUDGED.name)
 
@@ -228,32 +229,30 @@ def _detect_format(rows: Sequence[Row]) -> Format:
 def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
     """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
     conversation at least so many times."""
-    ids = list(filter(_IDENTIFIER.search, items[0]))
-    if (least and not ids) or (not least and "COLUMN" not in _proposals(items[0])):
+    if not any(map(_IDENTIFIER.search, items[0])) if least else "COLUMN" not in _proposals(items[0]):
         return None
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
-    roles = (name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said))
-    role = next(roles, None) or next(
-        (name for name in ("role", "from") if is_object(items[0], name, "content|value")), ""
-    )
-    column = ""
-    for name in ids if role else ():
-        speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
-        if sum(number > 1 for number in speakers.values()) >= max(least, 1):
-            column = name
-            break
-    if not role or (least and not column):
+    named = [name for name in ("role", "from") if is_object(items[0], name, "content|value")]
+    varied = [name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said)]
+    role = next(iter([*varied, *named]), None)
+    if role is None:
         return None
-    texts = (name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each))
-    content = next((name for name in ("content", "value") if name in items[0]), None) or next(texts, "COLUMN")
-    names = [role, content] if (role, content) == ("from", "value") else ["role", "content"]
-    renamed = {old: new for old, new in zip((role, content), names, strict=True) if old != new}
-    table = f"df.rename(columns={json.dumps(renamed)})" if renamed else "df"
+
+    def sides(name: str) -> int:
+        speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
+        return sum(number > 1 for number in speakers.values())
+
+    column = next((name for name in filter(_IDENTIFIER.search, items[0]) if sides(name) >= max(least, 1)), "")
+    if least and not column:
+        return None
+    texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
+    content = next(name for name in ("content", "value", *texts, "COLUMN") if name in items[0] or name == "COLUMN")
     return RowError(
         f"{row.where} holds messages as rows, and not a conversation in each row.",
         f"Write a row for each conversation, by its {column or 'id'}, in pandas: "
-        f"{table}.groupby({json.dumps(column or 'COLUMN')}, sort=False)"
-        f"[{json.dumps(names)}].apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
+        f"df.rename(columns={json.dumps({role: 'role', content: 'content'})})"
+        f'.groupby({json.dumps(column or "COLUMN")}, sort=False)[["role", "content"]]'
+        ".apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
         '.to_json("rows.jsonl", orient="records", lines=True).'
         + (f" Or take {column} out, if the list is one conversation." if least else ""),
     )

@@ -4,7 +4,8 @@ import ast
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
@@ -14,12 +15,35 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from gavel.base.errors import GavelError
 from gavel.base.fields import FieldError, problem
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
+from gavel.scenarios.group import RecordVersionError, TrajectoryGroup
+from gavel.scenarios.trajectory import MessageOrChoice, NotANumberError, Trajectory
 
 
 class RowError(GavelError):
     """A file holds data that cannot be judged."""
+
+
+def refused(where: str, problem: str, remedy: str) -> RowError:
+    """The error for a row that has a format, and holds something else than that."""
+    return RowError(f"{where} cannot be judged: {problem}", remedy)
+
+
+@contextmanager
+def refusing(where: str) -> Generator[None]:
+    """Raises `RowError` for what a record's model does not take, with its place and field."""
+    try:
+        yield
+    except (RecordVersionError, NotANumberError) as error:
+        raise RowError(f"{where} cannot be read: {error.message}", error.remedy) from error
+    except ValidationError as error:
+        raise refused(where, problem(error), _IN_OPENAI) from error
+    except FieldError as error:
+        raise refused(where, error.message, _IN_OPENAI) from error
+    except (TypeError, ValueError, AttributeError) as error:  # a stored choice may lack its message's fields
+        raise refused(where, str(error), _IN_OPENAI) from error
+
+
+_IN_OPENAI = "Rows hold messages and tools in OpenAI's chat format."
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +188,10 @@ def trajectory(
     numbers = {name: number for name, value in (metrics or {}).items() if (number := as_number(value)) is not None}
     if (reward := _reward(rest)) is not None:
         numbers.setdefault(INDEPENDENT, reward)
-    try:
+    with refusing(where):
         found = Trajectory(
             messages_and_choices=list[MessageOrChoice](messages), tools=tools, metadata=rest, metrics=numbers, **more
         )
-    except (FieldError, TypeError) as error:
-        raise unusable(where, error) from error
     return check_item(found, where)
 
 
@@ -194,11 +216,6 @@ def as_number(value: Any) -> float | None:
     except OverflowError:  # an integer above 10³⁰⁸
         return None
     return number if math.isfinite(number) else None
-
-
-def rest_of(fields: Message, *used: str) -> Message:
-    """The other fields that are not empty."""
-    return {name: value for name, value in fields.items() if name not in used and value is not None}
 
 
 def joined(parts: list[Any]) -> Any:
@@ -229,25 +246,16 @@ def check_item(item: Item, where: str) -> Item:
     """Returns the item. Raises `RowError` if a judge cannot be shown its messages and tools, or a judge's score is
     NaN."""
     for each in [item] if isinstance(item, Trajectory) else item.trajectories:
-        try:
+        with refusing(where):
             for history in each.histories():
                 _MESSAGES.validate_python(history.messages())
                 _TOOLS.validate_python(history.tools or [])
-        except (ValidationError, AttributeError) as error:  # a stored choice may lack its message's fields
-            raise unusable(where, error) from error
         if not each.messages():
             raise RowError(f"{where} has a trajectory without messages.", "Delete it, or put its messages in.")
         scores = [each.judgement.score, *(vote.score for vote in each.judgement.votes)] if each.judgement else []
         if any(score is not None and not math.isfinite(score) for score in scores):
             raise RowError(f"{where} has a judge's score that is no number.", "Write null where there is no score.")
     return item
-
-
-def unusable(where: str, error: Exception) -> RowError:
-    """The error for a row with a wrong shape for its format, with the field."""
-    text = problem(error) if isinstance(error, ValidationError) else str(error)
-    text = error.message if isinstance(error, GavelError) else text
-    return RowError(f"{where} cannot be judged: {text}", "Rows hold messages and tools in OpenAI's chat format.")
 
 
 def as_message(value: Any, role: str) -> list[Message]:
@@ -257,23 +265,38 @@ def as_message(value: Any, role: str) -> list[Message]:
     return [cast(Message, value)] if isinstance(value, dict) else [{"role": role, "content": value}]
 
 
+IDS = ("call_id", "toolUseId", "toolCallId", "tool_call_id", "tool_use_id", "source_call_id", "id")
+NAMES = ("name", "toolName", "tool_name", "function_name")
+_ARGUMENTS = ("arguments", "args", "input", "parameters", "input_parameters")
+
+
+def id_of(fields: Mapping[str, Any]) -> Any:
+    """The id of a call or of its result, in any program's spelling; None if there is none."""
+    return first_of(fields, *IDS)
+
+
+def name_of(fields: Mapping[str, Any]) -> str:
+    """The name of a call's tool, in any program's spelling."""
+    return str(first_of(fields, *NAMES) or "")
+
+
 def tool_call(call: Any) -> Any:
-    """Converts a tool call to OpenAI's form if possible: other programs keep it flat, with arguments as an object or
-    JSON text."""
+    """A tool call in OpenAI's form: other programs keep it flat, with other names, or arguments as an object or JSON
+    text. Anything else is returned unchanged."""
     fields = loaded(call) if isinstance(call, str) else call
     if not is_object(fields):
         return call
     body = fields.get("function")
     if is_object(body):
-        if isinstance(body.get("arguments", ""), str):
-            return fields
-        return {**fields, "function": {**body, "arguments": as_json(body["arguments"])}}
-    if "custom" in fields or not ("name" in fields or isinstance(body, str)):
+        said = body.get("arguments", "")
+        return fields if isinstance(said, str) else {**fields, "function": {**body, "arguments": as_json(said)}}
+    if "custom" in fields or not (isinstance(body, str) or is_object(fields, "|".join(NAMES))):
         return fields
-    name = body if isinstance(body, str) else fields["name"]
-    arguments = fields.get("arguments", fields.get("args", fields.get("input")))
-    extra = {k: v for k, v in fields.items() if k not in ("name", "arguments", "args", "input", "function", "type")}
-    return {**extra, "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+    given = next((fields[name] for name in _ARGUMENTS if name in fields), None)
+    rest = {k: v for k, v in fields.items() if k not in (*IDS, *NAMES, *_ARGUMENTS, "function", "type")}
+    identity = {"id": id_of(fields)} if id_of(fields) else {}
+    function = {"name": body if isinstance(body, str) else name_of(fields), "arguments": as_json(given)}
+    return {**rest, **identity, "type": "function", "function": function}
 
 
 def as_json(arguments: Any) -> str:
@@ -308,24 +331,28 @@ def cell(text: str) -> Any:
 
 
 def tools(value: Any) -> list[Message] | None:
-    """Tool schemas in OpenAI's form, from a list, its JSON text, Anthropic's or Responses' flat form; None = none."""
-    if isinstance(value, str):
-        value = loaded(value)
-    if isinstance(value, dict):
-        value = [{"name": name, **schema} for name, schema in cast(dict[str, Message], value).items()]
-    if not isinstance(value, list) or not value:
+    """Tool schemas in OpenAI's form, from a list, its JSON text or an object by their names, in any vendor's form; None
+    if there are none."""
+    value = loaded(value) if isinstance(value, str) else value
+    if is_object(value):
+        value = [{"name": name, **schema} for name, schema in value.items()]
+    if not is_list(value) or not value:
         return cast("list[Message] | None", value) or None
-    return [_tool(each) for each in cast(list[Any], value)]
+    return [tool for each in value for tool in _tools(each)]
 
 
-def _tool(value: Any) -> Any:
+def _tools(value: Any) -> list[Any]:
+    """The tools that an entry holds: Gemini's entries are lists of them."""
     if isinstance(value, str):
         value = found if is_object(found := loaded(value)) and found else value
-    if not isinstance(value, dict) or "function" in value or "name" not in value:
-        return cast(Any, value)
-    fields = cast(Message, value)
-    if fields.get("type", "function") not in ("function", "custom"):
-        return fields  # a tool that the vendor runs
-    parameters = fields.get("parameters", fields.get("input_schema"))
-    function = {"name": fields["name"], "description": fields.get("description"), "parameters": parameters}
-    return {"type": "function", "function": {name: each for name, each in function.items() if each is not None}}
+    if not is_object(value):
+        return [value]
+    if is_list(declared := first_of(value, "functionDeclarations", "function_declarations")):
+        return [tool for each in declared for tool in _tools(each)]
+    fields = value["toolSpec"] if is_object(value.get("toolSpec")) else value
+    if "function" in fields or "name" not in fields or fields.get("type", "function") not in ("function", "custom"):
+        return [value]  # in OpenAI's form, or a tool that the vendor runs
+    schema = first_of(fields, "parameters", "input_schema", "inputSchema")
+    schema = schema["json"] if is_object(schema, "json") else schema
+    function = {"name": fields["name"], "description": fields.get("description"), "parameters": schema}
+    return [{"type": "function", "function": {name: each for name, each in function.items() if each is not None}}]

@@ -6,13 +6,12 @@
 Any encoding of Unicode is read, with a byte order mark or without. Only empty lines are skipped.
 """
 
-import contextlib
 import csv
 import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -46,27 +45,13 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
     Raises `RowError` with the unreadable line.
     """
     start = text.lstrip()[:1]
-    lines = text.split("\n")
-    if (
-        start
-        and start not in "{["
-        and not _is_quoted_row(text)
-        and (table := _parse_csv(text, where, said)) is not None
-    ):
+    is_table = start not in ("", "{", "[") and not _is_quoted_row(text)
+    if is_table and (table := _parse_csv(text, where, said)) is not None:
         return table
-    first = next((number for number, line in enumerate(lines) if line.strip()), None)
-    if first is None:
-        return []
-    if _is_quoted_row(text):
-        return [Row(row.where, json.loads(row.value)) for row in _parse_json_lines(lines, where)]
-    if _is_json(lines[first]) and any(line.strip() for line in lines[first + 1 :]):
-        return list(_parse_json_lines(lines, where))
-    documents = _parse_documents(text, where)
-    if documents is None:
-        return list(_parse_json_lines(lines, where, document=text))
-    if len(documents) == 1:
-        return _split_document(documents[0], where)
-    return [Row(f"{where}[{number}]", document) for number, document in enumerate(documents)]
+    found = _parse_json(text, where)
+    if len(found) == 1:
+        return _split_document(found[0][1], where)
+    return [Row(f"{where}:{line}", value) for line, value in found]
 
 
 def _is_quoted_row(text: str) -> bool:
@@ -76,63 +61,43 @@ def _is_quoted_row(text: str) -> bool:
     return isinstance(inner, str) and loaded(inner) is not None
 
 
-def _parse_json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
-    """`document`: the text of all lines, for the case that a row spans several."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-            _check_keys(line, where, number)
-            yield Row(f"{where}:{number}", value)
-        except (ValueError, RecursionError) as error:
-            place, problem = f"{where}:{number}", str(error)
-            if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
-                place, problem = _first_problem(document, where) or (place, problem)
-            remedy = "Mend or delete this line; a row must stand on one line."
-            if _TRAILING_COMMA.search(document or line):
-                remedy = "A comma stands before a closing bracket, which JSON does not allow: delete it."
-            elif isinstance(cell(line), dict | list):
-                problem = f"{where}:{number} is a Python dict or list as it is printed, and no JSON."
-                raise RowError(problem, "Write it with json.dumps.") from error
-            elif document.lstrip()[:1] not in ("{", "[", "") and not any(map(_is_row, lines)):
-                remedy = READ
-            raise RowError(f"{place} is no JSON value: {problem}", remedy) from error
-
-
-def _is_json(text: str) -> bool:
-    return loaded(text) is not None or text.strip() == "null"
-
-
-def _first_problem(document: str, where: str) -> tuple[str, str] | None:
-    """The first position at which a document of several lines is invalid JSON."""
-    with contextlib.suppress(ValueError, RecursionError):
-        try:
-            json.loads(document)
-        except json.JSONDecodeError as error:
-            return f"{where}:{error.lineno}", error.msg
-    return None
-
-
-def _is_row(line: str) -> bool:
-    parsed = loaded(line)
-    return bool(parsed) and isinstance(parsed, dict | list)
-
-
-def _parse_documents(text: str, where: str) -> list[Any] | None:
-    """The JSON values of a text in sequence; None if it holds anything else."""
-    found: list[Any] = []
-    at, line = _space_from(text, 0), 1 + text.count("\n", 0, _space_from(text, 0))
+def _parse_json(text: str, where: str) -> list[tuple[int, Any]]:
+    """The JSON values of a text in sequence, on one line each or on several, with the lines that they begin on."""
+    found: list[tuple[int, Any]] = []
+    at = _space_from(text, 0)
+    line = 1 + text.count("\n", 0, at)
     while at < len(text):
         try:
             value, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return None
+        except (ValueError, RecursionError) as error:
+            raise _no_json(text, where, line, error) from error
         _check_keys(text[at:end], where, line)
-        found.append(value)
+        found.append((line, cell(value) if isinstance(value, str) else value))
         start, at = at, _space_from(text, end)
         line += text.count("\n", start, at)
     return found
+
+
+def _no_json(text: str, where: str, line: int, error: Exception) -> RowError:
+    """The error for a value that begins on this line: a row stands on one line, a document may span several."""
+    lines = text.split("\n")
+    are_rows = any(loaded(each) for each in lines if each.lstrip()[:1] in ("{", "["))
+    if isinstance(error, json.JSONDecodeError) and not are_rows:
+        line = error.lineno
+    begins = lines[line - 1]
+    remedy = "Mend or delete this line; a row must stand on one line."
+    why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+    problem = f"{where}:{line} is no JSON value: {why}"
+    if _TRAILING_COMMA.search(begins if are_rows else text):
+        remedy = "A comma stands before a closing bracket, which JSON does not allow: delete it."
+    elif isinstance(cell(begins), dict | list):
+        problem, remedy = f"{where}:{line} is a Python dict or list as it is printed, and no JSON.", _DUMPS
+    elif text.lstrip()[:1] not in ("{", "[") and not are_rows:
+        remedy = READ
+    return RowError(problem, remedy)
+
+
+_DUMPS = "Write it with json.dumps."
 
 
 def _check_keys(value: str, where: str, line: int) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.chat import as_chat, messages
 from gavel.scenarios.formats.reading import read_file, read_groups
-from gavel.scenarios.formats.row import RowError
+from gavel.scenarios.formats.row import RowError, tools
 
 VALUES, STATE = {"order": 7}, {"state": "sent"}
 ARGUMENTS, RESULT = '{"order": 7}', '{"state": "sent"}'
@@ -181,6 +181,27 @@ def test_every_vendor_s_conversation_becomes_the_same_messages(tmp_path: Path, n
         assert (answer["role"], answer["content"]) == ("assistant", "On its way.")
 
 
+SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}}
+FLAT = {"name": "look_up", "description": "Looks."}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"type": "function", "function": {**FLAT, "parameters": SCHEMA}}],
+        [{**FLAT, "input_schema": SCHEMA}],
+        [{"type": "function", **FLAT, "parameters": SCHEMA}],
+        [{"functionDeclarations": [{**FLAT, "parameters": SCHEMA}]}],
+        [{"toolSpec": {**FLAT, "inputSchema": {"json": SCHEMA}}}],
+        {"look_up": {"description": "Looks.", "parameters": SCHEMA}},
+        json.dumps([{**FLAT, "parameters": SCHEMA}]),
+    ],
+    ids=["openai", "anthropic", "responses", "gemini", "bedrock", "by name", "text"],
+)
+def test_every_vendor_s_tools_become_the_same(given: Any) -> None:
+    assert tools(given) == [{"type": "function", "function": {**FLAT, "parameters": SCHEMA}}]
+
+
 def test_older_function_calls_become_tool_calls() -> None:
     items = [
         ASK,
@@ -194,11 +215,14 @@ def test_older_function_calls_become_tool_calls() -> None:
     assert result["tool_call_id"] == asked["tool_calls"][0]["id"]
 
 
-def test_parallel_calls_of_responses_are_one_turn() -> None:
+def test_text_and_parallel_calls_of_responses_are_one_turn() -> None:
+    says = {"role": "assistant", "content": "I look."}
     calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in (1, 2)]
     outputs = [{"type": "function_call_output", "call_id": f"c{n}", "output": [{"n": n}]} for n in (1, 2)]
-    found, _ = messages([*calls, *outputs], "f:1")
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    found, _ = messages([thought, says, *calls, *outputs], "f:1")
     assert [message["role"] for message in found] == ["assistant", "tool", "tool"]
+    assert (found[0]["content"], found[0]["reasoning_content"]) == ("I look.", "Hm.")
     assert [each["id"] for each in found[0]["tool_calls"]] == ["c1", "c2"]
 
 
@@ -250,6 +274,7 @@ def test_what_is_no_text_stays_in_the_content(message: dict[str, Any], kept: dic
     [
         ([5], "0: it is no message"),
         ([ASK, {"content": "x"}], "1.role: field required"),
+        ([ASK, {"type": "assistant", "content": [{"text": "x"}]}], "1.role: field required"),
         ([{"from": "narrator", "value": "x"}], "0.from: 'narrator' is no speaker"),
         ("hello", "messages: it is text"),
         ({"role": "user"}, "messages: it is no list"),
@@ -339,5 +364,6 @@ JSON = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(WORDS), JSON, min_size=1, max_size=5), max_size=3))
+@example([{"role": "user", "content": [None, "toolCallId", 5, ["a"]]}])
 def test_a_message_of_any_shape_is_read_or_stays_as_it_is(items: list[dict[str, Any]]) -> None:
     assert all(isinstance(message, dict) for message in as_chat(items))

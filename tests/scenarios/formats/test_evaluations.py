@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gavel.scenarios.formats.completions import Columns
+from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.reading import Reading, read_file
 from gavel.scenarios.formats.row import RowError
 

@@ -84,8 +84,13 @@ def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str) 
     assert first.additional_histories == []
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "pretty.json", "rows.csv", "rows.txt", "rows"])
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst", ".bz2", ".xz"])
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [
+        *((name, "") for name in ("rows.jsonl", "rows.json", "pretty.json", "rows.csv", "rows.txt", "rows")),
+        *(("rows", packed) for packed in (".gz", ".zst", ".bz2", ".xz")),
+    ],
+)
 def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str) -> None:
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
     if name.endswith(".json"):
@@ -388,6 +393,7 @@ TRACEBACK = "RateLimitError('slow down')Traceback (most recent call last):\n  Fi
         (runs(outputs=None, error=TRACEBACK), "RateLimitError('slow down')"),
         (runs(outputs=None, error="\n" + TRACEBACK.partition(")")[2]), "RateLimitError: slow down"),
         (runs(outputs=None, status="pending"), "it has no outputs (status pending)"),
+        (runs(outputs=None, error="boom", parent_run_id="not in the export", trace_id="t"), "boom"),
         (observations(output=None, level="ERROR", statusMessage="boom"), "boom"),
         (observations(output=None), "it has no output"),
     ],

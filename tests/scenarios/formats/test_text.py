@@ -18,25 +18,27 @@ def values(text: str) -> list[Any]:
     return [row.value for row in rows(text, "f")]
 
 
+LAYOUTS = [
+    LINES,
+    LINES + "\n",
+    "\n\n" + LINES.replace("\n", "\n  \n\n"),
+    LINES.replace("\n", "\r\n") + "\r\n",
+    json.dumps(ROWS),
+    json.dumps(ROWS, indent=2),
+    "\n".join(json.dumps(row, indent=2) for row in ROWS),
+    json.dumps({"data": ROWS, "meta": {"page": 1, "totalPages": 1}}),
+    json.dumps({name: {"3": ROWS[0][name], "12": ROWS[1][name]} for name in ROWS[0]}),
+    json.dumps({"0": ROWS[0], "1": ROWS[1]}),
+    json.dumps({"columns": ["messages", "n"], "index": [3, 12], "data": [list(row.values()) for row in ROWS]}),
+    json.dumps({"schema": {"fields": []}, "data": ROWS}),
+    json.dumps({"rows": [{"row_idx": n, "row": row, "truncated_cells": []} for n, row in enumerate(ROWS)]}),
+]
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        LINES,
-        LINES + "\n",
-        "\n\n" + LINES.replace("\n", "\n  \n\n"),
-        LINES.replace("\n", "\r\n") + "\r\n",
-        json.dumps(ROWS),
-        json.dumps(ROWS, indent=2),
-        "\n".join(json.dumps(row, indent=2) for row in ROWS),
-        json.dumps({"data": ROWS, "meta": {"page": 1, "totalPages": 1}}),
-        json.dumps({name: {"3": ROWS[0][name], "12": ROWS[1][name]} for name in ROWS[0]}),
-        json.dumps({"0": ROWS[0], "1": ROWS[1]}),
-        json.dumps({"columns": ["messages", "n"], "index": [3, 12], "data": [list(row.values()) for row in ROWS]}),
-        json.dumps({"schema": {"fields": []}, "data": ROWS}),
-        json.dumps({"rows": [{"row_idx": n, "row": row, "truncated_cells": []} for n, row in enumerate(ROWS)]}),
-    ],
+    ("text", "encoding"), [*((text, "utf-8") for text in LAYOUTS), *((LINES, encoding) for encoding in ENCODINGS)]
 )
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_a_text_of_rows_is_read_in_any_layout_and_encoding(text: str, encoding: str) -> None:
     assert values(decode(text.encode(encoding), "f")) == ROWS
 

@@ -49,7 +49,7 @@ from gavel.judge.service.schemas.bodies import (
     TrajectoryIn,
 )
 from gavel.judge.service.schemas.records import GroupRecord, Record
-from gavel.scenarios.formats.bodies import messages
+from gavel.scenarios.formats.chat import as_chat
 from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["wires"])
@@ -330,7 +330,7 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
 def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
     """Responses items as chat messages. Raises `Problem` for invalid items."""
     try:
-        return messages(items)
+        return as_chat(items)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = f"the items cannot be read as those of OpenAI's Responses: {type(error).__name__} ({error!s:.60})."
         raise InvalidRequestError(why, "Send input and output as in the Responses API.") from error

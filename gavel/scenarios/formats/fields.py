@@ -1,0 +1,610 @@
+"""Rows whose fields hold a prompt and answers, or a conversation: data sets, evaluation results, a user's own tables.
+
+    {"messages": [{"role": "user", "content": "Hi"}, …], "tools": […], "task": 7}     [{"role": "user", …}, …]
+    {"prompt": "2 + 2?", "completion": "4", "label": true}                            {"prompt": …, "responses": […]}
+    {"prompt": […], "chosen": […], "rejected": […]}                                   a group of two, rewards 1 and 0
+    {"prompt": {"raw": "2 + 2?"}, "response": {"output": "4"}, "provider": {…}}       promptfoo
+    {"input": "2 + 2?", "actualOutput": "4", "metricsData": [{…}]}                    DeepEval
+    {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"]}            ragas
+
+A side is text or messages (`side`), an attempt is what was asked and what was answered (`attempt`), and all other
+fields are metadata. The expected answer of an evaluation becomes the `reference`; retrieved passages, and the tools of
+a test case, become calls with results before the answer.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from pydantic import JsonValue
+
+from gavel.base.text import counted
+from gavel.llm.types import Message
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.row import (
+    ABSENT,
+    INDEPENDENT,
+    Attempt,
+    Format,
+    Found,
+    Row,
+    RowError,
+    Source,
+    WholeGroup,
+    as_json,
+    as_list,
+    as_message,
+    as_number,
+    at,
+    check_item,
+    first_line,
+    first_of,
+    is_list,
+    is_object,
+    refused,
+    refusing,
+    tools,
+    trajectory,
+    with_single_score,
+)
+from gavel.scenarios.formats.text import PRINTED, cell, is_conversation, is_printed
+from gavel.scenarios.group import from_row
+from gavel.scenarios.trajectory import Trajectory
+
+SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction", "instructions")
+"""Fields with a system prompt of its own."""
+
+
+def attempt(
+    row: Row,
+    form: str,
+    before: Sequence[Any] | None,
+    answer: Sequence[Any],
+    fields: Mapping[str, Any],
+    *,
+    task: Mapping[str, JsonValue] | None = None,
+    **more: Any,
+) -> Attempt:
+    """The attempt that answers the messages `before`, of any vendor's form. None = where the prompt ends is not known.
+    `form`: empty = that of the messages; `more`: see `row.trajectory`."""
+    said, found = chat.messages([*(before or ()), *answer], row.where)
+    prompt = None if before is None else len(chat.messages(before, row.where)[0])
+    return Attempt(
+        trajectory(said, row.where, fields=fields, **more), row, form or found, dict(task) if task else None, prompt
+    )
+
+
+def system_message(value: Any) -> list[Message]:
+    """A system prompt that stands in a field of its own, as a text, or as parts."""
+    if not value or not isinstance(value, str | list | dict):
+        return []
+    if is_object(value):
+        return [{"role": "system", "parts": value.get("parts", [value])}]
+    return [{"role": "system", "content": value}]
+
+
+def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
+    """Text as one message, and messages (also as JSON text) unchanged. Raises `RowError` for anything else."""
+    given = value
+    if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
+        given = items
+    elif isinstance(value, str) and is_printed(value):
+        raise refused(row.where, f"{name}: it is text, and no JSON list.", PRINTED)
+    if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
+        raise refused(row.where, f"{name}: it is neither text nor messages.", "Write text, or a list of messages.")
+    return as_message(given, role)
+
+
+def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any]:
+    """The messages of any value: a conversation (also as JSON text, or under these names at any depth), the calls of
+    one message, or else one message of `role` with its text or JSON. Raises `RowError` for a cut or printed one."""
+    payload = cell(value) if isinstance(value, str) else value
+    if payload is None or (names and payload in ("", {}, [])):
+        return []
+    if isinstance(payload, str) and is_printed(payload):
+        raise refused(row.where, "it holds text, and no JSON list.", PRINTED)
+    if found := find_conversation(payload, names):
+        return [*(system_message(payload.get("system")) if is_object(payload, "messages") else ()), *found]
+    if is_list(value) and value and all(is_object(call, "function") for call in value):
+        return [{"role": "assistant", "content": None, "tool_calls": value}]
+    if names and is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
+        return [{"role": role, "content": only}]
+    return [{"role": role, "content": _as_text(value)}]
+
+
+def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
+    """The conversation in a payload, at any depth; empty if there is none."""
+    payload = cell(payload) if isinstance(payload, str) else payload
+    if is_list(payload) and is_conversation(payload):
+        return payload
+    if is_list(payload) and len(payload) == 1:
+        return find_conversation(payload[0], names)  # batches of one, as LangChain logs them
+    if not is_object(payload):
+        return []
+    if is_conversation([payload]) and "finish_reason" not in payload:
+        return [payload]
+    found = (find_conversation(payload.get(name), names) for name in names)
+    return next(filter(None, found), list[Any]())
+
+
+def _are_messages(items: list[Any]) -> bool:
+    return bool(items) and all(is_object(item, "role|from") for item in items)
+
+
+def without(fields: Message, *used: str) -> Message:
+    """The other fields."""
+    return {name: value for name, value in fields.items() if name not in used}
+
+
+_OWN = "trajectories|messages_and_choices"
+_LISTS = ("messages", "conversations", "conversation", "contents", "items")
+
+
+def _list_name(value: Any) -> str | None:
+    """The field with a conversation."""
+    if not is_object(value):
+        return None
+    is_items = is_list(value.get("items")) and is_conversation(value["items"])
+    return next((name for name in _LISTS if name in value and (name != "items" or is_items)), None)
+
+
+def _is_conversation_row(value: Any) -> bool:
+    if is_list(value):
+        return not value or is_conversation(value)
+    return is_object(value, _OWN) or _list_name(value) is not None or _is_response(value)
+
+
+def _is_response(value: Any) -> bool:
+    is_whole = is_object(value, "input", "output") and is_list(value["output"])
+    return is_whole and all(is_object(item, "type|role") for item in value["output"])
+
+
+def _read_conversations(rows: Sequence[Row], source: Source) -> Iterator[Found]:
+    if later := [row for row in rows if is_object(row.value) and row.value.get("previous_response_id")]:
+        source.notes.append(
+            f"{len(later):,} of the responses go on from an earlier one (previous_response_id), whose items their rows "
+            f"do not hold: the judge does not see them. First: {later[0].where}."
+        )
+    for row in rows:
+        if is_object(row.value, _OWN):
+            yield _own(row)
+        elif is_list(row.value) or _list_name(row.value):
+            yield from _read_choices(row)
+        else:
+            yield _response(row)
+
+
+def _own(row: Row) -> Found:
+    with refusing(row.where):
+        if "trajectories" in row.value:
+            return WholeGroup(check_item(from_row(row.value), row.where), row, GROUPS)
+        return Attempt(check_item(Trajectory.model_validate(row.value), row.where), row, "Gavel trajectories")
+
+
+def _read_choices(row: Row) -> Iterator[Attempt]:
+    """One attempt for each choice stored beside the request's messages; without choices, the messages themselves."""
+    fields: Message = row.value if is_object(row.value) else {"messages": row.value}
+    name = _list_name(fields) or "messages"
+    choices = as_list(fields.get("choices"))
+    choices = choices if all(is_object(choice, "message") for choice in choices) else []
+    rest = without(fields, name, "tools", "functions", "toolConfig", *(("choices",) if choices else ()))
+    given = as_message(fields[name], "user") if name == "contents" else fields[name]
+    said, form = chat.messages(given, row.where)
+    if said and said[0].get("role") not in ("system", "developer"):
+        told = next((each for each in SYSTEM[:4] if system_message(rest.get(each))), "")
+        said = [*system_message(rest.pop(told, None)), *said]
+    for choice in choices or [None]:
+        ended: dict[str, Any] = {"status": "truncated"} if choice and choice.get("finish_reason") == "length" else {}
+        before, answer = (said, [choice["message"]]) if choice else (None, said)
+        yield attempt(row, form, before, answer, rest, tools=offered_tools(fields), **ended)
+
+
+def _response(row: Row) -> Attempt:
+    """The conversation of a response and its input."""
+    fields: Message = row.value
+    before = [*system_message(fields.get("instructions")), *as_message(fields["input"] or [], "user")]
+    rest = without(fields, "input", "instructions", "output", "tools")
+    earlier = fields.get("previous_response_id")
+    task = {"previous_response_id": earlier} if earlier else None
+    return attempt(row, chat.RESPONSES, before, fields["output"], rest, task=task, tools=tools(fields.get("tools")))
+
+
+def offered_tools(body: Any) -> list[Message] | None:
+    """The tools that a request offers."""
+    if not is_object(body := cell(body) if isinstance(body, str) else body):
+        return None
+    config = body.get("toolConfig")
+    given = body.get("tools", body.get("functions"))
+    return tools(config["tools"] if given is None and is_object(config, "tools") else given)
+
+
+GROUPS = "Gavel groups"
+CONVERSATIONS = Format(
+    chat.OPENAI, ("messages|conversations|messages_and_choices",), _is_conversation_row, _read_conversations
+)
+
+
+_ANSWER = ("completion", "response", "output")
+_SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
+_TEXTS = ("text", "completion", "response", "content", "output", "generated_text", "answer")
+_REWARDS = {"rewards": "reward", "scores": "score", "labels": "label"}
+
+
+def _is_completion(value: Any) -> bool:
+    """Whether it is a prompt, as text or as messages without an answer, with its completion."""
+    if is_object(value, "prompt", "completion|response") or _samples_name(value) is not None:
+        return True
+    if not is_object(value, "messages", "|".join(_ANSWER)) or not is_list(value["messages"]):
+        return False
+    return not any(is_object(item, "role") and item["role"] == "assistant" for item in value["messages"])
+
+
+def _samples_name(value: Any) -> str | None:
+    """The field that holds several answers to a row's prompt."""
+    if not is_object(value, "prompt|messages|instruction|question"):
+        return None
+    return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
+
+
+def _split_samples(row: Row) -> Iterator[Row]:
+    """One row for each answer of a row with several; a list of as many rewards is split among them."""
+    name = _samples_name(row.value)
+    if name is None or is_object(row.value, "completion|response"):
+        yield row
+        return
+    fields = without(row.value, name)
+    if "prompt" not in fields and "messages" not in fields:
+        fields["prompt"] = fields.pop("instruction", None) or fields.pop("question", None)
+    samples: list[Any] = row.value[name]
+    for number, sample in enumerate(samples):
+        own = {
+            _REWARDS.get(key, key): value[number] if key in _REWARDS else value
+            for key, value in fields.items()
+            if key not in _REWARDS or (is_list(value) and len(value) == len(samples))
+        }
+        if is_object(sample) and not _are_messages([sample]):
+            sample, others = _text(row, f"{name}.{number}", sample)
+            own |= others
+        side(row, sample, "assistant", f"{name}.{number}")  # its error names the answer
+        yield Row(row.where, {**own, "completion": sample})
+
+
+def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
+    for row in chain.from_iterable(map(_split_samples, rows)):
+        fields: Message = row.value
+        asked = "prompt" if "prompt" in fields else "messages"
+        name = next(each for each in _ANSWER if each in fields)
+        before = [*system_message(first_of(fields, *SYSTEM[:2])), *side(row, fields[asked], "user", asked)]
+        rest = without(fields, asked, name, "tools", *SYSTEM[:2])
+        answer = side(row, fields[name], "assistant", "completion")
+        yield attempt(row, COMPLETIONS.name, before, answer, rest, tools=tools(fields.get("tools")))
+
+
+COMPLETIONS = Format("TRL prompt/completion", ("prompt", "completion|response"), _is_completion, _read_completions)
+
+
+_SIDES = {"chosen": ("preferred_output", 1.0), "rejected": ("non_preferred_output", 0.0)}
+"""The answers of a pair: their names in OpenAI's preference data, and their rewards."""
+_PROMPTS = ("prompt", "conversations", "messages")
+_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
+
+
+def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        fields: Message = dict(row.value)
+        for name, (other, _) in _SIDES.items():
+            fields.setdefault(name, fields.pop(other, None))
+        if is_object(asked := fields.get("input"), "messages"):
+            given = {name: asked[name] for name in ("messages", "tools") if name in asked}
+            fields = {**without(fields, "input"), **given}
+        before, offered = _before(row, fields), tools(fields.get("tools"))
+        rest = without(fields, *_PROMPTS, *(SYSTEM[:2] if before else ()), *_SIDES, "tools")
+        for name, (_, reward) in _SIDES.items():
+            answer = _answer(row, fields[name], name, alone=not before)
+            made = attempt(
+                row,
+                PAIRS.name,
+                None,
+                [*before, *answer],
+                {**rest, "preference": name},
+                task={"pair": row.where},
+                tools=offered,
+                metrics={INDEPENDENT: reward},
+            )
+            yield made
+
+
+def _before(row: Row, fields: Message) -> list[Any]:
+    """The messages before the answers; empty if each answer is a whole conversation."""
+    name = next((name for name in _PROMPTS if name in fields), None)
+    if name is None:
+        return []
+    prompt = [*system_message(first_of(fields, *SYSTEM[:2])), *side(row, fields[name], "user", name)]
+    answers = [side(row, fields[each], "assistant", each) for each in _SIDES]
+    return [] if all(len(a) > len(prompt) and a[: len(prompt)] == prompt for a in answers) else prompt
+
+
+def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
+    """An answer; one that stands alone may be a conversation in one text, as in Anthropic's HH data."""
+    parts = _SPEAKER.split(value) if alone and isinstance(value, str) else []
+    if len(parts) < 3 or parts[0].strip():
+        return side(row, value, "assistant", name)
+    pairs = zip(parts[1::2], parts[2::2], strict=True)
+    return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
+
+
+_PAIR = ("chosen|preferred_output", "rejected|non_preferred_output")
+PAIRS = Format("preference pairs", _PAIR, lambda value: is_object(value, *_PAIR), _read_pairs, task="pair")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The fields (dotted paths) with the prompt and the answers of a row, for names that no format knows."""
+
+    prompt: str | None = None
+    """None = `prompt` or `messages`."""
+    answers: Sequence[str] = ()
+    """Fields that each hold an attempt. Empty = `completion`, `response` or `output`."""
+
+    @property
+    def names(self) -> list[str]:
+        return [*filter(None, [self.prompt]), *self.answers]
+
+    def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
+        """One row with `prompt` and `completion` for each answer; empty cells are counted.
+
+        `known`: the fields of all rows. Raises `RowError` for a field that no row has.
+        """
+        names = (self.prompt,) if self.prompt else ("prompt", "messages")
+        asked, prompt = _column(row, names, known, "--prompt-column")
+        columns = [
+            _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
+        ]
+        rest = without(row.value, asked, *(name for name, _ in columns), "prompt", "completion")
+        found = [answer for name, value in columns for answer in _split_answers(row, name, value)]
+        for name, answer, others in found:
+            if answer is None or prompt is None:
+                source.left_out[f"row without {name if answer is None else asked}"] += 1
+                continue
+            own = {**rest, **others, "prompt": _as_said(prompt), "completion": _as_said(answer)}
+            yield Row(row.where, own | ({"answer_column": name} if len(found) > 1 else {}))
+
+
+def _column(row: Row, names: Sequence[str], known: Collection[str], option: str) -> tuple[str, Any]:
+    """The first of the fields that the row has, and its value; None if only other rows have it."""
+    for name in names:
+        if (value := at(row.value, name)) is not ABSENT:
+            return name, value
+    if found := next((name for name in names if name in known), None):
+        return found, None
+    raise RowError(
+        f"{row.where} has no column {' or '.join(names)}. Its columns: {', '.join(known) or 'none'}.",
+        f"Name one of them: {option} COLUMN.",
+    )
+
+
+def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any, Message]]:
+    """The answers of a column, where they stand, and the fields beside each: a list of answers is as many.
+
+    Raises `RowError` for an object that holds text beside other values, unless one text has a known name: a label
+    would be shown to the judge; and for lists of texts within a list, which may be one answer or many.
+    """
+    if not isinstance(value, dict | list) or not value or _are_messages(as_list(value) or [value]):
+        return [(name, value, {})]
+    if is_list(value) and all(is_list(each) and all(isinstance(text, str) for text in each) for each in value):
+        raise refused(
+            row.where,
+            f"{name} holds lists of texts within a list.",
+            f"Name the list whose texts are the answers: --answer-column {name}.0.",
+        )
+    if is_list(value) and _may_be_answer(value):
+        return [answer for n, each in enumerate(value) for answer in _split_answers(row, f"{name}.{n}", each)]
+    leaves = [each for _, each in _leaves(value) if each is not None]
+    if _may_be_answer(value) or 0 < sum(isinstance(each, str) for each in leaves) < len(leaves):
+        return [(name, *_text(row, name, value))]
+    return [(name, value, {})]
+
+
+def _may_be_answer(value: Any) -> bool:
+    """Whether it is text, a message, an object with a text of a known name, nothing, or a list of these."""
+    if is_list(value):
+        return bool(value) and all(map(_may_be_answer, value))
+    fields = is_object(value) and (_are_messages([value]) or any(_is_said(value.get(name)) for name in _TEXTS))
+    return value is None or isinstance(value, str) or fields
+
+
+def _text(row: Row, name: str, answer: Any) -> tuple[Any, Message]:
+    """What an answer that is an object says, and its other fields. Raises `RowError` where it is not plain which."""
+    said = [key for key in _TEXTS if is_object(answer) and _is_said(answer.get(key))]
+    if is_object(answer) and len(said) == 1:
+        return answer[said[0]], without(answer, said[0])
+    path = said[0] if said else next((path for path, text in _leaves(answer) if isinstance(text, str)), "FIELD")
+    raise refused(
+        row.where,
+        f"{name}: it is not plain which of its fields is the answer "
+        f"({', '.join(map(str, answer)) if is_object(answer) else counted(len(answer), 'item')}).",
+        f"Name the one: --answer-column {shlex.quote(f'{name}.{path}')}; or write the whole as JSON text, where all of "
+        "it is the answer.",
+    )
+
+
+def _leaves(value: Any, within: str = "") -> Iterator[tuple[str, Any]]:
+    """The paths of all that stands in a list or an object and is neither, with its value."""
+    for name, each in value.items() if is_object(value) else enumerate(value):
+        if isinstance(each, dict | list):
+            yield from _leaves(each, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", each
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, str) or (is_list(value) and _are_messages(value))
+
+
+def _as_said(value: Any) -> Any:
+    """Messages as they are, anything else as its text."""
+    if _is_said(value):
+        return value
+    return [value] if _are_messages([value]) else json.dumps(value, ensure_ascii=False)
+
+
+def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
+    """The attempts of a table whose columns a user named."""
+    objects = [row.value for row in rows if is_object(row.value)]
+    known = dict.fromkeys(name for value in objects for name in value)
+    for name in columns.names:  # paths may lead into objects
+        above = name.rpartition(".")[0]
+        inner = [at(value, above) for value in objects] if above else []
+        known |= dict.fromkeys(f"{above}.{each}" for value in inner if is_object(value) for each in value)
+        known |= dict.fromkeys(name for value in objects if at(value, name) is not ABSENT)
+    for row in rows:
+        if not is_object(row.value):
+            raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
+        for found in _read_completions(columns.rename(row, known, source), source):
+            yield replace(found, row=row, form=TABLE)
+
+
+TABLE = "prompt and answer columns"
+
+
+_TELLING = ("equals", "similar", "factuality", "model-graded-factuality")
+"""promptfoo's assertions whose value is the expected answer."""
+_CALL_FAILED = 2
+"""promptfoo's `failureReason` of a call that failed; 1 is an assertion's, which also fills `error`."""
+
+
+def _read_promptfoo(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        value: Message = row.value
+        prompt, provider, output = value["prompt"], value.get("provider"), value.get("response")
+        test: Message = value.get("testCase") or {}
+        output: Any = output.get("output") if is_object(output) else output
+        ended: dict[str, Any] = {}
+        if value.get("failureReason") == _CALL_FAILED or output is None:
+            ended = {"status": "failed", "status_reason": first_line(value.get("error") or "it has no output")}
+        asserted = [each for each in as_list(test.get("assert")) if is_object(each, "type", "value")]
+        expected = (each["value"] for each in asserted if each["type"] in _TELLING and isinstance(each["value"], str))
+        fields = {
+            "provider": (provider.get("label") or provider.get("id")) if is_object(provider) else provider,
+            "prompt": prompt.get("label"),
+            **{name: value.get(name) for name in ("testIdx", "vars", "score", "success")},
+            **{"description": test.get("description"), "reference": next(expected, None)},
+        }
+        fields = {name: each for name, each in fields.items() if each not in (None, "")}
+        answer = [] if output is None else talk(row, output, "assistant")
+        more: dict[str, Any] = {
+            "tools": offered_tools(prompt.get("config")),
+            "metrics": value.get("namedScores"),
+            **ended,
+        }
+        yield attempt(row, PROMPTFOO.name, talk(row, prompt["raw"], "user"), answer, fields, **more)
+
+
+PROMPTFOO = Format(
+    "promptfoo results",
+    ("prompt", "provider", "testIdx", "vars"),
+    lambda value: is_object(value, "prompt", "provider", "vars|testIdx|testCase") and is_object(value["prompt"], "raw"),
+    _read_promptfoo,
+)
+
+
+_EARLIER = {
+    **{"question": "user_input", "answer": "response"},
+    **{"contexts": "retrieved_contexts", "ground_truth": "reference"},
+}
+"""The columns' names in ragas before 0.2."""
+_FACTS = ("reference", "expected_output", "expected_outcome", "context", "reference_contexts")
+
+
+def _read_cases(rows: Sequence[Row], source: Source, is_ragas: bool) -> Iterator[Attempt]:
+    """DeepEval's test cases, in camel case (test runs) or snake case, and ragas' samples."""
+    for row in rows:
+        given: Message = {_snake(name): value for name, value in row.value.items()}
+        if is_ragas and "user_input" not in given:
+            given = {_EARLIER.get(name, name): value for name, value in given.items()}
+        fields = {name: value for name, value in given.items() if value not in (None, "", [])}
+        asked, answered = ("user_input", "response") if is_ragas else ("input", "actual_output")
+        before = [*system_message(fields.pop("chatbot_role", None)), *_side(row, fields, asked, "user")]
+        turns = as_list(fields.pop("turns", None))
+        used = list(_used(fields))
+        if turns:
+            said = [each for turn in turns if is_object(turn, "role") for each in _turn(row, turn)]
+        elif is_ragas and any(each.get("role") == "assistant" for each in chat.messages(before, row.where)[0]):
+            said, turns = [], before
+        elif given.get(answered) is not None and (is_ragas or answered in fields):
+            said = [*used, *_side(row, fields, answered, "assistant")]
+        else:
+            source.left_out["sample without a response" if is_ragas else "test case without an output"] += 1
+            continue
+        measured = [each for each in as_list(fields.pop("metrics_data", None)) if is_object(each, "name")]
+        scores = {str(each["name"]): each.get("score") for each in measured}
+        scores = without(fields, "reference") if is_ragas else scores
+        numbers = {name: number for name, each in scores.items() if (number := as_number(each)) is not None}
+        facts = [fact for name in _FACTS for fact in _listed(fields.get(name)) if fact]
+        kept = without(fields, "context")
+        if facts:
+            kept["reference"] = "\n\n".join(map(_as_text, facts))
+        form = RAGAS.name if is_ragas else DEEPEVAL.name
+        metrics = with_single_score(numbers)
+        yield attempt(row, form, None if turns else before, [*before, *said] if turns else said, kept, metrics=metrics)
+
+
+def _turn(row: Row, turn: Message) -> Iterator[Message]:
+    fields = {_snake(name): each for name, each in turn.items() if each is not None}
+    yield from _used(fields)
+    yield from _side(row, fields, "content", fields["role"])
+
+
+def _side(row: Row, fields: Message, name: str, role: str) -> list[Any]:
+    """Takes a field's messages out of the row. Raises `RowError` for anything but text or messages."""
+    value = fields.pop(name, [])
+    return side(row, _as_text(value) if isinstance(value, int | float) else value, role, name) if value != [] else []
+
+
+def _used(fields: Message) -> Iterator[Message]:
+    """Takes an assistant's retrievals and calls before its answer out of the fields."""
+    passages = _listed(fields.pop("retrieval_context", None) or fields.pop("retrieved_contexts", None))
+    called = [{"name": "retrieve", "output": "\n\n".join(map(_as_text, passages))}] if passages else []
+    for call in [*called, *as_list(fields.pop("tools_called", None))]:
+        own = {_snake(name): each for name, each in call.items()} if is_object(call) else {"name": call}
+        made = {"name": str(own.get("name")), "arguments": own.get("input_parameters")}
+        yield {"role": "assistant", "content": None, "tool_calls": [made]}
+        if own.get("output") is not None:
+            yield {"role": "tool", "name": own.get("name"), "content": _as_text(own["output"])}
+
+
+def _listed(value: Any) -> list[Any]:
+    return as_list(value) or ([value] if value else [])
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else as_json(value)
+
+
+def _snake(name: str) -> str:
+    """`actualOutput` -> `actual_output`."""
+    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
+def _is_test_case(value: Any) -> bool:
+    if is_object(value, "input", "actualOutput|actual_output|metricsData|metrics_data"):
+        return True
+    return is_object(value, "turns", "metricsData|metrics_data|scenario|expectedOutcome") and is_list(value["turns"])
+
+
+def _is_sample(value: Any) -> bool:
+    if is_object(value, "user_input"):
+        return is_object(value, "response|retrieved_contexts|reference") or is_list(value["user_input"])
+    return is_object(value, "question", "answer", "contexts")
+
+
+DEEPEVAL = Format(
+    "DeepEval test cases", ("input", "actualOutput|actual_output"), _is_test_case, partial(_read_cases, is_ragas=False)
+)
+RAGAS = Format("ragas samples", ("user_input", "response"), _is_sample, partial(_read_cases, is_ragas=True))
+EVALUATIONS = (PROMPTFOO, DEEPEVAL, RAGAS)

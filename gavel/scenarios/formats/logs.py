@@ -1,0 +1,512 @@
+"""Logs of programs: calls to language models with their requests, batches of them, and the traces of tracers.
+
+    {"request": {"messages": […]}, "response": {"choices": […]}}             proxies; Gemini's and Vertex's batches
+    {"messages": […], "response": {"choices": […]}, "model": …}              LiteLLM
+    {"prompt": "Where?", "choices": [{"text": "Here."}], "model": …}         text completions
+    {"modelInput": {…}, "modelOutput": {…}, "recordId": …}                   Bedrock's batches
+    {"input": {"inputBodyJson": {…}}, "output": {"outputBodyJson": {…}}}     Bedrock's invocation log
+    {"responses_create_params": {…}, "response": {…}, "reward": 1.0}         NeMo Gym's rollouts
+    {"custom_id": "7", "response": {"status_code": 200, "body": {…}}}        batches of OpenAI, Anthropic and Gemini
+    {"instruction": "Sum up.", "input": "The text", "output": "A summary"}   instruction data, evaluation tools, dumps
+    {"id": "o1", "traceId": "t1", "type": "GENERATION", "input": [{…}], …}   Langfuse's traces and observations
+    {"id": "r1", "trace_id": "r1", "run_type": "chain", "inputs": {…}, …}    LangSmith's runs
+
+Each choice is an attempt, and each trace. Requests that failed are counted, not judged. If the model calls of a trace
+are exported too, its conversation is that of the last call, which repeats the earlier ones; conversations that no later
+call repeats (sub-agents') become additional histories.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gavel.llm.types import Message
+from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.fields import (
+    SYSTEM,
+    attempt,
+    find_conversation,
+    offered_tools,
+    system_message,
+    talk,
+    without,
+)
+from gavel.scenarios.formats.row import (
+    Attempt,
+    Format,
+    Row,
+    Source,
+    as_json,
+    as_list,
+    as_message,
+    at,
+    first_line,
+    first_of,
+    is_list,
+    is_object,
+    loaded,
+    with_single_score,
+)
+from gavel.scenarios.formats.text import cell
+from gavel.scenarios.trajectory import History, MessageOrChoice
+
+_QUESTIONS = ("messages", "contents", "input", "prompt")
+_CUT = ("length", "max_tokens", "MAX_TOKENS", "incomplete")
+_UNREAD = "its choices hold neither message nor text"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The attempts in a response."""
+
+    attempts: list[list[Any]]
+    """The messages of each choice."""
+    ended: dict[str, Any]
+    """Status of a truncated attempt."""
+    problem: str = ""
+    """Reason why there is no attempt."""
+
+
+def _is_request(body: Any) -> bool:
+    return is_object(body, "|".join(_QUESTIONS))
+
+
+def _read_request(body: Message) -> list[Any]:
+    """The messages of a request."""
+    asked = next((body[name] for name in _QUESTIONS if name in body), None)
+    return [*system_message(first_of(body, *SYSTEM)), *as_message(asked or "", "user")]
+
+
+def _read_response(body: Any) -> Answers:
+    """The attempts in a response body, or the reason why there is none: an error, or an unknown form."""
+    if not is_object(body):
+        return Answers([], {}, "no response")
+    choices, candidates, output = body.get("choices"), body.get("candidates"), body.get("output")
+    ends = [body.get(name) for name in ("status", "stopReason", "stop_reason")]
+    if is_list(choices) and choices and all(is_object(choice, "message|text") for choice in choices):
+        said = [as_message(choice.get("message", choice.get("text")), "assistant") for choice in choices]
+        ends = [choice.get("finish_reason") for choice in choices]
+    elif is_list(candidates) and candidates and all(is_object(each, "content") for each in candidates):
+        said = [[{"role": "model", **each["content"]}] for each in candidates]
+        ends = [first_of(each, "finishReason", "finish_reason") for each in candidates]
+    elif is_list(output) and output:
+        said = [output]
+    elif is_object(output, "message"):
+        said = [[output["message"]]]
+    elif is_list(body.get("content")) and not body.get("error"):
+        said = [[{"role": "assistant", "content": body["content"]}]]
+    else:
+        return Answers([], {}, _problem(body.get("error"), _UNREAD if choices else "no choices"))
+    return Answers(said, {"status": "truncated"} if any(reason in _CUT for reason in ends) else {})
+
+
+def _problem(error: Any, otherwise: str) -> str:
+    """The code or type of an error, at any depth."""
+    while is_object(error, "error"):
+        error = error["error"]
+    return str(first_of(error, "code", "type", "status") or otherwise) if is_object(error) else otherwise
+
+
+_PAIRS = (
+    ("request", "response"),
+    ("modelInput", "modelOutput"),
+    ("request_body", "response_body"),
+    ("input.inputBodyJson", "output.outputBodyJson"),
+)
+"""Where request and response stand in a row (dotted paths)."""
+
+
+def _split_exchange(value: Any) -> tuple[Message, Any, Sequence[str]] | None:
+    """The request, the response, and the row's fields that held them; None if it holds no exchange."""
+    if not is_object(value):
+        return None
+    for asked, answered in _PAIRS:
+        request, used = _body(at(value, asked)), (asked.partition(".")[0], answered.partition(".")[0])
+        if _is_request(request) and (used[1] in value or "error" in value):
+            return request, _body(at(value, answered)), used
+    if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
+        return value, value, ("prompt", "choices")
+    response = _body(value.get("response"))
+    is_answer = is_object(response, "choices|candidates|content|output|error") and "role" not in response
+    used = (*_QUESTIONS, "response", "tools", "system", "systemInstruction")
+    return (value, response, used) if is_answer and _is_request(value) else None
+
+
+def _body(value: Any) -> Any:
+    """A body, possibly stored as JSON text or under `body`."""
+    body = parsed(value)
+    return body["body"] if is_object(body, "body") and is_object(body["body"]) else body
+
+
+def parsed(value: Any) -> Any:
+    """Parses a payload that a table stores as JSON text."""
+    return cell(value) if isinstance(value, str) else value
+
+
+def _read_exchanges(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        request, response, used = _split_exchange(row.value) or ({}, {}, ())
+        yield from _make_attempts(
+            row, request, _read_response(response), source, EXCHANGES.name, without(row.value, *used)
+        )
+
+
+def _make_attempts(
+    row: Row,
+    request: Message,
+    answers: Answers,
+    source: Source,
+    form: str,
+    fields: Message,
+    task: dict[str, Any] | None = None,
+) -> Iterator[Attempt]:
+    """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
+    if answers.problem:
+        why = "response not read" if answers.problem == _UNREAD else "request failed"
+        source.left_out[f"{why} ({answers.problem})"] += 1
+    prompts = as_list(request.get("prompt"))
+    if prompts and answers.attempts and not any(isinstance(each, str | dict) for each in prompts):
+        source.left_out["request whose prompt is token ids: its text is not known"] += len(answers.attempts)
+        return
+    for number, answer in enumerate(answers.attempts):
+        if prompts and all(isinstance(each, str) for each in prompts):  # each has as many choices
+            request = {**request, "prompt": prompts[number * len(prompts) // len(answers.attempts)]}
+        before = _read_request(request) if request else None
+        yield attempt(row, form, before, answer, fields, task=task, tools=offered_tools(request), **answers.ended)
+
+
+EXCHANGES = Format(
+    "requests with responses",
+    ("request|modelInput", "response|modelOutput"),
+    lambda value: _split_exchange(value) is not None,
+    _read_exchanges,
+)
+
+
+_ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
+_NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
+
+
+def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    """NeMo Gym's rollouts, and those of its sidecar of failures.
+
+    A masked sample, whose environment declares its reward invalid, counts as failed.
+    """
+    for row in rows:
+        value: Message = row.value
+        found, fields = _read_response(value.get("response")), without(value, *_NOT_KEPT)
+        answer = found.attempts[0] if found.attempts else []
+        if answer and all(map(is_list, answer)):
+            answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
+        ended: dict[str, Any] = found.ended
+        if found.problem or value.get("mask_sample") is True or _FAILURE in value:
+            reason = first_of(value, "failure_reason", "_ng_failure_message", _FAILURE, "failure_kind")
+            reason = first_line(reason or found.problem or "its sample is masked")
+            ended = {"status": "failed", "status_reason": reason}
+        if fields.get("expected_answer") is not None:
+            fields.setdefault("reference", fields["expected_answer"])
+        task = {"task": value[_TASK]} if _TASK in value else None
+        before, offered = _read_request(value[_ASKED]), offered_tools(value[_ASKED])
+        if before or answer:
+            yield attempt(row, NEMO_GYM.name, before or None, answer, fields, task=task, tools=offered, **ended)
+        else:
+            source.left_out["rollout without messages"] += 1
+
+
+NEMO_GYM = Format(
+    "NeMo Gym rollouts",
+    (_ASKED, "response"),
+    lambda value: is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED]),
+    _read_rollouts,
+    task="task index",
+)
+
+
+def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    requests = _requests(source.paths, {_name(row.value) for row in rows})
+    if not requests:
+        source.notes.append(
+            "the batch's input file is not beside it: the judge does not see what was asked, and only choices of one "
+            f"request are compared. Put the input file (JSONL with custom_id and body) into {source.paths[0].parent}."
+        )
+    for row in rows:
+        found, name = _read_answers(row.value), _name(row.value)
+        request = requests.get(name, {})
+        if requests and not request and not found.problem:
+            source.left_out["answer to no request of the input file"] += 1
+            continue
+        fields = {"custom_id": name}
+        yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
+
+
+def _name(row: Message) -> str:
+    return as_json(row.get("custom_id", row.get("key")))
+
+
+def _read_answers(row: Message) -> Answers:
+    """The responses to one request: of OpenAI and Gemini under `response`, of Anthropic under `result`."""
+    result = first_of(row, "result", "response")
+    result = result if is_object(result) else {}
+    body, status = first_of(result, "message", "body") or result, result.get("status_code", 200)
+    if is_object(body) and status == 200 and not row.get("error") and result.get("type", "succeeded") == "succeeded":
+        return _read_response(body)
+    error = row.get("error") or result.get("error") or (body.get("error") if is_object(body) else None)
+    return Answers([], {}, _problem(error, str(result.get("type", f"status {status}"))))
+
+
+def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
+    """The request bodies by name, from the neighbouring file that holds the most of them."""
+    best: dict[Any, Message] = {}
+    for directory in dict.fromkeys(path.parent for path in outputs):
+        for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.json")]):
+            if path not in outputs and len(found := _read_bodies(path, names)) > len(best):
+                best = found
+    return best
+
+
+def _read_bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
+    """The requests of a file: one per line, or a list, alone or under `requests`."""
+    found: dict[Any, Message] = {}
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        if path.suffix == ".json":
+            whole = loaded(lines.read())
+            rows: Iterable[Any] = as_list(whole.get("requests") if is_object(whole) else whole)
+        else:
+            rows = map(loaded, filter(str.strip, lines))
+        for row in rows:
+            if not is_object(row, "custom_id|key", "body|params|request"):
+                return found
+            body = first_of(row, "body", "params", "request")
+            if (name := _name(row)) in names and is_object(body):
+                found[name] = body
+    return found
+
+
+BATCH = Format(
+    "batch output",
+    ("custom_id", "response|result"),
+    lambda value: (
+        not is_object(value, "request")
+        and (is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error"))
+    ),
+    _read_batch,
+    task="custom_id",
+)
+
+
+def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        fields: Message = row.value
+        given, answered = ("input", "output") if "output" in fields else ("inputs", "outputs")
+        asked = fields.get(given)
+        if "instruction" in fields:
+            asked = "\n\n".join(str(part) for part in (fields["instruction"], asked) if part)
+        said, before = conversation(row, asked, fields[answered]), conversation(row, asked, None)
+        if not said:
+            source.left_out["row without input and output"] += 1
+            continue
+        is_after = said[: len(before)] == before
+        used = (given, answered, "instruction", "tools")
+        rest = without(fields, *used)
+        answer = said[len(before) :] if is_after else said
+        yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
+
+
+LOGGED = Format(
+    "inputs and outputs",
+    ("input|inputs|instruction", "output|outputs"),
+    lambda value: is_object(value, "output", "input|instruction") or is_object(value, "inputs", "outputs"),
+    _read_logged,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tracer:
+    """The names of a tracer's fields."""
+
+    form: str
+    parent: tuple[str, ...]
+    time: tuple[str, ...]
+    asked: str
+    answered: str
+    calls: tuple[str, ...]
+    """Kinds of records that are model calls."""
+    kept: tuple[str, ...]
+
+
+_IDS = ("traceId", "trace_id", "id", "run_id")
+_KINDS = ("run_type", "type")
+
+
+def _read_traces(rows: Sequence[Row], source: Source, tracer: _Tracer) -> Iterator[Attempt]:
+    traces: dict[str, list[tuple[Row, Message]]] = {}
+    for row in rows:
+        value: Message = row.value
+        name = as_json(first_of(value["trace"], "id") if is_object(value.get("trace")) else first_of(value, *_IDS))
+        known = traces.get(name, [])
+        if any(_is_whole(each) for _, each in known) and _is_whole(value):
+            name = f"{name} {row.where}"  # rows of other programs may share an id
+        traces.setdefault(name, []).extend((row, record) for record in _records(value))
+    for members in traces.values():
+        if made := _trace(members, tracer):
+            yield made
+        else:
+            source.left_out[f"trace without {tracer.asked} and {tracer.answered}"] += 1
+
+
+def _records(value: Message) -> Iterator[Message]:
+    """A record, and those within it."""
+    yield value["trace"] if is_object(value.get("trace")) else value
+    for child in (*as_list(value.get("observations")), *as_list(value.get("child_runs"))):
+        if is_object(child):
+            yield from _records(child)
+
+
+def _is_whole(record: Message) -> bool:
+    """Whether it is the record of a trace, and not of a part of it."""
+    return "run_type" not in record and not (first_of(record, *_IDS[:2]) and "type" in record)
+
+
+def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | None:
+    """The attempt of a trace; None if it holds neither input nor output."""
+    row = members[0][0]
+    records = sorted((each for _, each in members), key=lambda each: str(first_of(each, *tracer.time) or ""))
+    parts = [each for each in records if not _is_whole(each)]
+    roots = [each for each in records if _is_whole(each)]
+    roots += [each for each in parts if not first_of(each, *tracer.parent)]
+    root, last = (roots or records)[0], (parts or records)[-1]
+    calls = [each for each in parts if str(first_of(each, *_KINDS)).lower() in tracer.calls]
+    with_messages = [each for each in calls if find_conversation(each.get(tracer.asked), _LISTS)]
+    calls = with_messages or ([] if root.get(tracer.asked) or root.get(tracer.answered) else calls)
+    turns = [(each.get(tracer.asked), each.get(tracer.answered)) for each in calls or [root]]
+    found = longest([conversation(row, given, answered) for given, answered in turns if given or answered])
+    if not found:
+        return None
+    offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(tracer.asked)))
+    tools = next((each for each in offers if each), None)
+    whole = (roots or [last])[0]  # a part of a trace may be exported without its root
+    answered = bool(whole.get(tracer.answered))
+    said, *others = found
+    ended: dict[str, Any] = {}
+    if error := _error(whole) or ("" if answered else _error(last)):
+        ended = {"status": "failed", "status_reason": first_line(error)}
+    elif not answered and not any(message.get("role") == "assistant" for message in said):
+        state = f" (status {last['status']})" if last.get("status") else ""
+        ended = {"status": "failed", "status_reason": f"it has no {tracer.answered}{state}"}
+    example = root.get("reference_example_id")
+    fields = {name: root[name] for name in tracer.kept if root.get(name) is not None}
+    fields["trace_id"] = first_of(root, *_IDS[:2]) or first_of(root, *_IDS[2:])
+    made = attempt(
+        row,
+        tracer.form,
+        None,
+        said,
+        fields,
+        task={"reference_example_id": example} if example else None,
+        tools=tools,
+        metrics=with_single_score(_scores(root)),
+        additional_histories=[History(messages_and_choices=list[MessageOrChoice](m), tools=tools) for m in others],
+        **ended,
+    )
+    return made
+
+
+def _parameters(record: Message) -> Any:
+    extra = parsed(record.get("extra"))
+    return extra.get("invocation_params") if is_object(extra) else None
+
+
+def _error(record: Message) -> str:
+    """The error that a record ended with, if there is one."""
+    if record.get("level") == "ERROR":
+        return str(first_of(record, "statusMessage", "status_message") or "level ERROR")
+    state = str(record.get("status") or "")
+    ended = f"status {state}" if state.lower() in ("error", "failed") else ""
+    return str(record.get("error") or ended)
+
+
+def _scores(root: Message) -> Message:
+    scores, stats = as_list(parsed(root.get("scores"))), parsed(root.get("feedback_stats"))
+    found = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
+    return found | {n: each["avg"] for n, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")}
+
+
+def _fits_langfuse(value: Any) -> bool:
+    if is_object(value, "trace", "observations"):
+        return True
+    observation = is_object(value, "traceId|trace_id", "type", "id", "startTime|start_time")
+    trace = is_object(value, "id", "timestamp", "input|output|observations") and "messages" not in value
+    return (observation or trace) and "run_type" not in value
+
+
+_NAMES = (
+    *("name", "userId", "user_id", "sessionId", "session_id", "metadata", "tags"),
+    *("environment", "version", "release"),
+)
+LANGFUSE = Format(
+    "Langfuse export",
+    ("id", "traceId|trace_id|timestamp", "input|output"),
+    _fits_langfuse,
+    partial(
+        _read_traces,
+        tracer=_Tracer(
+            "Langfuse export",
+            ("parentObservationId", "parent_observation_id"),
+            ("startTime", "start_time"),
+            "input",
+            "output",
+            ("generation",),
+            _NAMES,
+        ),
+    ),
+)
+LANGSMITH = Format(
+    "LangSmith runs",
+    ("id|run_id", "run_type", "inputs|outputs"),
+    lambda value: is_object(value, "run_type", "id|run_id", "inputs|outputs"),
+    partial(
+        _read_traces,
+        tracer=_Tracer(
+            "LangSmith runs",
+            ("parent_run_id", "parent_run_ids"),
+            ("dotted_order", "start_time"),
+            "inputs",
+            "outputs",
+            ("llm", "chat_model"),
+            ("name", "session_id", "session_name", "tags", "extra"),
+        ),
+    ),
+    task="reference example",
+)
+
+
+_LISTS = ("messages", "input", "prompt", "chat_history")
+_OUTPUTS = ("messages", "output", "generations", "choices", "message")
+
+
+def conversation(row: Row, given: Any, answered: Any) -> list[Message]:
+    """The input's messages and the output's; the output's alone if it holds the whole conversation (LangGraph)."""
+    before, _ = chat.messages(talk(row, given, "user", _LISTS), row.where)
+    after, _ = chat.messages(talk(row, answered, "assistant", _OUTPUTS), row.where)
+    if not find_conversation(given, _LISTS) and any(message.get("role") == "user" for message in after):
+        return after  # the output is a whole conversation, and the input holds only template values for its beginning
+    repeated = len(after) > len(before) and [_core(m) for m in after[: len(before)]] == [_core(m) for m in before]
+    return after if repeated else [*before, *after]
+
+
+def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
+    """Messages lists that are no prefix of a later one, the longest first: a call repeats the conversation so far."""
+    kept: list[list[Message]] = []
+    cores = [[_core(message) for message in each] for each in conversations]
+    for number, core in enumerate(cores):
+        if core and not any(other[: len(core)] == core for other in cores[number + 1 :]):
+            kept.append(conversations[number])
+    return sorted(kept, key=len, reverse=True)
+
+
+def _core(message: Message) -> tuple[Any, ...]:
+    """The content that two loggings of one message share."""
+    named = [as_json(call.get("function")) for call in as_list(message.get("tool_calls")) if is_object(call)]
+    return message.get("role"), as_json(message.get("content") or ""), *named
