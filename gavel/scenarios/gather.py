@@ -162,7 +162,7 @@ async def gather_trajectory_groups(
     `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
     counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
     `TimeoutError`, and so does an `after_each` (None = no limit). Code that swallows its cancellation is left to itself
-    a few seconds later. Time during which another rollout blocks the event loop does not count, and a warning names that
+    a few seconds later. Time during which another rollout blocks the event loop does not count; a warning names that
     rollout. `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it
     shows.
 
