@@ -271,7 +271,7 @@ _REWARDS = {f"{name}{end}": name for name in ("reward", "score", "label") for en
 
 def _is_completion(value: Any) -> bool:
     """Whether it is a prompt, as text or as messages without an answer, with its completion."""
-    if is_object(value, "prompt", "completion|response") or _samples_name(value) is not None:
+    if is_object(value, "prompt|instruction|question", "completion|response") or _samples_name(value) is not None:
         return True
     if not is_object(value, "messages", "|".join(_ANSWER)) or not is_list(value["messages"]):
         return False
