@@ -89,6 +89,7 @@ def system_message(value: Any) -> list[Message]:
 
 _ASKED = ("prompt", "conversations", "messages", "instruction", "question")
 """The columns by which data sets name a prompt; an instruction may have an input."""
+OF_PROMPTS = (*_ASKED, "input", "history", *SYSTEM[:2])
 
 
 def prompt(row: Row, fields: Message) -> list[Any]:
@@ -334,8 +335,11 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         ]
         offered, asked = tools(fields.pop("tools", None)), prompt(row, fields)
         sides = [side(row, each, "assistant", name) for name, each, _ in answers]
-        is_whole = all(len(each) > len(asked) and each[: len(asked)] == asked for each in sides)
-        before = [] if is_whole else asked
+        ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
+        repeated = next(
+            (end for end in ends if all(len(each) > len(end) and each[: len(end)] == end for each in sides)), []
+        )
+        before = asked[: len(asked) - len(repeated)]
         for name, each, reward in answers:
             answer = _answer(row, each, name, alone=not before)
             made = attempt(

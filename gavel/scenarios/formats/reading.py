@@ -31,6 +31,7 @@ from gavel.scenarios.formats.fields import (
     CONVERSATIONS,
     EVALUATIONS,
     GROUPS,
+    OF_PROMPTS,
     PAIRS,
     TABLE,
     Columns,
@@ -401,7 +402,8 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup]) 
         is_asked = all(any(message.get("role") == "user" for message in each.messages()) for each in members)
         for name in dict.fromkeys(name for each in members for name in each.metadata if name not in TRUTHS):
             values = {json.dumps(each.metadata.get(name), sort_keys=True) for each in members}
-            if any(map(_SENTENCE.search, values)) and (len(values) > 1 or not is_asked):
+            is_text = any(map(_SENTENCE.search, values)) and (len(values) > 1 or not is_asked)
+            if is_text or (name in OF_PROMPTS and values - _NOTHING):
                 unread.setdefault(name, rows[id(members[0])].row.where)
     notes: list[str] = []
     if unread:
@@ -424,6 +426,7 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup]) 
     return notes
 
 
+_NOTHING = {'""', "[]", "{}", "null"}
 _OF_ROWS = (COMPLETIONS.name, PAIRS.name, LOGGED.name, TABLE)
 
 

@@ -503,6 +503,7 @@ def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
+SIDES = ("chosen", "rejected")
 ANSWERS: list[dict[str, Any]] = [
     {"completion": "A."},
     {"responses": ["A.", "B."]},
@@ -531,6 +532,12 @@ def test_the_columns_of_a_prompt_are_read_beside_every_kind_of_answer(
         assert not each.metadata.keys() & {"system", "history", "question", "instruction", "input", "prompt"}
 
 
+def test_a_prompt_that_pairs_repeat_is_said_once(tmp_path: Path) -> None:
+    row = {"system": "Be kind.", "prompt": "Hi", **{name: [ask(7) | {"content": "Hi"}, ANSWER] for name in SIDES}}
+    for each in read_file(written(tmp_path / "rows.jsonl", row)).groups[0].trajectories:
+        assert [message["role"] for message in each.messages()] == ["system", "user", "assistant"]
+
+
 def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(tmp_path: Path) -> None:
     asked = {"prompt": "And then?", "completion": "A."}
     rows = [{**asked, "history": [["Hi", answer]]} for answer in ("Hello", "Go away")]
@@ -542,6 +549,8 @@ def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(t
     assert "--prompt-column" in note
     alone = written(tmp_path / "alone.jsonl", {"chosen": "A.", "rejected": "B.", "topic": "Where is order 7?"})
     assert "topic" in " ".join(read_file(alone).notes)
+    strange = written(tmp_path / "strange.jsonl", {**asked, "history": "Hello"})
+    assert any("history" in note for note in read_file(strange).notes)
     same = [{**asked, "passage": "It was one.", "seed": n} for n in range(2)]
     assert read_file(written(tmp_path / "same.jsonl", *same)).notes == []
 
