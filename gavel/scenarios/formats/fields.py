@@ -336,10 +336,8 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         offered, asked = tools(fields.pop("tools", None)), prompt(row, fields)
         sides = [side(row, each, "assistant", name) for name, each, _ in answers]
         ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
-        repeated = next(
-            (end for end in ends if all(len(each) > len(end) and each[: len(end)] == end for each in sides)), []
-        )
-        before = asked[: len(asked) - len(repeated)]
+        whole = (end for end in ends if all(len(each) > len(end) and each[: len(end)] == end for each in sides))
+        before = asked[: len(asked) - len(next(whole, ()))]
         for name, each, reward in answers:
             answer = _answer(row, each, name, alone=not before)
             made = attempt(
