@@ -1,4 +1,4 @@
-# What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
+# What a fresh clone needs: Python 3.11 to 3.13, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
 #   make real    fetch a small real language model for `gavel demo --real` (97 MB)
@@ -117,8 +117,8 @@ $(REAL): pyproject.toml | $(BIN)/python
 	@touch $(REAL)
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Gavel needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "Gavel needs Python 3.11 to 3.13. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
 clean:

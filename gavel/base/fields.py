@@ -6,13 +6,18 @@
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from gavel.base.errors import GavelError
+
+Given = ParamSpec("Given")
 
 
 class FieldError(GavelError, ValueError):
@@ -24,11 +29,11 @@ class Constructed(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers are to see the fields
 
-        def __init__(self, **given: Any) -> None:
+        def __init__(self, *unnamed: Any, **given: Any) -> None:
             kind = type(self)
-            unknown = given.keys() - kind.__pydantic_fields__.keys()
-            if unknown and kind.model_config.get("extra") != "forbid":  # pydantic would ignore it silently
-                raise _no_such_field(kind, min(unknown))
+            fields = kind.__pydantic_fields__
+            is_open = kind.model_config.get("extra") == "forbid"  # else pydantic would ignore unknown ones silently
+            _check_given(kind.__name__, [*fields], unnamed, [] if is_open else given, fields)
             try:
                 super().__init__(**given)
             except ValidationError as error:
@@ -37,11 +42,47 @@ class Constructed(BaseModel):
         __init__.__pydantic_base_init__ = True  # keeps pydantic from calling it for a nested model
 
 
-def _no_such_field(kind: type[BaseModel], name: str) -> FieldError:
-    longer = [field for field in kind.model_fields if field.startswith(f"{name}_")]
-    nearest = longer or difflib.get_close_matches(name, kind.model_fields, 1)
-    there = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(kind.model_fields)}."
-    return FieldError(f"{kind.__name__} has no field {name}.", there)
+def named_arguments(init: Callable[Given, None]) -> Callable[Given, None]:
+    """Lets the constructor of another class raise `FieldError` for arguments that it does not take, lacks, or is given
+    where it takes a list of such."""
+    parameters = dict(list(inspect.signature(init).parameters.items())[1:])
+    by_position = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())
+    required = [name for name, each in parameters.items() if each.default is each.empty]
+    by_name = [*required[by_position:], *parameters]
+
+    @wraps(init)
+    def check(*own: Given.args, **given: Given.kwargs) -> None:
+        name, values = type(own[0]).__name__, own[1:]
+        _check_given(name, by_name, values[by_position:], given, parameters)
+        for field, parameter in list(parameters.items())[len(values) :]:
+            value = given.get(field)
+            if field in required and field not in given:
+                raise FieldError(f"{name} lacks {field}.", f"Give it: {name}({field}=…).")
+            is_one = isinstance(value, str | BaseModel | Mapping) or not isinstance(value, Iterable)
+            if field in given and is_one and get_origin(parameter.annotation) is Sequence:
+                raise FieldError(f"{name}.{field} is one {type(value).__name__}.", f"Give a list: {field}=[…].")
+        init(*own, **given)
+
+    return check
+
+
+def _check_given(
+    kind: str, names: Sequence[str], unnamed: Sequence[Any], given: Iterable[str], fields: Mapping[str, Any]
+) -> None:
+    if unnamed:
+        raise FieldError(f"{kind} takes {_shown(unnamed[0])} by name only.", f"Name it, such as {kind}({names[0]}=…).")
+    if unknown := [name for name in given if name not in fields]:
+        raise _no_such_field(kind, fields, min(unknown))
+
+
+def _no_such_field(kind: str, fields: Mapping[str, Any], name: str) -> FieldError:
+    """Names the nearest: one that begins so, that is described by the word, or that is written alike."""
+    nearest = [field for field in fields if field.startswith(f"{name}_")]
+    described = {field: getattr(each, "description", None) or "" for field, each in fields.items()}
+    nearest += [field for field, told in described.items() if re.search(rf"\b{re.escape(name)}\b", told)]
+    nearest += difflib.get_close_matches(name, fields, 1)
+    there = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(fields)}."
+    return FieldError(f"{kind} has no field {name}.", there)
 
 
 def problem(error: ValidationError) -> str:
@@ -67,7 +108,7 @@ def misfit(kind: type[BaseModel], error: ValidationError) -> FieldError:
         if name not in model.model_fields:
             unknown = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
             if loc in unknown and name == loc[-1]:
-                return _no_such_field(model, name)
+                return _no_such_field(model.__name__, model.model_fields, name)
             break
         fits = model.model_fields[name].annotation
         remedy = " ".join(filter(None, [f"{name} is to be {_plain(fits)}.", model.model_fields[name].description]))

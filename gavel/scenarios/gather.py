@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.scenarios.deadline import Deadline, name_of, unless_stuck, watched
@@ -129,6 +129,7 @@ def gather_display(
         yield
 
 
+T = TypeVar("T")
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
 
 
@@ -160,9 +161,10 @@ async def gather_trajectory_groups(
     time, over all groups (None = all). Tasks that already run, and rollouts that a coroutine makes without awaiting a
     `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
     counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
-    `TimeoutError` (None = no limit). Code that swallows its cancellation is abandoned a few seconds later. Time during
-    which another rollout blocks the event loop does not count, and a warning names that rollout. `progress`: None = a
-    line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
+    `TimeoutError`, and so does an `after_each` (None = no limit). Code that swallows its cancellation is left to itself
+    a few seconds later. Time during which another rollout blocks the event loop does not count; a warning names that
+    rollout. `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it
+    shows.
 
     `finished`: a list of the caller's that receives the result; if the gather is cancelled (`asyncio.wait_for`, Ctrl-C)
     or has more failures than `max_exceptions`, it receives the part that had finished. A group that `after_each` had
@@ -352,7 +354,7 @@ class _Gathering:
             # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
             member_runner.set(run_member)
             try:
-                trajectory = await self._run_in_time(member)
+                trajectory = await self._in_time(self.run_member(member), name_of(member), "the rollout")
             except Exception as error:
                 tally.done += 1
                 self._failed(tally, error)
@@ -362,21 +364,21 @@ class _Gathering:
         tally.trajectories.append(trajectory)
         return trajectory
 
-    async def _run_in_time(self, member: Awaitable[Trajectory]) -> Trajectory:
-        name = name_of(member)
+    async def _in_time(self, running: Awaitable[T], name: str, what: str) -> T:
+        """`name`: of the code that runs. `what`: what it is to the caller."""
         if self.rollout_seconds is None:
-            return await unless_stuck(self.run_member(member), name)
-        limit = Deadline(self.rollout_seconds, "the rollout")
+            return await unless_stuck(running, name)
+        limit = Deadline(self.rollout_seconds, what)
 
-        async def run() -> Trajectory:
+        async def run() -> T:
             async with limit:
-                return await self.run_member(member)
+                return await running
 
         try:
             return await unless_stuck(run(), name)
         except TimeoutError:
             if limit.expired():
-                raise TimeoutError(f"the rollout took longer than {self.rollout_seconds:g} s") from None
+                raise TimeoutError(f"{what} took longer than {self.rollout_seconds:g} s") from None
             raise
 
     async def _finish(self, tally: GroupTally, group: TrajectoryGroup) -> list[TrajectoryGroup]:
@@ -384,7 +386,7 @@ class _Gathering:
             return [group]
         try:
             scoring = contain_cancellation(self.after_each(group))
-            return _kept(await watched(scoring, name_of(self.after_each)))
+            return _kept(await self._in_time(scoring, name_of(self.after_each), "after_each"))
         except Exception as error:
             self._failed(tally, error)
             # A reward set by the rollout must not stand in for the missing score.

@@ -27,6 +27,7 @@ from typing import Any, Literal, cast
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
+from gavel.base.fields import named_arguments
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, ToolWorld, tools_of
 from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.simulated_user import SimulatedUser
@@ -56,6 +57,7 @@ class ScenarioError(GavelError):
 class Scenario:
     """A job for an agent: its role, its tools and its tasks."""
 
+    @named_arguments
     def __init__(
         self,
         name: str,

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, overload
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from gavel.base.fields import Constructed
 from gavel.scenarios.trajectory import Metadata
@@ -18,6 +18,7 @@ class Task(Constructed):
     The agent is shown `user` alone.
     """
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
     user: str
     """The user's first message."""
     data: Metadata = Field(default_factory=dict)

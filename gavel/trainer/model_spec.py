@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 from gavel.base.fields import Constructed
 from gavel.trainer.config import LoraSettings, PolicySettings
 
-_DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
+_DESCRIBED = {"name", "project", "base_model", "lora", "policy", "renderer"}
 _PARTS, _PART = 256, 1 << 14
 """Files larger than `_PARTS * _PART` bytes are hashed by that many parts at even distances."""
 
@@ -36,7 +36,7 @@ class TrainableSpec(ModelSpec):
     """A base model and the LoRA adapter that is trained on it."""
 
     base_model: str
-    """`tool-caller`, `embedded/returns-desk`, `embedded/booking-desk`, `smollm2-135m`, a directory, or an id of the hub."""
+    """`tool-caller`, `embedded/returns-desk`, `embedded/booking-desk`, `smollm2-135m`, a directory, an id of the hub."""
     lora: LoraSettings = Field(default_factory=LoraSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     from_checkpoint: str | None = None
@@ -54,23 +54,27 @@ class TrainableSpec(ModelSpec):
 
 
 def describe_model(model: TrainableSpec) -> dict[str, Any]:
-    """The description that a run stores of its model; for a base that is a directory, with a digest of its files."""
+    """The description that a run stores of its model; for a base that is a directory, with a digest of each file that
+    its weights, tokenizer and chat template are read from."""
     description = model.model_dump(include=_DESCRIBED)
-    if Path(model.base_model).is_dir():
-        description["base_files"] = _digest(Path(model.base_model))
+    if (directory := Path(model.base_model)).is_dir():
+        found = [*directory.iterdir(), *directory.glob("*/*.jinja")]
+        files = sorted(path for path in found if path.suffix in _READ and path.is_file())
+        description["base_files"] = {file.relative_to(directory).as_posix(): _digest(file) for file in files}
     return description
 
 
-def _digest(directory: Path) -> str:
-    """Hash of the names and sizes of a model's files, and of parts spread over each: training changes every layer."""
-    digest = hashlib.sha256()
-    for file in sorted(path for path in directory.iterdir() if path.suffix in (".safetensors", ".bin", ".json")):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as opened:
-            for start in range(0, size, max(size // _PARTS, _PART)):
-                opened.seek(start)
-                digest.update(opened.read(_PART))
+_READ = (".safetensors", ".bin", ".json", ".jinja", ".model", ".tiktoken", ".txt", ".py")
+
+
+def _digest(file: Path) -> str:
+    """Hash of a file's size and of parts spread over it: training changes every layer."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(f"{size}\n".encode())
+    with file.open("rb") as opened:
+        for start in range(0, size, max(size // _PARTS, _PART)):
+            opened.seek(start)
+            digest.update(opened.read(_PART))
     return digest.hexdigest()[:16]
 
 

@@ -288,6 +288,23 @@ async def test_a_rollout_that_never_returns_is_an_exception_and_the_finished_one
     assert names(TrajectoryGroup(found)) == [["b"]]
 
 
+async def test_a_scoring_that_never_returns_leaves_its_group_unscored_and_the_others_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def score(group: TrajectoryGroup) -> TrajectoryGroup:
+        if names(group) == [["a"]]:
+            await never()
+        elif names(group) == [["b"]]:
+            await never_even_when_cancelled()
+        return group
+
+    monkeypatch.setattr("gavel.scenarios.deadline.GRACE_SECONDS", 0.01)
+    waiting = [TrajectoryGroup([act(name)]) for name in "abc"]
+    groups = await gather_trajectory_groups(waiting, after_each=score, rollout_seconds=0.05, max_exceptions=2)
+    assert names(*groups) == [["a"], ["b"], ["c"]]
+    assert [[error.type for error in group.exceptions] for group in groups] == [["TimeoutError"], ["StuckError"], []]
+
+
 async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
     async def slow(number: int) -> Trajectory:
         await asyncio.sleep(0.2)

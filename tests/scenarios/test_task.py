@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gavel.base.fields import FieldError
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Criterion
 from gavel.scenarios.group import TrajectoryGroup
@@ -20,6 +21,31 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Truth, read_truth, truth_of, with_truth_of_rows
 
 untimed = settings(deadline=None)
+
+
+def look_up(order: str) -> str:
+    """Look up an order."""
+    return order
+
+
+@pytest.mark.parametrize(
+    ("kind", "unnamed", "given", "told"),
+    [
+        (Task, ["Where?"], {}, "Task(user=…)"),
+        (Task, [], {"user": "Where?", "answer": "x"}, "reference"),
+        (Trajectory, [[]], {}, "Trajectory(messages_and_choices=…)"),
+        (Scenario, ["desk"], {"tasks": [Task(user="x")], "tools": look_up}, "tools=[…]"),
+        (Scenario, ["desk"], {"tasks": Task(user="x")}, "tasks=[…]"),
+        (Scenario, ["desk", [Task(user="x")]], {}, "Scenario(tasks=…)"),
+        (Scenario, ["desk"], {}, "tasks=…"),
+        (Scenario, ["desk"], {"task": [Task(user="x")]}, "tasks"),
+    ],
+)
+def test_a_constructor_tells_how_what_it_was_given_is_named(kind, unnamed: list, given: dict, told: str):
+    with pytest.raises(FieldError) as error:
+        kind(*unnamed, **given)
+    assert told in error.value.remedy
+
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

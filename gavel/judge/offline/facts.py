@@ -2,8 +2,12 @@
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache
+from itertools import groupby
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
@@ -204,33 +208,90 @@ def _ending(events: Sequence[Event]) -> str:
             return "it says nothing at the end"
 
 
-def words_of(value: Any) -> list[str]:
-    """The words and numbers of a text; of another JSON value, those of all values in it, but not of keys.
+@lru_cache(512)
+def readings_of(text: str) -> tuple[str, ...]:
+    """The words, numbers and marks of a text, each between line breaks, without case; a number in one spelling.
 
-    `-45` is two, "-45" and "45", so that 45 is found in it (it may be an item of a list), and it is not found in 45.
+    `4.50` is 4.5, and `1,000` 1000. A sign belongs to its number; a hyphen between words or digits is none. What a
+    comma between digits means may be open, as in `12,50` and in a row of CSV: there is a second reading, where it
+    separates.
     """
+    plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).translate(STRAIGHT).casefold()
+    texts = dict.fromkeys([plain, _DECIMAL_COMMA.sub(r"\1, \2", _separated(plain))])
+    return tuple(
+        "".join(["\n", *(f"{_spelled(found)}\n" for found in _TOKEN.finditer(_apart(each)))]) for each in texts
+    )
+
+
+def _apart(text: str) -> str:
+    """Scripts without case are written without spaces between words: each letter of theirs is a word."""
+    return text if text.isascii() else "".join(f"\0{each}\0" if _is_uncased(each) else each for each in text)
+
+
+def _is_uncased(word: str) -> bool:
+    return len(word) == 1 and word.isalpha() and word.upper() == word
+
+
+def _separated(text: str) -> str:
+    """With spaces between the numbers of rows of CSV, where a comma is no mark of thousands. A row is a line with a
+    field of text, or with as many fields as the row above it."""
+    lines: list[str] = []
+    columns = 0
+    for line in text.splitlines():
+        bare = re.sub(r'"[^"]*"', '""', line)
+        count = len(re.findall(r",(?=\S)", bare))
+        columns = count if count == columns or re.search(r"[^\d\s],\S|,[^\d\s]", bare) else 0
+        lines.append(_NUMERIC_FIELDS.sub(lambda found: found[0].replace(",", ", "), line) if columns else line)
+    return "\n".join(lines)
+
+
+def _spelled(token: re.Match[str]) -> str:
+    if not token["number"]:
+        return token[0].strip("\0")
+    number = _NUMERAL.sub(_decimal, token["number"].replace(" ", ""))
+    return f"-{number}" if token["sign"] and number.strip("0") else number
+
+
+def _decimal(numeral: re.Match[str]) -> str:
+    text = numeral[0]
+    if numeral["power"]:
+        text = f"{Decimal(text):f}"
+    elif numeral["comma"]:
+        text = text.replace(",", "")
+    elif numeral["point"]:
+        text = text.replace(".", "").replace(",", ".")
+    text = f"0{text}" if text.startswith(".") else text
+    return text.rstrip("0").rstrip(".") if text.count(".") == 1 else text
+
+
+STRAIGHT = str.maketrans("“”„‟‘’‚‛‐‑‒–−", "\"\"\"\"''''-----")
+"""Typographic quotes, apostrophes and hyphens, as a keyboard types them."""
+_POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
+_NUMERIC_FIELDS = re.compile(r"(?:^|(?<=,))[-+\d.,]+(?=,|\s*$)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d{1,2})(?![.,]?\d)")
+_NUMERAL = re.compile(
+    r"(?<!\d,)(?:(?P<comma>\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
+    r"|(?P<point>\d{1,3}(?:\.\d{3})+,\d{1,2}|\d{1,3}(?:\.\d{3}){2,}|\d+,\d{1,2}))(?![.,]?\d)"
+    r"|(?P<power>\d+(?:\.\d+)?e[-+]\d{1,3}(?!\w))|(?<![\w.])\.\d+|\d+(?:\.\d+)*"
+)
+"""With marks of thousands as English has them, or as other languages do; a power of ten; a decimal or version."""
+_NUMBER = re.sub(r"\?P<\w+>", "?:", _NUMERAL.pattern)
+_TOKEN = re.compile(
+    r"(?!\d+-[^\W\d]{2,}(?!\w)|\d+e-\d{1,3}(?!\w))(?=\w+-\w)"
+    r"(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[^\W\d])\w+(?:-\w+)+"  # `A-100`, not `30-day`
+    r"|(?P<sign>(?<![\w)-])-[$€£¥]?(?=\.?\d))?"
+    rf"(?P<number>(?:{_NUMBER})(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"  # with all of a date, time or range
+    r"|[^\W\d]\w*(?:\.\d+)*|[^\s\0]"
+)
+
+
+def words_of(reading: str) -> list[str]:
+    """The words and numbers of a reading, without its marks; of a script without case, what stands together."""
     found: list[str] = []
-    for match in (match for text in texts_of(value) for match in _WORD.finditer(text)):
-        word = _plain_number(match["word"])
-        found += [f"-{word}", word] if match["minus"] else [word]
+    for is_uncased, tokens in groupby(reading.split("\n"), _is_uncased):
+        words = [each for each in tokens if re.search(r"\w", each)]
+        found += ["\n".join(words)] if is_uncased else words
     return found
-
-
-_DECIMAL = r"\d+(?:[.,]\d+)+"
-_PLAIN_WORD = r"(?:\d+(?=-[a-z]{2})|\w+(?:-\w+)*)"
-"""`A-100` is one word, whose parts name something else; of `30-day` the number is one."""
-_WORD = re.compile(rf"(?P<minus>(?<![^\s(\"'$€£:=,])[-−](?=\d))?(?P<word>{_DECIMAL}(?!\w)|{_PLAIN_WORD})")
-
-
-def _plain_number(word: str) -> str:
-    """`45.50` as 45.5, `1,045.50` and `1.045,50` as 1045.5; any other word as it is."""
-    if not re.fullmatch(_DECIMAL, word):
-        return word
-    marks, decimal = re.findall(r"[.,]", word), max(word.rfind("."), word.rfind(","))
-    if len(set(marks)) == 1 and (len(marks) > 1 or (marks == [","] and len(word) - decimal == 4)):
-        return re.sub(r"[.,]", "", word)  # thousands
-    whole, part = re.sub(r"[.,]", "", word[:decimal]), word[decimal + 1 :].rstrip("0")
-    return f"{whole}.{part}" if part else whole
 
 
 def texts_of(value: Any) -> Iterator[str]:

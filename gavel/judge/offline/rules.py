@@ -30,16 +30,16 @@ that no attempt calls are told.
 import json
 import operator
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jinja2 import Environment, TemplateError, nodes
 
-from gavel.judge.offline.facts import Facts, object_of, texts_of, value_of, words_of
+from gavel.judge.offline.facts import STRAIGHT, Facts, object_of, readings_of, texts_of, value_of, words_of
 from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
@@ -59,11 +59,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gteq": operator.ge,
 }
-_STRAIGHT = str.maketrans("“”„‟‘’‚‛‐‑‒–−", "\"\"\"\"''''-----")
-"""Typographic quotes, apostrophes and hyphens, as a keyboard types them."""
 _MOST_NODES = 200
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
+_RUBRIC_COMMENT = re.compile(r'(?P<kept>"[^"\n]*")|<!--.*?-->|(?P<unclosed><!--.*)', re.DOTALL)
 _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
 
 Finding = tuple[bool, str]
@@ -160,8 +159,8 @@ def read_rubric(
     """The rules in a rubric and its other statements, in order.
 
     A reference that the judge is given is a statement too: it is read where a rule is `says the reference`, unless it
-    has no word, which nothing says. `declared` are the tools that the attempts have, `called` those that they called;
-    any name is a tool's where both are missing.
+    has no word, which nothing says. A comment is no statement, but one that is not closed is told. `declared` are
+    the tools that the attempts have, `called` those that they called; any name is a tool's where both are missing.
     """
     rules: list[Rule] = []
     unread: list[str] = []
@@ -169,7 +168,10 @@ def read_rubric(
     asks_reference, answers = False, _answers(reference or "")
     turned: int | None = None
     """Statements from this indentation on may be turned round by one above them that is not read."""
-    for indent, statements in _blocks(normal_form(rubric).translate(_STRAIGHT)):
+    text = normal_form(rubric).translate(STRAIGHT)
+    unclosed = [" ".join(found[0].split()) for found in _RUBRIC_COMMENT.finditer(text) if found["unclosed"]]
+    text = _RUBRIC_COMMENT.sub(lambda found: found["kept"] or "", text)
+    for indent, statements in _blocks(text):
         turned = None if turned is None or indent < turned else turned
         is_turned = turned is not None
         for statement in statements:
@@ -185,6 +187,7 @@ def read_rubric(
             unread.append(statement)
             if rule is None and not is_turned:
                 is_turned, turned = True, indent + (indent >= 0 and not statement.endswith(":"))
+    unread += unclosed
     if reference and not asks_reference:
         unread.append(REFERENCE)
     return Reading(tuple(rules), tuple(unread), tuple(unknown), tuple(sorted(declared)), asks_reference and not answers)
@@ -203,24 +206,32 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
     return share, told + (f" Not kept: {'; '.join(broken)}." if broken else "")
 
 
-def nearest_form(statement: str) -> str:
-    """The form that a statement which is not read comes nearest to, filled in where it can be; of titles none."""
+def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
+    """The form that a statement which is not read comes nearest to, filled in where it can be; of titles none. It can
+    be read as it stands, with the `declared` tools where there are such; TOOL and OTHER stand for a tool."""
+
+    def reads(form: str) -> bool:
+        rule = _rule(form)
+        return rule is not None and (not declared or rule.tools <= {*declared})
+
     text = _plain(statement)
     if text.startswith("#") or text.endswith(":") or _rule(text):
         return ""
-    if (found := re.fullmatch(r"(.+?)[\s,:;–-]*\([^()\d]*(\d*)[^()]*\)", text)) and _rule(found[1]):
+    if reads(bare := text.strip("\"' ")):
+        return bare
+    if (found := re.fullmatch(r"(.+?)[\s,:;–-]*\([^()\d]*(\d*)[^()]*\)", text)) and reads(found[1]):
         return f"{found[1]} (weight {found[2] or 2})"
-    if _rule(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
+    if reads(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
         return quoted
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
         form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
-        return form if _rule(form) else ""
+        return form if reads(form) else ""
     if text == REFERENCE:
         return f"says {REFERENCE}"
     if found := re.search(r"\b(call|say)s? (.+)", text, re.IGNORECASE):
         forms = [f"{verb} {found[2]}" for verb in (f"{found[1]}s".lower(), f"does not {found[1]}".lower())]
-        if readable := [form for form in forms if _rule(form)]:
+        if readable := [form for form in forms if reads(form)]:
             return "` or `- ".join(sorted(readable, key=lambda form: -SequenceMatcher(None, text, form).ratio()))
     forms = {
         "at most once": "calls TOOL at most once",
@@ -236,8 +247,9 @@ def nearest_form(statement: str) -> str:
     if form := next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), ""):
         return form
     words = text.split()
-    beginnings = (" ".join(words[:count]) for count in range(len(words) - 1, 1, -1))
-    return next(filter(_rule, beginnings), "")
+    cuts = (count for count in range(len(words) - 1, 1, -1) if words[count - 1].lower() not in _WORDS_OF_FORMS)
+    beginnings = (" ".join(words[:count]) for count in cuts)
+    return next(filter(reads, beginnings), "")
 
 
 # --- statements -----------------------------------------------------------------------------------------------------
@@ -295,7 +307,8 @@ def _rule(statement: str) -> Rule | None:
         statement, weight = found[1], float(found[2])
     texts = [part.strip() for part in re.findall(r'(?:"[^"]*"|[^;"])+', statement)]
     found_parts = [(text, *read) for text in texts if (read := _check(text))]
-    if not weight or not texts or len(found_parts) < len(texts) or statement.endswith(":"):
+    has_open_quote = statement.count('"') % 2 == 1
+    if not weight or not texts or len(found_parts) < len(texts) or has_open_quote or statement.endswith(":"):
         return None
     parts = tuple((text, check) for text, check, _ in found_parts)
     return Rule(statement, parts, weight, frozenset[str]().union(*(tools for _, _, tools in found_parts)))
@@ -460,7 +473,7 @@ def _truth(value: Any) -> bool:
 
 def _compares(comparison: str, left: Any, right: Any) -> bool:
     """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
-    left, right = (comparable(each).translate(_STRAIGHT) if isinstance(each, str) else each for each in (left, right))
+    left, right = (comparable(each).translate(STRAIGHT) if isinstance(each, str) else each for each in (left, right))
     is_equality = comparison in ("eq", "ne")
     if is_equality and (left is None or right is None):
         return (left is right) == (comparison == "eq")
@@ -487,21 +500,35 @@ def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, ori
     for call in facts.made:
         if call.name not in tools.names:
             continue
-        values = {name: words_of(call.arguments.get(name)) for name in arguments.names}
-        if missing := [name for name, words in values.items() if not words]:
+        values = {name: "\n".join(texts_of(call.arguments.get(name))) for name in arguments.names}
+        if missing := [name for name, text in values.items() if not re.search(r"\w", text)]:
             return False, f"{call.name} was called without {_and(missing)}"
-        told = "; ".join(f"{name} {' '.join(texts_of(call.arguments[name]))[:40]}" for name in values)
-        if origin.lower() == "the request":
-            left = iter(words_of(facts.request))
-            if not all(word in left for words in values.values() for word in words):
-                return False, f"{call.name} was called with {told}, which the request does not say"
-            continue
+        told = "; ".join(f"{name} {text[:40]}" for name, text in values.items())
+        is_request = origin.lower() == "the request"
         result = next((c.result for c in reversed(facts.made) if c.name == source and c.turn < call.turn), None)
         if origin.lower().startswith("the first of ") and isinstance(result, list):
             result = cast("list[Any]", result)[:1]
-        if not {word for words in values.values() for word in words} <= set(words_of(result)):
-            return False, f"{call.name} was called with {told}, which {source} had not told"
+        if not _tells(
+            facts.request if is_request else "\n".join(texts_of(result)), "\n".join(values.values()), is_request
+        ):
+            how = "the request does not say" if is_request else f"{source} had not told"
+            return False, f"{call.name} was called with {told}, which {how}"
     return True, ""
+
+
+def _tells(text: str, values: str, in_order: bool) -> bool:
+    """Whether a text has each word and number of these values. A percent sign may be missing: an argument's name says
+    its unit."""
+    for reading, asked in product(readings_of(text), readings_of(values)):
+        at = 0
+        for word in words_of(asked):
+            at = reading.find(f"\n{word}\n", at if in_order else 0)
+            if at < 0:
+                break
+            at += len(word) + 1
+        else:
+            return True
+    return False
 
 
 def _only_one_of(facts: Facts, tools: Names) -> Finding:
@@ -581,6 +608,7 @@ _FORMS: list[tuple[str, Callable[..., Finding]]] = [
 ]
 """Each form, and what checks it. The parts that it names are read by `_READERS`; one that none of them can read makes
 the statement one of another form."""
+_WORDS_OF_FORMS = {word for pattern, _ in _FORMS for word in re.findall(r"\w+", re.sub(r"\?P<\w+>", "", pattern))}
 
 
 def _met(kept: bool, otherwise: str) -> Finding:
@@ -643,38 +671,18 @@ def _occurs(phrase: str, text: str) -> bool:
     """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces. What
     a reader does not see holds none, but an address is found as a link's, too."""
     has_targets = "://" in phrase
-    (wanted, _), (found, within_numbers) = _plain_text(phrase, has_targets), _plain_text(text, has_targets)
-    at = found.find(wanted) if wanted else -1
-    while at >= 0:
-        edges = (at, at + len(wanted))
-        if not any(edge in within_numbers or _is_within_word(found[max(edge - 1, 0) : edge + 1]) for edge in edges):
+    for wanted in _readings_shown(phrase, has_targets):
+        whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
+        if len(wanted) > 1 and any(
+            re.search(re.escape(wanted) + whole, found) for found in _readings_shown(text, has_targets)
+        ):
             return True
-        at = found.find(wanted, at + 1)
     return False
 
 
 @lru_cache(256)
-def _plain_text(text: str, has_targets: bool) -> tuple[str, frozenset[int]]:
-    """A text without case and the marks of Markdown, and the positions within its numbers."""
-    shown = _without_marks(text, has_targets).translate(_POWERS)
-    said = unicodedata.normalize("NFKC", shown).translate(_STRAIGHT).casefold()
-    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), " ".join(said.split()))
-    plain = _ZEROS.sub(r"\1", plain)
-    numbers = (found.span() for found in _NUMBER.finditer(plain))
-    return plain, frozenset(position for start, end in numbers for position in range(start + 1, end))
-
-
-_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
-_ZEROS = re.compile(r"(?<![\d.,:])(\d+)\.0+(?![\d.,:]*\d)")
-"""`18.00` is 18; but 3.10 may be a version."""
-_POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
-_NUMBER = re.compile(r"(?:(?<![\w)])[-−–])?(?:(?<![\w.])\.)?\d+(?:(?:[.,:⁄'’^×·_−–-]|\}\{| ?/ ?)\d+)*(?: ?[%‰‱٪])?")
-"""With its sign, all that follows of a fraction, decimal, date, time or range, and a percent sign."""
-
-
-def _is_within_word(beside: str) -> bool:
-    """Whether two characters belong to one word. Scripts without case are written without spaces between words."""
-    return len(beside) == 2 and all(each.isdigit() or each.upper() != each for each in beside)
+def _readings_shown(text: str, has_targets: bool) -> tuple[str, ...]:
+    return readings_of(_without_marks(text, has_targets))
 
 
 def _without_marks(text: str, has_targets: bool, *, html: bool = True) -> str:

@@ -191,7 +191,7 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
         )
     count = len(reading.rules) + len(reading.unread)
     named = reading.named or "there is none"
-    forms = [nearest_form(text) for text in reading.unread[:3]]
+    forms = [nearest_form(text, reading.declared) for text in reading.unread[:3]]
     nearest = " and ".join(f"`- {form}`" for form in dict.fromkeys(filter(None, forms)))
     remedies = [f"The nearest that it reads: {nearest}."]
     if not nearest:

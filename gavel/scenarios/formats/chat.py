@@ -42,6 +42,8 @@ _OTHERS = {
 KNOWN_ROLES = {**{name: name for name in ("system", "developer", "user", "assistant", "tool", "function")}, **_OTHERS}
 _CALLERS = {"function_call": "assistant", "tool_call": "assistant", "function": "tool"}
 """ShareGPT's speakers whose turns are calls as JSON, and their roles where they are not."""
+_CALLING = _CALLERS.keys() - KNOWN_ROLES
+"""Roles of messages that are calls as JSON, as ms-swift has them."""
 _OF_LANGCHAIN = ("human", "ai", "system", "tool", "function", "developer", "chat")
 _OF_PYDANTIC_AI = {"system-prompt": "system", "user-prompt": "user", "tool-return": "user", "retry-prompt": "user"}
 
@@ -127,7 +129,7 @@ def _is_plain(message: Message) -> bool:
     if message.keys() != {"role", "content"} or not isinstance(message["content"], str):
         return False
     role = message["role"]
-    return isinstance(role, str) and role == KNOWN_ROLES.get(role.lower(), role)
+    return isinstance(role, str) and role not in _CALLING and role == KNOWN_ROLES.get(role.lower(), role)
 
 
 def _goes_on(last: Message, message: Message) -> bool:
@@ -258,6 +260,8 @@ def _normalize(message: Message, where: str, place: str) -> Message:
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
     if isinstance(role, str):
         message["role"] = KNOWN_ROLES.get(role.lower(), role)
+        if role in _CALLING:
+            message |= _speak(role, message.get("content"), where, place)
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [tool_call(call) for call in calls]
     return message

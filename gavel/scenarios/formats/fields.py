@@ -43,7 +43,6 @@ from gavel.scenarios.formats.row import (
     at,
     check_item,
     first_line,
-    first_of,
     is_list,
     is_object,
     refused,
@@ -86,6 +85,42 @@ def system_message(value: Any) -> list[Message]:
     if is_object(value):
         return [{"role": "system", "parts": value.get("parts", [value])}]
     return [{"role": "system", "content": value}]
+
+
+_ASKED = ("prompt", "conversations", "messages", "instruction", "question")
+"""The columns by which data sets name a prompt; an instruction may have an input."""
+OF_PROMPTS = (*_ASKED, "input", "history", *SYSTEM[:2])
+
+
+def prompt(row: Row, fields: Message) -> list[Any]:
+    """Takes what a row asks, in any format of rows, out of its fields; empty if it asks nothing."""
+    name = next((name for name in _ASKED if name in fields), None)
+    if name is None:
+        return []
+    value = fields.pop(name)
+    if name == "instruction" and isinstance(value, str):
+        given = fields.pop("input", None)
+        value = "\n\n".join(_as_text(each) for each in (value, given) if each)
+    return after_context(fields, side(row, value, "user", name))
+
+
+def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
+    """Messages after the system prompt and the history that stand in fields of their own, which it takes out: a history
+    of messages, or of pairs of what the user and the assistant said."""
+    own = [each for each in said[:1] if is_object(each) and "system" in (each.get("role"), each.get("from"))]
+    told = None if own else next((name for name in SYSTEM[:2] if system_message(fields.get(name))), None)
+    turns = cell(given) if isinstance(given := fields.get("history"), str) else given
+    if is_list(turns) and all(is_list(pair) and len(pair) == 2 for pair in turns):
+        turns = [message for pair in turns for message in _exchange(*pair)]
+    turns = turns if is_list(turns) and (not turns or is_conversation(turns)) else None
+    if turns is not None:
+        del fields["history"]
+    system = own or (system_message(fields.pop(told)) if told else [])
+    return [*system, *(turns or []), *said[len(own) :]]
+
+
+def _exchange(asked: Any, answered: Any) -> list[Message]:
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
@@ -232,12 +267,12 @@ CONVERSATIONS = Format(
 _ANSWER = ("completion", "response", "output")
 _SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
 _TEXTS = ("text", "completion", "response", "content", "output", "generated_text", "answer")
-_REWARDS = {"rewards": "reward", "scores": "score", "labels": "label"}
+_REWARDS = {f"{name}{end}": name for name in ("reward", "score", "label") for end in ("", "s")}
 
 
 def _is_completion(value: Any) -> bool:
     """Whether it is a prompt, as text or as messages without an answer, with its completion."""
-    if is_object(value, "prompt", "completion|response") or _samples_name(value) is not None:
+    if is_object(value, "prompt|instruction|question", "completion|response") or _samples_name(value) is not None:
         return True
     if not is_object(value, "messages", "|".join(_ANSWER)) or not is_list(value["messages"]):
         return False
@@ -258,15 +293,10 @@ def _split_samples(row: Row) -> Iterator[Row]:
         yield row
         return
     fields = without(row.value, name)
-    if "prompt" not in fields and "messages" not in fields:
-        fields["prompt"] = fields.pop("instruction", None) or fields.pop("question", None)
     samples: list[Any] = row.value[name]
     for number, sample in enumerate(samples):
-        own = {
-            _REWARDS.get(key, key): value[number] if key in _REWARDS else value
-            for key, value in fields.items()
-            if key not in _REWARDS or (is_list(value) and len(value) == len(samples))
-        }
+        each = {key for key, value in fields.items() if key in _REWARDS and len(as_list(value)) == len(samples)}
+        own = {_REWARDS[key] if key in each else key: v[number] if key in each else v for key, v in fields.items()}
         if is_object(sample) and not _are_messages([sample]):
             sample, others = _text(row, f"{name}.{number}", sample)
             own |= others
@@ -277,10 +307,9 @@ def _split_samples(row: Row) -> Iterator[Row]:
 def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
     for row in chain.from_iterable(map(_split_samples, rows)):
         fields: Message = row.value
-        asked = "prompt" if "prompt" in fields else "messages"
         name = next(each for each in _ANSWER if each in fields)
-        before = [*system_message(first_of(fields, *SYSTEM[:2])), *side(row, fields[asked], "user", asked)]
-        rest = without(fields, asked, name, "tools", *SYSTEM[:2])
+        rest = without(fields, name, "tools")
+        before = prompt(row, rest)
         answer = side(row, fields[name], "assistant", "completion")
         yield attempt(row, COMPLETIONS.name, before, answer, rest, tools=tools(fields.get("tools")))
 
@@ -290,7 +319,6 @@ COMPLETIONS = Format("TRL prompt/completion", ("prompt", "completion|response"),
 
 _SIDES = {"chosen": ("preferred_output", 1.0), "rejected": ("non_preferred_output", 0.0)}
 """The answers of a pair: their names in OpenAI's preference data, and their rewards."""
-_PROMPTS = ("prompt", "conversations", "messages")
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 
 
@@ -302,16 +330,22 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if is_object(asked := fields.get("input"), "messages"):
             given = {name: asked[name] for name in ("messages", "tools") if name in asked}
             fields = {**without(fields, "input"), **given}
-        before, offered = _before(row, fields), tools(fields.get("tools"))
-        rest = without(fields, *_PROMPTS, *(SYSTEM[:2] if before else ()), *_SIDES, "tools")
-        for name, (_, reward) in _SIDES.items():
-            answer = _answer(row, fields[name], name, alone=not before)
+        answers = [
+            (name, each, reward) for name, (_, reward) in _SIDES.items() for each in _alternatives(fields.pop(name))
+        ]
+        offered, asked = tools(fields.pop("tools", None)), prompt(row, fields)
+        sides = [side(row, each, "assistant", name) for name, each, _ in answers]
+        ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
+        whole = (end for end in ends if all(len(each) > len(end) and each[: len(end)] == end for each in sides))
+        before = asked[: len(asked) - len(next(whole, ()))]
+        for name, each, reward in answers:
+            answer = _answer(row, each, name, alone=not before)
             made = attempt(
                 row,
                 PAIRS.name,
                 None,
                 [*before, *answer],
-                {**rest, "preference": name},
+                {**without(fields, *_ASKED[:3]), "preference": name},
                 task={"pair": row.where},
                 tools=offered,
                 metrics={INDEPENDENT: reward},
@@ -319,14 +353,9 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             yield made
 
 
-def _before(row: Row, fields: Message) -> list[Any]:
-    """The messages before the answers; empty if each answer is a whole conversation."""
-    name = next((name for name in _PROMPTS if name in fields), None)
-    if name is None:
-        return []
-    prompt = [*system_message(first_of(fields, *SYSTEM[:2])), *side(row, fields[name], "user", name)]
-    answers = [side(row, fields[each], "assistant", each) for each in _SIDES]
-    return [] if all(len(a) > len(prompt) and a[: len(prompt)] == prompt for a in answers) else prompt
+def _alternatives(value: Any) -> list[Any]:
+    """The answers of a side: a list of texts is as many."""
+    return value if is_list(value) and value and all(isinstance(each, str) for each in value) else [value]
 
 
 def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:

@@ -26,9 +26,11 @@ from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.fields import (
     SYSTEM,
+    after_context,
     attempt,
     find_conversation,
     offered_tools,
+    prompt,
     system_message,
     talk,
     without,
@@ -301,15 +303,17 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         fields: Message = row.value
         given, answered = ("input", "output") if "output" in fields else ("inputs", "outputs")
         asked = fields.get(given)
+        rest = without(fields, given, answered, "tools")
         if "instruction" in fields:
-            asked = "\n\n".join(str(part) for part in (fields["instruction"], asked) if part)
+            rest = without(fields, answered, "tools")
+            asked = prompt(row, rest)
+        elif before := after_context(rest, []):
+            asked = [*before, *talk(row, asked, "user", _LISTS)]
         said, before = conversation(row, asked, fields[answered]), conversation(row, asked, None)
         if not said:
             source.left_out["row without input and output"] += 1
             continue
         is_after = said[: len(before)] == before
-        used = (given, answered, "instruction", "tools")
-        rest = without(fields, *used)
         answer = said[len(before) :] if is_after else said
         yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
 

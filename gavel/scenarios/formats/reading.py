@@ -31,13 +31,14 @@ from gavel.scenarios.formats.fields import (
     CONVERSATIONS,
     EVALUATIONS,
     GROUPS,
+    OF_PROMPTS,
     PAIRS,
     TABLE,
     Columns,
     read_columns,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
-from gavel.scenarios.formats.grouping import beside_messages, group
+from gavel.scenarios.formats.grouping import TRUTHS, beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.row import (
@@ -48,10 +49,12 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
+    as_number,
     cell,
     check_item,
     is_list,
     is_object,
+    refused,
     refusing,
 )
 from gavel.scenarios.formats.text import CUT, is_conversation
@@ -169,6 +172,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         found += form.read(rows, source)
     for each in found:
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
+            _check_roles(each)
             each.trajectory.status, each.trajectory.status_reason = "failed", "no turn of the assistant"
     grouped = group(found, by, form.task if form else "")
     if grouped.unasked:
@@ -183,7 +187,25 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
-    return Reading(grouped.groups, summary, [*notes, *source.notes, *describe_shortfalls(found), *grouped.notes])
+    return Reading(
+        grouped.groups,
+        summary,
+        [*notes, *source.notes, *describe_shortfalls(found), *_describe_unread(found, grouped.groups), *grouped.notes],
+    )
+
+
+def _check_roles(attempt: Attempt) -> None:
+    """Raises `RowError` where other roles speak than those that are known, and none is the assistant's."""
+    roles = dict.fromkeys(str(item.get("role")) for item in attempt.trajectory.messages())
+    strange = [role for role in roles if role not in KNOWN_ROLES]
+    if strange:
+        told = "user" in roles or len(strange) == 1
+        renamed = [f"{strange[-1]} to assistant", *([] if told else [f"{strange[0]} to user"])]
+        raise refused(
+            attempt.row.where,
+            f"none of its messages is the assistant's. Its roles: {', '.join(roles)}.",
+            f"Rename {' and '.join(renamed)}, if the judge is to score what {strange[-1]} says.",
+        )
 
 
 def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
@@ -369,6 +391,43 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
             f"{hidden[0].row.where}."
         )
     return notes
+
+
+def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup]) -> list[str]:
+    """Notes on columns that nobody reads: texts that may be part of the task, and rewards that are no number."""
+    rows = {id(each.trajectory): each for each in found if isinstance(each, Attempt) and each.form in _OF_ROWS}
+    unread: dict[str, str] = {}
+    for one in groups:
+        members = [each for each in one.trajectories if id(each) in rows]
+        is_asked = all(any(message.get("role") == "user" for message in each.messages()) for each in members)
+        for name in dict.fromkeys(name for each in members for name in each.metadata if name not in TRUTHS):
+            values = {json.dumps(each.metadata.get(name), sort_keys=True) for each in members}
+            is_text = any(map(_SENTENCE.search, values)) and (len(values) > 1 or not is_asked)
+            if is_text or (name in OF_PROMPTS and values - _NOTHING):
+                unread.setdefault(name, rows[id(members[0])].row.where)
+    notes: list[str] = []
+    if unread:
+        name, where = next(iter(unread.items()))
+        notes.append(
+            f"the judge is not shown {', '.join(unread)}, which may be part of the task. If so, name the column that "
+            f"holds the prompt, --prompt-column {shlex.quote(name)}, or group by it, --by {shlex.quote(name)}. "
+            f"First: {where}."
+        )
+    named = [
+        (each, name) for each in rows.values() for name in ("reward", "score") if each.trajectory.metadata.get(name)
+    ]
+    odd = [(each, name) for each, name in named if as_number(each.trajectory.metadata[name]) is None]
+    if odd:
+        first, name = odd[0]
+        notes.append(
+            f"{counted(len(odd), 'reward')} that {'is' if len(odd) == 1 else 'are'} no number, and not read. First: "
+            f"{first.row.where} ({name} {str(first.trajectory.metadata[name])[:40]!r})."
+        )
+    return notes
+
+
+_NOTHING = {'""', "[]", "{}", "null"}
+_OF_ROWS = (COMPLETIONS.name, PAIRS.name, LOGGED.name, TABLE)
 
 
 def _given(trajectory: Trajectory) -> Any:

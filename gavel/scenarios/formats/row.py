@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -204,13 +205,18 @@ def _reward(fields: Mapping[str, Any]) -> float | None:
     return None
 
 
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:0,\d+|\d+,\d{1,2})%?")
+
+
 def as_number(value: Any) -> float | None:
-    """A finite number, also from text as in tables; None for anything else."""
+    """A finite number, also from text as in tables (`0,9` and `90%` as well); None for anything else."""
     if isinstance(value, str):
+        text = value.strip()
+        text = text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
         try:
-            value = float(value)
+            value = float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
         except ValueError:
-            return {"true": 1.0, "false": 0.0}.get(value.strip().lower())
+            return {"true": 1.0, "false": 0.0}.get(text.lower())
     try:
         number = float(value) if isinstance(value, bool | int | float) else math.nan
     except OverflowError:  # an integer above 10³⁰⁸

@@ -48,6 +48,8 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
     is_table = start not in ("", "{", "[") and not _is_quoted_row(text)
     if is_table and (table := _parse_csv(text, where, said)) is not None:
         return table
+    if is_table:
+        _check_header(text, where)
     found = _parse_json(text, where)
     if len(found) == 1:
         return _split_document(found[0][1], where)
@@ -259,6 +261,21 @@ _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:
 """A table with one column, whose cells hold JSON or a printed Python list."""
 
 
+def _check_header(text: str, where: str) -> None:
+    """Raises `RowError` for a table below other lines: after them each line has as many cells as the next, unlike the
+    first."""
+    lines = [line for line in text.splitlines() if line.strip()][:_MOST_LINES]
+    for above in range(1, len(lines) - 1):
+        delimiter = max(",;\t|", key=lines[above].count)
+        counts = {len(cells) for cells in csv.reader(lines[above:], delimiter=delimiter)}
+        if len(counts) == 1 and min(counts) > 1 and lines[0].count(delimiter) + 1 not in counts:
+            told = "the line" if above == 1 else f"the {above} lines"
+            raise RowError(f"{where}:1 is no header of a table: {lines[0][:60]!r}.", f"Delete {told} above the header.")
+
+
+_MOST_LINES = 20
+
+
 def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons, bars or tabs; None if the text is none."""
     if hint := _EXCEL_HINT.match(text):
@@ -288,6 +305,7 @@ def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
                     raise RowError(f"{place} has columns without a name or twice: {names}.", remedy)
                 continue
             if len(cells) != len(names):
+                _check_header(text, where)
                 raise RowError(
                     f"{place} has {len(cells)} cells, the header has {len(names)} columns.",
                     "Quote cells that contain the separator or line breaks." + ("" if found else f" {READ}"),

@@ -68,8 +68,8 @@ def describe_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]
     if len(mixture) > 1:
         experiment["rubrics"] = {name: each.rubric.dump() for name, each in judges_of(mixture, judge).items()}
     told = [task for scenario in mixture for split in SPLITS for task in _told(scenario.tasks(split))]
-    truths = [(task.id, task.truth.dump()) for task in told if task.truth]
-    experiment["references, rubrics and criteria of tasks"] = content_hash(json.dumps(truths, ensure_ascii=False))
+    truths = sorted(json.dumps([task.id, task.truth.dump()], ensure_ascii=False) for task in told if task.truth)
+    experiment["references, rubrics and criteria of tasks"] = content_hash("\n".join(truths))
     return experiment
 
 
@@ -197,7 +197,10 @@ def _identities(tasks: Sequence[Task]) -> list[str] | dict[str, Any]:
     named = [f"{each.id}@{content_hash(json.dumps([each.user, each.data], sort_keys=True))}" for each in told]
     if isinstance(tasks, DrawnTasks):
         return {"tasks": len(tasks), "numbers": content_hash(repr(tasks.numbers)), "first": named}
-    return named if len(named) <= MOST_TASKS else {"tasks": len(named), "hash": content_hash("\n".join(named))}
+    if len(named) <= MOST_TASKS:
+        return named
+    by_name, by_place = (content_hash("\n".join(each)) for each in (sorted(named), named))
+    return {"tasks": len(named), "hash": by_name, "order": by_place}
 
 
 def _told(tasks: Sequence[Task]) -> Sequence[Task]:

@@ -72,6 +72,7 @@ START = "start"
 PULLED = ".pulled"
 """Holds what has arrived of a checkpoint that is being pulled from a store."""
 _LONGEST_NAME = 255
+_REORDERED = "the same in another order"
 _HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _OWN = frozenset(
@@ -151,10 +152,10 @@ def check_description(run: Path, description: dict[str, Any], file_name: str = E
     begun = read_description(file)
     check_format_version(begun.get("format_version"), str(file))
     if changed := differences(with_later_settings(begun, description), description):
-        raise RunDirectoryError(
-            f"the run in {run} was begun with other settings: {'; '.join(changed)}",
-            "Go on with the old settings, start over with --fresh, or give the new run another --name.",
-        )
+        remedy = "Go on with the old settings, start over with --fresh, or give the new run another --name."
+        if all(each.endswith(_REORDERED) for each in changed):
+            remedy = "Sort them where they are made (a set has another order in each process): start over with --fresh."
+        raise RunDirectoryError(f"the run in {run} was begun with other settings: {'; '.join(changed)}", remedy)
 
 
 def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> list[str]:
@@ -164,6 +165,9 @@ def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str 
         old: Any = begun.get(key)
         name = f"{within}{key}"
         if old == new:
+            continue
+        if key == "order":  # of a list that is told by its hash
+            found += [] if found else [f"{within}{_REORDERED}"]
             continue
         if isinstance(old, dict) and isinstance(new, dict):
             tables = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
@@ -181,7 +185,7 @@ def _list_difference(old: list[Any], new: list[Any]) -> str:
     """Elements that end with @ and a hash are named without it."""
     gone, come = ({str(each) for each in one if each not in other} for one, other in ((old, new), (new, old)))
     if not gone and not come:
-        return "in another order"
+        return _REORDERED
     names_gone, names_come = ({_HASH.sub("", each) for each in some} for some in (gone, come))
     changed = names_gone & names_come
     parts = {"new": names_come - changed, "gone": names_gone - changed, "changed": changed}

@@ -1,8 +1,11 @@
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of
+from gavel.judge.offline.facts import CallMade, Facts, UserText, facts_of, value_of
 from gavel.judge.offline.rules import nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
@@ -114,6 +117,8 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("must call refund before ship", "calls refund before ship"),
         ('It says "4" when days <= 30', 'says "4" when days <= 30'),
         ('says "Done" at most once', ""),
+        ('"calls look_up before refund"', "calls look_up before refund"),
+        ("calls only look_up and refund", ""),
         ('says "Done" (weight: 3)', 'says "Done" (weight 3)'),
         ("calls refund when status == open and not late", 'calls refund when status == "open" and not late'),
     ],
@@ -121,6 +126,11 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
     assert read_rubric(f"- {form}" if form else "", reference="x" if "reference" in form else None).unread == ()
+
+
+def test_a_nearest_form_names_tools_that_there_are():
+    assert nearest_form("calls refund politely", {"refund"}) == "calls refund"
+    assert nearest_form("calls Refund politely", {"refund"}) == ""
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,14 @@ def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, 
         ('says "4"', "It is 4%, or 4 %, or 4\\%.", False),
         ('says "4"', "2+2=4.", True),
         ('says "1299"', "It is €1,299.00.", True),
-        ('says "3.1"', "It needs 3.10, or 1.3.1.", False),
+        ('says "3.1"', "It needs 3.1.0, or 1.3.1.", False),
+        ('says "12.50 EUR"', "It is 12.5 EUR.", True),
+        ('says "4.5"', "It is 4.50.", True),
+        ('says "4"', "It is -4 C, or 3-4, or A-4, or 2024-05-4.", False),
+        ('says "-4"', "It is 3-4, or A-4.", False),
+        ('says "1002"', "Orders 1001,1002.", True),
+        ('says "12.5"', "Das sind 12,50 EUR.", True),
+        ('says "180"', "価格は180円", True),
         ('says "30 days"', "That was within **30** days.", True),
         ('says "http://a.b/c"', "See [there](http://a.b/c).", True),
         ('says "4"', "It is [5](http://a.b/4), see ![there](http://a.b/4).", False),
@@ -267,6 +284,53 @@ def test_a_rule_is_read_without_its_markdown(item: str):
 
 def made(*calls: tuple[str, dict, object], request: str = "I am Ada. A room for 2 people from night 3 to night 5."):
     return Facts(tuple(CallMade(*call, turn) for turn, call in enumerate(calls)), heard=(UserText(request, -1),))
+
+
+IDS = ("id,days\n1001,100\n1,450", ["1001", 100, "1", "1,450"], [1001100, 1001450, 45])
+
+
+@pytest.mark.parametrize(
+    ("result", "told", "not_told"),
+    [
+        IDS,
+        ("orders 1001,1002 please", [1001, "1002"], [10011002]),
+        ("a price of 1,180 EUR", [1180, 1180.0, "1,180.00"], [180, 1]),
+        ("-4", ["-4", -4.0], [4]),
+        ("Set it to -4 C", [-4], [4]),
+        ("nights 3-4 in A-100 from 2024-05-01", ["3-4", "A-100", "2024-05-01"], [-4, -100, 100, -1]),
+        ({"price": 12.5, "off": "4%", "tiny": 1e-05}, ["12.50", 4, "0.00001"], [12, 5]),
+        ("within 30-day windows", [30], [-30, 3]),
+    ],
+)
+def test_an_argument_is_told_by_each_spelling_of_it_and_by_nothing_else(result, told: list, not_told: list):
+    value = value_of(result) if isinstance(result, str) else result
+    for argument in told + not_told:
+        is_told = argument in told
+        assert kept("calls b with x from a", made(("a", {}, value), ("b", {"x": argument}, "ok"))) is is_told
+        if isinstance(result, str):
+            asked = made(("b", {"x": argument}, "ok"), request=result)
+            assert kept("calls b with x from the request", asked) is is_told
+
+
+def spellings(number: Decimal) -> list[str]:
+    plain = f"{number:f}"
+    exact = f"{number:,f}"
+    more = [f"{text}{'' if '.' in text else '.'}00" for text in (plain, exact)]
+    return [plain, exact, *more, plain.replace("-", "−"), plain.replace("-", "-$")]
+
+
+numbers = st.decimals(-99999, 99999, places=2) | st.integers(-(10**7), 10**7).map(Decimal)
+around = st.sampled_from(["It is {}.", "{}", "({}), or", "Set it to {} C", "**{}** EUR", "a: {}; b", "x={}"])
+
+
+@given(numbers, numbers, st.data(), around)
+def test_every_spelling_of_a_number_tells_it_and_no_other_number_does(one: Decimal, other: Decimal, data, around: str):
+    said, asked = data.draw(st.sampled_from(spellings(one))), data.draw(st.sampled_from(spellings(other)))
+    text = around.format(said)
+    assert kept(f'says "{said}"', Facts(said=around.format(data.draw(st.sampled_from(spellings(one))))))
+    assert kept(f'says "{asked}"', Facts(said=text)) == (one == other)
+    assert kept("calls b with x from a", made(("a", {}, text), ("b", {"x": asked}, "ok"))) == (one == other)
+    assert kept("calls b with x from a", made(("a", {}, text), ("b", {"x": float(one)}, "ok")))
 
 
 ROOMS = [{"number": "101", "price": 50}, {"number": "204", "price": 80}]

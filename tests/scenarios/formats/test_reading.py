@@ -19,6 +19,7 @@ import pickle
 import sys
 import threading
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -499,3 +500,98 @@ def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_
     assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
     assert [len(group) for group in reading.groups] == [2, 2]
     assert "input file is not beside it" in reading.notes[0]
+
+
+HISTORY = [["Where is order 6?", "It is lost."]]
+SIDES = ("chosen", "rejected")
+ANSWERS: list[dict[str, Any]] = [
+    {"completion": "A."},
+    {"responses": ["A.", "B."]},
+    {"chosen": "A.", "rejected": ["B.", "C."]},
+]
+OF_INSTRUCTIONS = [("instruction", answers) for answers in [*ANSWERS, {"output": "A."}]]
+
+
+@pytest.mark.parametrize(("asked", "answers"), [*product(["prompt", "question"], ANSWERS), *OF_INSTRUCTIONS])
+@pytest.mark.parametrize(
+    "history", [HISTORY, [{"role": "user", "content": HISTORY[0][0]}, {"role": "assistant", "content": HISTORY[0][1]}]]
+)
+def test_the_columns_of_a_prompt_are_read_beside_every_kind_of_answer(
+    tmp_path: Path, answers: dict[str, Any], asked: str, history: list[Any]
+) -> None:
+    given = {asked: "Where is", "input": "order 7?"} if asked == "instruction" else {asked: "Where is order 7?"}
+    reading = read_file(
+        written(tmp_path / "rows.jsonl", {"system": "Be kind.", "history": history, **given, **answers})
+    )
+    members = [each for group in reading.groups for each in group.trajectories]
+    assert len(members) == sum(len(each) if isinstance(each, list) else 1 for each in answers.values())
+    for each in members:
+        told = [(message["role"], message["content"]) for message in each.messages()[:-1]]
+        last = "Where is\n\norder 7?" if asked == "instruction" else "Where is order 7?"
+        assert told == [("system", "Be kind."), ("user", HISTORY[0][0]), ("assistant", "It is lost."), ("user", last)]
+        assert not each.metadata.keys() & {"system", "history", "question", "instruction", "input", "prompt"}
+
+
+def test_a_prompt_that_pairs_repeat_is_said_once(tmp_path: Path) -> None:
+    row = {"system": "Be kind.", "prompt": "Hi", **{name: [ask(7) | {"content": "Hi"}, ANSWER] for name in SIDES}}
+    for each in read_file(written(tmp_path / "rows.jsonl", row)).groups[0].trajectories:
+        assert [message["role"] for message in each.messages()] == ["system", "user", "assistant"]
+
+
+def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(tmp_path: Path) -> None:
+    asked = {"prompt": "And then?", "completion": "A."}
+    rows = [{**asked, "history": [["Hi", answer]]} for answer in ("Hello", "Go away")]
+    assert len(read_file(written(tmp_path / "history.jsonl", *rows)).groups) == 2
+    (note,) = read_file(
+        written(tmp_path / "text.jsonl", *({**asked, "passage": f"It was {n} o'clock."} for n in range(2)))
+    ).notes
+    assert "passage" in note
+    assert "--prompt-column" in note
+    alone = written(tmp_path / "alone.jsonl", {"chosen": "A.", "rejected": "B.", "topic": "Where is order 7?"})
+    assert "topic" in " ".join(read_file(alone).notes)
+    strange = written(tmp_path / "strange.jsonl", {**asked, "history": "Hello"})
+    assert any("history" in note for note in read_file(strange).notes)
+    same = [{**asked, "passage": "It was one.", "seed": n} for n in range(2)]
+    assert read_file(written(tmp_path / "same.jsonl", *same)).notes == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "reward"), [("90%", 0.9), ('"0,9"', 0.9), ('"12,5"', 12.5), ("1", 1.0), ("good", None), ('"1,000"', None)]
+)
+def test_a_reward_is_read_as_it_is_written_or_told(tmp_path: Path, cell: str, reward: float | None) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"prompt,completion,score\nHi,Hello,{cell}\nHi,Hey,0\n")
+    reading = read_file(path)
+    metrics = [each.metrics for each in reading.groups[0].trajectories]
+    assert metrics[0].get("independent_reward") == reward
+    assert any("no number" in note for note in reading.notes) == (reward is None)
+
+
+@pytest.mark.parametrize("name", ["reward", "rewards", "score", "scores"])
+def test_rewards_of_a_list_of_answers_are_split_by_either_name(tmp_path: Path, name: str) -> None:
+    reading = read_file(written(tmp_path / "rows.jsonl", {"prompt": "Hi", "responses": ["Hello", "No"], name: [1, 0]}))
+    assert [each.metrics["independent_reward"] for each in reading.groups[0].trajectories] == [1.0, 0.0]
+
+
+def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tmp_path: Path) -> None:
+    call = {"role": "tool_call", "content": '{"name": "look_up", "arguments": {"order": "7"}}'}
+    row = [ask(7), call, {"role": "tool_response", "content": "lost"}, ANSWER]
+    said = read_file(written(tmp_path / "rows.jsonl", {"messages": row})).groups[0].trajectories[0].messages()
+    assert [message["role"] for message in said] == ["user", "assistant", "tool", "assistant"]
+    assert said[1]["tool_calls"][0]["function"]["name"] == "look_up"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("one.csv", "Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "Delete the line above the header."),
+        ("two.csv", "Report\n(May, June)\nprompt,completion,score\nHi,Hello,1\nHi,No,0\n", "the 2 lines above"),
+        ("roles.json", '{"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}',
+         "Rename agent to assistant and customer to user"),
+    ],
+)  # fmt: skip
+def test_what_must_be_changed_in_a_file_is_told(tmp_path: Path, name: str, text: str, remedy: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RowError) as error:
+        read_file(tmp_path / name)
+    assert remedy in error.value.remedy

@@ -16,6 +16,7 @@ from gavel.scenarios.task import DrawnTasks, Task
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop import experiment
 from gavel.trainer.loop.experiment import describe_experiment, judges_of
 from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
@@ -90,7 +91,7 @@ GIVEN: dict[str, Any] = {"system": "Be brief.", "tools": [look_up], "tasks": TAS
         ({"tools": [look_up_more]}, ["tools: 1 changed (look_up)"]),
         ({"max_turns": 3, "max_tokens": 900}, ["max_turns 8, not 3", "max_tokens None, not 900"]),
         ({"tasks": [*TASKS[:3], Task(id="d", user="Where?")]}, ["train_tasks: 1 changed (d)"]),
-        ({"tasks": TASKS[3::-1]}, ["train_tasks: in another order"]),
+        ({"tasks": TASKS[3::-1]}, ["train_tasks: the same in another order"]),
         ({"held_out": [TASKS[4], Task(id="x", user="?")]}, ["held_out_tasks: 1 new (x), 1 gone (f)"]),
         ({"environment": Desk}, ["tools: 1 new (refund)"]),
     ],
@@ -106,6 +107,27 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
         run.check(asked, "experiment.json")
     assert all(each in error.value.message for each in named)
     assert "--fresh" in error.value.remedy
+    run.close()
+
+
+@pytest.mark.parametrize("listed", [10_000, 3])
+def test_the_same_tasks_in_another_order_are_to_be_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: int
+) -> None:
+    monkeypatch.setattr(experiment, "MOST_TASKS", listed)
+    tasks = [Task(user=name, reference=f"It is {name}.") for name in "abcdef"]
+    described = [
+        describe_experiment(Mixture([Scenario("shop", tasks=each, held_out=0)]), Judge("stand-in"))
+        for each in (tasks, tasks[::-1])
+    ]
+    run = RunDirectory(tmp_path, "shop", "clerk")
+    run.describe(described[0], "experiment.json")
+    with pytest.raises(RunDirectoryError, match="the same in another order") as error:
+        run.check(described[1], "experiment.json")
+    assert "hash" not in error.value.message
+    assert "references" not in error.value.message
+    assert "Sort" in error.value.remedy
+    assert "old settings" not in error.value.remedy
     run.close()
 
 

@@ -55,6 +55,23 @@ def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(
             run.check(describe_model(model))
 
 
+@pytest.mark.parametrize("file", ["chat_template.jinja", "additional/tool_use.jinja", "tokenizer.json", "merges.txt"])
+def test_a_run_is_not_continued_with_a_base_that_renders_otherwise(tmp_path, file):
+    edited = tmp_path / "base" / file
+    edited.parent.mkdir(parents=True)
+    edited.write_text("{{ messages }}")
+    model = TrainableSpec(name="n", project="p", base_model=str(tmp_path / "base"))
+    with contextlib.closing(open_run(tmp_path)) as run:
+        run.describe(describe_model(model))
+        edited.write_text("{{ 'Be brief.' }}{{ messages }}")
+        with pytest.raises(RunDirectoryError, match=file):
+            run.check(describe_model(model))
+        edited.write_text("{{ messages }}")
+        run.check(describe_model(model))
+        with pytest.raises(RunDirectoryError, match="renderer"):
+            run.check(describe_model(model.model_copy(update={"renderer": "qwen3"})))
+
+
 def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tmp_path):
     first = open_run(tmp_path)
     first.check_held()
