@@ -36,7 +36,7 @@ class TrainableSpec(ModelSpec):
     """A base model and the LoRA adapter that is trained on it."""
 
     base_model: str
-    """`tool-caller`, `embedded/returns-desk`, `embedded/booking-desk`, `smollm2-135m`, a directory, an id of the hub."""
+    """`tool-caller`, `embedded/returns-desk`, `embedded/booking-desk`, `smollm2-135m`, a directory, a hub's id."""
     lora: LoraSettings = Field(default_factory=LoraSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     from_checkpoint: str | None = None
