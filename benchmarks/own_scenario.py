@@ -239,14 +239,15 @@ def train(scenario: Scenario, base_model: str, judge: str, seed: int, steps: int
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     tasks = len(scenario.tasks("held_out"))
     first, last = curve[0]["success"], curve[-1]["success"]
-    error = math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
+    shares = [(share * tasks + 1) / (tasks + 2) for share in (first, last)]  # an error also where all or none succeed
+    error = math.sqrt(sum(share * (1 - share) / tasks for share in shares))
     return {
         "scenario": scenario.name,
         "judge": judge,
         "seed": seed,
         "before": first,
         "after": last,
-        "standard errors": (last - first) / error if error else 0.0,
+        "standard errors": (last - first) / error,
         "minutes": seconds / 60,
         "CPU minutes": cpu / 60,
         "curve": [round(row["success"], 2) for row in curve],
