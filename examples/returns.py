@@ -22,6 +22,7 @@ returns = gavel.Scenario(
 - calls refund when days <= 30 (weight 3).
 - calls refund only after look_up_order.
 - calls look_up_order and refund only with order_id from the request.
+- says "sorry", "cannot" or "can not" when days > 30.
 - ends with a message to the customer.""",
     max_turns=4,
 )
