@@ -4,7 +4,8 @@
 
 Eight tasks, 64 attempts at each, judged in groups of eight. The true value of a state is the mean reward of the
 attempts that came to the same text. Printed for each kind of advantage: `n*`, the groups whose mean gradient has as
-much noise as signal, and the cosine with the expected gradient with 8 and 2 groups a step, 1 / sqrt(1 + n* / n).
+much noise as signal; the cosine with the expected gradient with 8 and 2 groups a step, 1 / sqrt(1 + n* / n); and the
+share of the noise that lies between tasks. A kind is `mean`, or whose states (the true ones or the judge's) and lambda.
 """
 
 import argparse
