@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from pydantic import BaseModel
+
 from gavel.judge.prompt.fenced_transcript import marks_turns, read_reference, read_transcripts
 from gavel.judge.prompt.provider_formats import ToolCallEvent, turn_starts
 from gavel.llm.types import Message
@@ -26,11 +28,17 @@ REQUESTS = 5
 LOOKS = ("look_up_order", "read_policy")
 
 
+class Waiting(BaseModel):
+    """The data of a task: numbers of the orders, in their order."""
+
+    orders: list[int]
+
+
 class Queue:
     """Several requests, one after the other, in one conversation."""
 
     async def reset(self, task: Task) -> None:
-        self._waiting = [desk.draw_task(number) for number in task.data["orders"]]
+        self._waiting = [desk.draw_task(number) for number in Waiting.model_validate(task.data).orders]
         self._acts: list[bool] = []
 
     async def look_up_order(self, order_id: str) -> dict[str, object]:
@@ -78,7 +86,7 @@ def draw_queue(number: int, held_out: bool) -> Task:
     orders = random.Random(f"queue {number}").sample(NUMBERS[held_out], REQUESTS)
     right = {order: desk.draw_case(order).right_action for order in orders}
     user = desk.draw_task(orders[0]).user
-    return Task(id=f"queue-{number}", user=user, data={"orders": orders}, reference=json.dumps(right))
+    return Task(id=f"queue-{number}", user=user, data=Waiting(orders=orders).model_dump(), reference=json.dumps(right))
 
 
 scenario = Scenario(

@@ -66,7 +66,7 @@ def returns(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
 
 
 def queue(task: Task, opening: str, decide: Decide, dice: Random) -> Clerk:
-    for order in task.data["orders"]:
+    for order in return_queue.Waiting.model_validate(task.data).orders:
         turns = returns(returns_desk.draw_task(order), "", decide, dice)
         while isinstance(turn := next(turns), Call):
             yield turn
@@ -169,7 +169,7 @@ LOOKED_AT = {
 async def learn(name: str, leg: str, seed: int, *, size: int, steps: int, rate: float, level: float) -> dict[str, Any]:
     """Trains a table. `leg`: `mean` or a lambda."""
     scenario = return_queue.scenario if name == "return_queue" else find_scenario(name)
-    rules = "\n".join(scenario.rubric.splitlines()[: READ.get(name)])
+    rules = "\n".join((scenario.rubric or "").splitlines()[: READ.get(name)])
     judge = Judge(
         _queue_judge if name == "return_queue" else "stand-in",
         rubric=rules,

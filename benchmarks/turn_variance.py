@@ -67,9 +67,8 @@ async def measure(name: str, steps: int, tasks: int, members: int) -> None:
                     for kind in KINDS:
                         paid = _paid(kind, group, {text: fmean(own) for text, own in ends.items()})
                         pairs = zip(paid, slopes, strict=True)
-                        found[kind][at].append(
-                            sum(a * g for own, of in pairs for a, g in zip(own, of, strict=True)) / GROUP
-                        )
+                        terms = (a * g for own, of in pairs for a, g in zip(own, of, strict=True))
+                        found[kind][at].append(sum(terms, np.zeros(PROJECTED, np.float32)) / GROUP)
     for kind, of_tasks in found.items():
         drawn = [np.array(each) for each in of_tasks]
         within = fmean(each.var(0, ddof=1).sum() for each in drawn)
