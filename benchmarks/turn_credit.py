@@ -7,8 +7,7 @@
 desks: the embedded policy learns from the judge `stand-in`, with as many calls in every leg. A leg is `mean`, or a
 lambda of the critic; `noisy` has states whose correlation with the stand-in's own is 0.3, `leak` states that are half
 the final score. A step's success is the share of its own attempts; "to .85" is the first step at which the mean of the
-last 192 attempts is there. `--scenario return_queue --policy DIR` is the long episode of return_queue.py, by the
-judge's score of single returns.
+last 192 attempts is there.
 
 chain: one decision at each of T turns, two actions, the attempt succeeds if the right one is chosen at one turn that is
 hidden from the policy and the same in all episodes; all other turns do nothing. The policy is a table of logits, the
@@ -32,8 +31,6 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import return_queue
-
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline import stand_in
@@ -48,7 +45,7 @@ from gavel.scenarios.scripted_agent import played_by, players_of
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.data.advantages import critic_advantages
 
-RATES = {"returns_desk": 4e-3, "booking_desk": 2e-3, "return_queue": 4e-3}
+RATES = {"returns_desk": 4e-3, "booking_desk": 2e-3}
 POLICIES = {"returns_desk": "embedded/returns-desk", "booking_desk": "embedded/booking-desk"}
 LEVEL, WINDOW = 0.85, 3
 DISTORTIONS = {"noisy": Bias(state_correlation=0.3), "leak": Bias(state_leak=0.5)}
@@ -56,16 +53,14 @@ FIGURES = ("success", "judge_score", "critic/lambda", "health/states_explained",
 
 
 class Distorted:
-    """The judge of a scenario, whose states are distorted."""
+    """The stand-in, whose states are distorted."""
 
-    def __init__(self, name: str, bias: Bias | None, seed: int) -> None:
-        self.name, self.bias, self.seed = name, bias, seed
+    def __init__(self, bias: Bias, seed: int) -> None:
+        self.bias, self.seed = bias, seed
         self.__qualname__ = "distorted stand-in"
 
     async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
-        reply = judged(self.name, messages)
-        if not self.bias:
-            return reply
+        reply = stand_in.reply("stand-in", messages)
         told = json.loads(reply)["scores"]
         scores = {each["trajectory_id"]: float(each["score"]) for each in told}
         true = {each["trajectory_id"]: [state / 100 for state in each["states"][:-1]] for each in told}
@@ -74,11 +69,6 @@ class Distorted:
         for each in told:
             each["states"] = [round(100 * state) for state in seen[each["trajectory_id"]]]
         return json.dumps({"scores": told})
-
-
-def judged(name: str, messages: Sequence[Message]) -> str:
-    """The reply of a scenario's judge: the stand-in, or that of the queue."""
-    return return_queue.reply(messages) if name == "return_queue" else stand_in.reply("stand-in", messages)
 
 
 async def learn(
@@ -91,20 +81,16 @@ async def learn(
     tasks: int = 8,
     group: int = 8,
     rate: float = 0.0,
-    policy: str = "",
 ) -> dict[str, Any]:
     """One training run. `leg`: `mean`, or a lambda, or a lambda and a distortion: `1,noisy`."""
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.loop.train_loop import train_scenario
     from gavel.trainer.model import TrainableModel
 
-    scenario = return_queue.scenario if name == "return_queue" else find_scenario(name)
+    scenario = find_scenario(name)
     gae_lambda, _, distortion = leg.partition(",")
     critic: dict[str, Any] = {} if leg == "mean" else {"advantage": "critic", "gae_lambda": float(gae_lambda)}
-    requests = return_queue.REQUESTS if name == "return_queue" else 1
-    measure = "success" if requests == 1 else "judge_score"
-    plain = name != "return_queue" and not distortion
-    model: Any = "stand-in" if plain else Distorted(name, DISTORTIONS.get(distortion), seed)
+    model: Any = Distorted(DISTORTIONS[distortion], seed) if distortion else "stand-in"
     judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
     loop = LoopConfig(
         steps=steps,
@@ -113,11 +99,11 @@ async def learn(
         max_tokens=64,
         seed=seed,
         evaluate_every=steps,
-        final_tasks=256 // requests,
+        final_tasks=256,
         concurrency=256,
     )
     train = TrainConfig(learning_rate=rate or RATES[name], warmup_steps=3, total_steps=steps, **critic)
-    learner = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=policy or POLICIES[name])
+    learner = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=POLICIES[name])
     started = time.process_time()
     async with LocalBackend(directory, max_context=1024) as backend:
         await learner.register(backend)
@@ -129,7 +115,7 @@ async def learn(
     found |= {"tasks": tasks, "group": group, "rate": train.learning_rate}
     found |= {figure: [round(row[figure], 3) for row in rows if figure in row] for figure in FIGURES}
     return found | {
-        "to": steps_to(found[measure], window=math.ceil(WINDOW * 64 / (tasks * group * requests))),
+        "to": steps_to(found["success"], window=math.ceil(WINDOW * 64 / (tasks * group))),
         "cpu_seconds": round(time.process_time() - started),
     }
 
@@ -269,7 +255,6 @@ def main() -> None:
     parser.add_argument("--legs", nargs="+", default=["mean", "0.5"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--policy", default="", help="directory of a base, such as return_queue.py makes")
     parser.add_argument("--tasks", type=int, default=8, help="groups of a step: judge calls, by the orders")
     parser.add_argument("--group", type=int, default=8, help="attempts of a group")
     parser.add_argument("--rate", type=float, default=0.0, help="learning rate; default: the scenario's")
@@ -292,7 +277,6 @@ def main() -> None:
                         tasks=options.tasks,
                         group=options.group,
                         rate=options.rate,
-                        policy=options.policy,
                     )
                 )
             print(json.dumps(found), flush=True)

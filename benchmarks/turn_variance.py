@@ -4,7 +4,8 @@
 
 Eight tasks, 64 attempts at each, judged in groups of eight. The true value of a state is the mean reward of the
 attempts that came to the same text. Printed for each kind of advantage: `n*`, the groups whose mean gradient has as
-much noise as signal, and the cosine with the expected gradient with 8 and 2 groups a step, 1 / sqrt(1 + n* / n).
+much noise as signal; the cosine with the expected gradient with 8 and 2 groups a step, 1 / sqrt(1 + n* / n); and the
+share of the noise that lies between tasks. A kind is `mean`, or whose states (the true ones or the judge's) and lambda.
 """
 
 import argparse
@@ -66,9 +67,8 @@ async def measure(name: str, steps: int, tasks: int, members: int) -> None:
                     for kind in KINDS:
                         paid = _paid(kind, group, {text: fmean(own) for text, own in ends.items()})
                         pairs = zip(paid, slopes, strict=True)
-                        found[kind][at].append(
-                            sum(a * g for own, of in pairs for a, g in zip(own, of, strict=True)) / GROUP
-                        )
+                        terms = (a * g for own, of in pairs for a, g in zip(own, of, strict=True))
+                        found[kind][at].append(sum(terms, np.zeros(PROJECTED, np.float32)) / GROUP)
     for kind, of_tasks in found.items():
         drawn = [np.array(each) for each in of_tasks]
         within = fmean(each.var(0, ddof=1).sum() for each in drawn)

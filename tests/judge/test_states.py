@@ -142,7 +142,7 @@ async def test_states_are_averaged_over_orders_as_differences_from_each_votes_sc
         return json.dumps({"scores": told})
 
     judged = await Judge(judge, rubric=RULES, states=True).score(group(GOOD, HASTY))
-    good, hasty = (each.judgement for each in judged)
+    good, hasty = (each.judgement for each in judged if each.judgement)
     assert good.states == pytest.approx([good.score] * 4)
     assert hasty.states == pytest.approx([hasty.score + 0.35, hasty.score, hasty.score])
     assert hasty.states_standard_errors == pytest.approx([0.15, 0.0, 0.0])
@@ -184,7 +184,7 @@ def test_states_need_whole_groups(mode):
 
 async def judged_by_rules(*members):
     judged = await Judge("stand-in", rubric=RULES, orders=1, states=True).score(group(*members))
-    return [each.judgement for each in judged]
+    return [each.judgement for each in judged if each.judgement]
 
 
 async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_and_not_of_those_that_never_came():

@@ -55,6 +55,8 @@ def votes(*rows: tuple[float, ...], models: str = "aa") -> TrajectoryGroup:
 async def test_a_judge_that_favours_the_first_has_a_falling_slope_and_a_fair_one_has_none() -> None:
     biased = bias_report(await judged_by(Bias(slope=0.6, noise=0.3)))
     fair = bias_report(await judged_by(Bias(noise=0.3)))
+    assert biased.position_slope
+    assert fair.position_slope
     assert biased.position_slope.high < -0.05
     assert fair.position_slope.low < 0 < fair.position_slope.high
     means = biased.position_means[6].means
@@ -64,6 +66,8 @@ async def test_a_judge_that_favours_the_first_has_a_falling_slope_and_a_fair_one
 async def test_a_judge_that_likes_long_text_is_found_out() -> None:
     fond = bias_report(await judged_by(Bias(length=1.5, noise=0.3))).length_correlation
     fair = bias_report(await judged_by(Bias(noise=0.3))).length_correlation
+    assert fond
+    assert fair
     assert fond.low > 0.3
     assert fair.low < 0 < fair.high
 
@@ -103,6 +107,8 @@ async def groups_of_noise(noise: float, mode: str = "groupwise") -> list[Traject
 
 async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
     noisy, steady = fit_noise_prior(await groups_of_noise(1.0)), fit_noise_prior(await groups_of_noise(0.1))
+    assert noisy
+    assert steady
     assert noisy.variance > 20 * steady.variance
     table: dict[str, Latent] = {}
     (simulated,) = simulated_groups(1, 6, 1, table)
@@ -149,7 +155,8 @@ def fond_of_length(weight: float):
 
 async def length_warnings(judge: Judge) -> list[str]:
     judged = [await judge.score(group) for group in padded(40, 0)]
-    return [warning for group in judged for warning in group.judgement.warnings if "length" in warning]
+    judgements = [group.judgement for group in judged if group.judgement]
+    return [warning for judgement in judgements for warning in judgement.warnings if "length" in warning]
 
 
 async def test_a_judge_whose_scores_go_with_length_is_named_unless_labels_explain_it():
@@ -171,6 +178,8 @@ async def test_a_prior_tells_what_both_ends_gain_which_two_mirrored_orders_do_no
     fair = fit_noise_prior(await judged_by(Bias(noise=0.3)))
     assert drawn is not None
     assert fair is not None
+    assert drawn.ends is not None
+    assert fair.ends is not None
     assert drawn.ends > 0.08 > fair.ends
     votes = [
         NoisyVote(member, "a", 0, sign * place, 0.5 + 0.05 * sign * (member % 2), square=place**2 - 7 / 15, call=call)
@@ -179,4 +188,6 @@ async def test_a_prior_tells_what_both_ends_gain_which_two_mirrored_orders_do_no
     ]
     errors = standard_errors(votes, residual_noise(votes), drawn)
     assert errors[0][0] > errors[1][0]
-    assert fit_noise_prior(await judged_by(Bias(u=0.8, noise=0.3), groups=3)).ends is None
+    few = fit_noise_prior(await judged_by(Bias(u=0.8, noise=0.3), groups=3))
+    assert few is not None
+    assert few.ends is None
