@@ -223,6 +223,11 @@ def readings_of(text: str) -> tuple[str, ...]:
     )
 
 
+def join_thousands(prose: str) -> str:
+    """The thousands of a number together that stand apart by spaces or apostrophes, as they do in many languages."""
+    return _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), prose)
+
+
 def _apart(text: str) -> str:
     """Scripts without case are written without spaces between words: each letter of theirs is a word."""
     return text if text.isascii() else "".join(f"\0{each}\0" if _is_uncased(each) else each for each in text)
@@ -267,6 +272,9 @@ def _decimal(numeral: re.Match[str]) -> str:
 STRAIGHT = str.maketrans("“”„‟‘’‚‛‐‑‒–−", "\"\"\"\"''''-----")
 """Typographic quotes, apostrophes and hyphens, as a keyboard types them."""
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
+_THOUSANDS = re.compile(
+    r"(?<!\d )(?<![\w.,'’])\d{1,3}(?:(?:[ \u00a0\u2009\u202f]\d{3})+|(?:['’]\d{3})+)(?![\w,'’]| \d)"
+)
 _NUMERIC_FIELDS = re.compile(r"(?:^|(?<=,))[-+\d.,]+(?=,|\s*$)")
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d{1,2})(?![.,]?\d)")
 _NUMERAL = re.compile(
@@ -278,7 +286,7 @@ _NUMERAL = re.compile(
 _NUMBER = re.sub(r"\?P<\w+>", "?:", _NUMERAL.pattern)
 _TOKEN = re.compile(
     r"(?!\d+-[^\W\d]{2,}(?!\w)|\d+e-\d{1,3}(?!\w))(?=\w+-\w)"
-    r"(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[^\W\d])\w+(?:-\w+)+"  # `A-100`, not `30-day`
+    r"(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[^\W\d])\w+(?:-\w+)+(?:\.\d+(?!\w))*"  # `A-100`, not `30-day`
     r"|(?P<sign>(?<![\w)-])-[$€£¥]?(?=\.?\d))?"
     rf"(?P<number>(?:{_NUMBER})(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"  # with all of a date, time or range
     r"|[^\W\d]\w*(?:\.\d+)*|[^\s\0]"

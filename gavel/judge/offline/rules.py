@@ -39,7 +39,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jinja2 import Environment, TemplateError, nodes
 
-from gavel.judge.offline.facts import STRAIGHT, Facts, object_of, readings_of, texts_of, value_of, words_of
+from gavel.judge.offline.facts import (
+    STRAIGHT,
+    Facts,
+    join_thousands,
+    object_of,
+    readings_of,
+    texts_of,
+    value_of,
+    words_of,
+)
 from gavel.judge.prompt.sanitize import comparable, normal_form
 
 if TYPE_CHECKING:
@@ -669,8 +678,16 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 def _occurs(phrase: str, text: str) -> bool:
     """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces. What
-    a reader does not see holds none, but an address is found as a link's, too."""
-    has_targets = "://" in phrase
+    a reader does not see holds none, but an address is found as a link's, too. An address is found whole, and a single
+    letter in its own case."""
+    has_targets = "://" in phrase or "@" in phrase
+    if has_targets and not any(
+        re.search(_WHOLE_ADDRESS.format(re.escape(phrase.strip())), shown, re.IGNORECASE)
+        for shown in (text, _without_marks(text, has_targets))
+    ):
+        return False
+    if len(letter := phrase.strip()) == 1 and letter.lower() != letter.upper():
+        return re.search(rf"(?<!\w){letter}(?!\w)", _without_marks(text, has_targets)) is not None
     for wanted in _readings_shown(phrase, has_targets):
         whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
         if len(wanted) > 1 and any(
@@ -680,9 +697,12 @@ def _occurs(phrase: str, text: str) -> bool:
     return False
 
 
+_WHOLE_ADDRESS = r"(?<![\w.+@/-]){}/?(?![\w@/?#&=-]|\.\w)"
+
+
 @lru_cache(256)
 def _readings_shown(text: str, has_targets: bool) -> tuple[str, ...]:
-    return readings_of(_without_marks(text, has_targets))
+    return readings_of(join_thousands(_without_marks(text, has_targets)))
 
 
 def _without_marks(text: str, has_targets: bool, *, html: bool = True) -> str:
