@@ -515,13 +515,30 @@ def tests_part(tiny: bool, found: Figures) -> None:
 def cycle_part(real: bool, tiny: bool, found: Figures) -> None:
     """A run that is killed after two steps and goes on: rollouts, judge, step, publish proof.
 
-    `real`: SmolLM2-135M-Instruct on one sentence; otherwise the embedded policy at the returns desk, few tasks a step.
+    `real`: SmolLM2-135M-Instruct on one sentence, or where `tiny` the tool caller on README's scenario; otherwise the
+    embedded policy at the returns desk, few tasks a step.
     """
     own = Path(os.environ["GPU_DAY_SCRATCH"]) / ("real" if real else "desk")
     own.mkdir(parents=True, exist_ok=True)
-    small = "returns_desk --judge stand-in --tasks 2 --group-size 4 --evaluation-tasks 4 --max-tokens 64 --steps 3"
-    what = ["demo", "--real", "--steps", "3" if tiny else "6"] if real else ["train", *small.split()]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"}
+    small = [
+        "--judge",
+        "stand-in",
+        "--tasks",
+        "2",
+        "--group-size",
+        "4",
+        "--evaluation-tasks",
+        "4",
+        "--max-tokens",
+        "64",
+        "--steps",
+        "3",
+    ]
+    what = ["train", "returns_desk", *small]
+    if real:
+        own_job = ["train", str(ROOT / "examples" / "returns.py"), "--model", "tool-caller", *small]
+        what = own_job if tiny else ["demo", "--real", "--steps", "6"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     wanted = ("step", "logprob_drift", "publish_gap_mean", "publish_change", "publish_proven", "success", "reward")
     started = time.perf_counter()
 
