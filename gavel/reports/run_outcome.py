@@ -28,7 +28,7 @@ _ROW_KEYS = ("step", "split", "time")
 _MUCH_CUT = 0.2
 """Share of replies cut at their token limit from which the outcome speaks of it."""
 _SOLVED = 0.95
-"""Mean reward of a step from which a step without training is no fault."""
+"""Mean judge score of a step from which a step without training is no fault."""
 _CHANGED = 0.1
 """Difference of a held-out share from which the outcome names it."""
 _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
@@ -138,7 +138,7 @@ def outcome_in_words(
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
     said = f"{were_cut}.".capitalize() if were_cut else ""
     if len(idle) < len(steps):  # such a step had nothing left to teach
-        idle = [row for row in idle if row.get("reward", 0.0) < _SOLVED]
+        idle = [row for row in idle if row.get("judge_score", 0.0) < _SOLVED]
     if idle:
         why = ", and ".join(filter(None, (_why_idle(idle), were_cut)))
         said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: {why}."

@@ -129,9 +129,9 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     assert run(0.02, 96).startswith("It got worse")
 
 
-@pytest.mark.parametrize(("reward", "is_told"), [(0.4, True), (1.0, False)])
-def test_steps_without_training_are_told_unless_all_was_right(reward: float, is_told: bool) -> None:
-    idle = step_row(2, 0, **{"left_out/no_signal": 16, "reward": reward})
+@pytest.mark.parametrize(("score", "is_told"), [(0.4, True), (1.0, False)])
+def test_steps_without_training_are_told_unless_all_was_right(score: float, is_told: bool) -> None:
+    idle = step_row(2, 0, **{"left_out/no_signal": 16, "judge_score": score})
     assert ("Nothing was trained in 1 of 2" in told(step_row(1, 1), idle)) == is_told
 
 
