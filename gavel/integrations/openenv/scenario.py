@@ -11,48 +11,21 @@ from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from gavel.base.fields import problem
 from gavel.base.network import is_on_this_machine
 from gavel.integrations.openenv.client import OpenEnvServer, Options, parsed
-from gavel.integrations.openenv.worlds import (
-    SERVED,
-    MirrorWorld,
-    OpenEnvWorld,
-    ThresholdWorld,
-    form_of,
-    recorded,
-    text_field,
-)
+from gavel.integrations.openenv.worlds import GAVEL_ACTION, OpenEnvWorld, ThresholdWorld, form_of, text_field
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.environment import REWARD, SUCCESS
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import Trajectory
 
 _TURNS = 20
 _ASK_SECONDS = 20.0
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _RANGE = 1000
 """Tasks per request."""
-
-
-class _Told(BaseModel):
-    """The scenario description of another Gavel."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: str
-    system: str = ""
-    max_turns: int = _TURNS
-    max_steps: int | None = None
-    max_tokens: int | None = None
-    rubric: str | None = None
-    success: bool = False
-    hand_reward: bool = False
-    measures: list[str] = []
 
 
 def scenario_at(address: str) -> Scenario:
@@ -69,16 +42,14 @@ def scenario_at(address: str) -> Scenario:
                     f"{url}/schema has no schema of actions: {answer!s:.200}",
                     "Check the address: is it a server of OpenEnv?",
                 )
-        server = OpenEnvServer(url, options)
-        if form_of(action) == "gavel":
-            return _make_mirror(server, options, ask)
-        return _make_foreign(server, options, action, ask)
+        return _make_scenario(OpenEnvServer(url, options), options, action, ask)
 
 
-def _make_foreign(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
+def _make_scenario(server: OpenEnvServer, options: Options, action: Message, ask: "_Asker") -> Scenario:
     about = ask("/metadata")
     told = cast(Message, about) if isinstance(about, dict) else {}
     name = str(told.get("name") or urlsplit(server.url).netloc)
+    is_gavel = action.get("title") == GAVEL_ACTION
     field = text_field(action) if options.style == "text" and form_of(action) == "action" else None
     if options.style == "text" and field is None:
         raise ScenarioError(
@@ -86,49 +57,22 @@ def _make_foreign(server: OpenEnvServer, options: Options, action: Message, ask:
         )
     style = "text" if field is not None else "mcp" if form_of(action) == "mcp" else "act"
     description = str(told.get("description") or "")
+    system = render("scenarios/openenv_system.j2", called=name, description=description, style=style).strip()
+    if is_gavel:
+        field, system, options = "content", description, options.model_copy(update={"show": options.show or "text"})
     train, held_out = _make_tasks(ask, options)
     return Scenario(
         f"openenv-{_NOT_IN_NAMES.sub('-', name).strip('-.') or 'environment'}",
-        system=render("scenarios/openenv_system.j2", called=name, description=description, style=style).strip(),
+        system=system,
         environment=functools.partial(
             OpenEnvWorld if options.success is None else ThresholdWorld, server, options, action, field
         ),
         tasks=train,
         held_out=held_out,
-        max_turns=options.turns or _TURNS,
+        max_turns=options.turns or told.get("max_turns") or _TURNS,
         call_seconds=options.wait + options.seconds + 60,
         rubric=render("scenarios/openenv_rubric.j2").strip(),
     )
-
-
-def _make_mirror(server: OpenEnvServer, options: Options, ask: "_Asker") -> Scenario:
-    try:
-        told = _Told.model_validate(ask("/gavel", needed=True))
-    except ValidationError as error:
-        raise ScenarioError(
-            f"{server}/gavel is not what this version reads: {problem(error)}",
-            "Install the same version of Gavel on both sides.",
-        ) from error
-    train, held_out = _make_tasks(ask, options)
-    return Scenario(
-        told.name,
-        system=told.system,
-        environment=functools.partial(MirrorWorld, server, told.success, told.hand_reward),
-        tasks=train,
-        held_out=held_out,
-        max_turns=options.turns or told.max_turns,
-        max_steps=told.max_steps,
-        max_tokens=told.max_tokens,
-        call_seconds=options.wait + options.seconds + 60,
-        rubric=told.rubric,
-        success=recorded(SUCCESS) if told.success else None,
-        hand_reward=recorded(REWARD) if told.hand_reward else None,
-        measures={name: functools.partial(_measured, name) for name in told.measures if name != SUCCESS},
-    )
-
-
-def _measured(name: str, trajectory: Trajectory) -> float:
-    return float(trajectory.metrics.get(f"{SERVED}{name}", 0.0))
 
 
 def _make_tasks(ask: "_Asker", options: Options) -> tuple[Sequence[Task], Sequence[Task]]:

@@ -127,7 +127,7 @@ class ServedSession:
             raise ServedError("the episode has not begun", "Send reset first.")
         match action:
             case ToolList():
-                return _answer({"tools": [_listed(schema) for schema in self._tools]}, done=self._episode.over)
+                return _answer({"tools": self.tools()}, done=self._episode.over)
             case Turn(message=message, finish_reason=reason):
                 return self._observation(await self._episode.act(message, finish_reason=reason))
             case Words(content=content):
@@ -135,6 +135,10 @@ class ServedSession:
             case ToolCall():
                 moment = await self._episode.act(_turn(action, self._episode.turns))
                 return self._observation(moment, _called(action, moment))
+
+    def tools(self) -> list[Message]:
+        """The tools that can be called now, as MCP lists them."""
+        return [_listed(schema) for schema in self._tools]
 
     def state(self) -> Message:
         episode = self._episode
@@ -275,23 +279,13 @@ def _told(scenario: Scenario) -> dict[str, Any]:
             "version": installed_version("gavel-rl"),
             "author": None,
             "documentation_url": None,
+            "max_turns": scenario.max_turns,
         },
         "/schema": {
             "action": _ACTION_SCHEMA,
             "observation": _OBSERVATION_SCHEMA,
             "reset_observation": _OBSERVATION_SCHEMA,
             "state": {"title": "GavelState", "type": "object", "properties": state},
-        },
-        "/gavel": {
-            "name": scenario.name,
-            "system": scenario.system,
-            "max_turns": scenario.max_turns,
-            "max_steps": scenario.max_steps,
-            "max_tokens": scenario.max_tokens,
-            "rubric": scenario.rubric,
-            "success": scenario.success is not None,
-            "hand_reward": scenario.hand_reward is not None,
-            "measures": list(scenario.measures),
         },
         "/list_environments": [scenario.name],
         f"/{scenario.name}/splits": [
@@ -300,51 +294,33 @@ def _told(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-class _TaskApi:
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
+def _task_api(scenario: Scenario) -> list[web.RouteDef]:
+    """The routes of the task API. Tasks are listed with the judge's information, and without their hidden data."""
 
-    def routes(self) -> list[web.RouteDef]:
-        name = self._scenario.name
-        return [
-            web.post(f"/{name}/tasks", self._tasks),
-            web.post(f"/{name}/num_tasks", self._num_tasks),
-            web.post(f"/{name}/task", self._task),
-            web.post(f"/{name}/task_range", self._task_range),
-        ]
+    def listed(tasks: Sequence[Task], indices: range) -> list[Message]:
+        return [task(index, tasks[index]) for index in indices[:_MOST_TASKS]]
 
-    async def _tasks(self, request: web.Request) -> web.Response:
-        tasks, _ = await self._asked(request)
-        return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))), "env_name": self._scenario.name})
+    def task(index: int, found: Task) -> Message:
+        told = found.model_dump(mode="json", include={"rubric", "reference", "criteria"})
+        told["rubric"] = told["rubric"] or scenario.rubric
+        return {"id": found.id, "index": index, **{name: value for name, value in told.items() if value}}
 
-    async def _num_tasks(self, request: web.Request) -> web.Response:
-        tasks, _ = await self._asked(request)
-        return web.json_response({"num_tasks": len(tasks)})
+    answers: dict[str, Callable[[Sequence[Task], TaskQuery], Message]] = {
+        "tasks": lambda tasks, _: {"tasks": listed(tasks, range(len(tasks))), "env_name": scenario.name},
+        "num_tasks": lambda tasks, _: {"num_tasks": len(tasks)},
+        "task": lambda tasks, query: {"task": task(query.index, task_at(tasks, query.index))},
+        "task_range": lambda tasks, query: {"tasks": listed(tasks, range(len(tasks))[query.start : query.stop])},
+    }
 
-    async def _task(self, request: web.Request) -> web.Response:
-        tasks, query = await self._asked(request)
-        return web.json_response({"task": _listed_task(query.index, task_at(tasks, query.index))})
-
-    async def _task_range(self, request: web.Request) -> web.Response:
-        tasks, query = await self._asked(request)
-        return web.json_response({"tasks": _listed_tasks(tasks, range(len(tasks))[query.start : query.stop])})
-
-    async def _asked(self, request: web.Request) -> tuple[Sequence[Task], TaskQuery]:
-        """The split of a request. Raises `ServedError`."""
+    async def handle(request: web.Request) -> web.Response:
         try:
             query = TaskQuery.model_validate_json(await request.text())
         except ValidationError as error:
             raise ServedError(f"the body is no question about tasks: {problem(error)}") from error
-        return self._scenario.tasks(SPLITS[query.split]), query
+        answer = answers[request.path.rpartition("/")[2]]
+        return web.json_response(answer(scenario.tasks(SPLITS[query.split]), query))
 
-
-def _listed_tasks(tasks: Sequence[Task], indices: range) -> list[Message]:
-    return [_listed_task(index, tasks[index]) for index in indices[:_MOST_TASKS]]
-
-
-def _listed_task(index: int, task: Task) -> Message:
-    told = task.model_dump(mode="json", include={"rubric", "reference", "criteria"})
-    return {"id": task.id, "index": index, **{name: value for name, value in told.items() if value}}
+    return [web.post(f"/{scenario.name}/{name}", handle) for name in answers]
 
 
 class OpenEnvService:
@@ -366,7 +342,7 @@ class OpenEnvService:
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
         read = [web.get(path, _answering(answer)) for path, answer in _told(self._scenario).items()]
-        app.add_routes([*read, *_TaskApi(self._scenario).routes(), web.get("/ws", self._serve_session)])
+        app.add_routes([*read, *_task_api(self._scenario), web.get("/ws", self._serve_session)])
         app.on_shutdown.append(self._leave)
         return app
 
@@ -435,6 +411,8 @@ class OpenEnvService:
                     return {"type": "observation", "data": await session.reset(data)}
                 case "step":
                     return {"type": "observation", "data": await session.step(data)}
+                case "mcp":
+                    return {"type": "mcp", "data": {"result": {"tools": session.tools()}}}
                 case "state":
                     return {"type": "state", "data": session.state()}
                 case _:

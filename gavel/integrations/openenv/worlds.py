@@ -3,6 +3,8 @@
     tools   the agent calls `act`, or the tools that the server lists; what the server refuses is a tool error
     text    the agent's words are the action
 
+A scenario that another Gavel serves takes both: calls of its own tools, and words.
+
 The third consecutive failure of the environment, a lost server and a missing response fail the episode with the reason.
 An action that violates the schema is the agent's fault, and never fails it. Rewards are kept among the metrics, for
 comparison only: `raw_return` is their sum, `raw_reward` the last one, and `environment_reward` the sum, normalised
@@ -12,12 +14,10 @@ where the range is known.
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, cast
-
-from openai.types.chat.chat_completion import Choice
 
 from gavel.integrations.openenv.client import (
     OpenEnvError,
@@ -39,7 +39,7 @@ from gavel.scenarios.trajectory import Trajectory
 
 RETURN, LAST, ERRORS = "raw_return", "raw_reward", "environment_errors"
 """Trajectory metrics: the sum of the rewards, the last one, and the number of rejected actions."""
-Form = Literal["action", "mcp", "gavel"]
+Form = Literal["action", "mcp"]
 GAVEL_ACTION = "GavelAction"
 """Title of the action schema of scenarios that Gavel serves."""
 _HIDDEN = "metadata"
@@ -65,8 +65,6 @@ class ActionTool:
 
 def form_of(schema: Message) -> Form:
     """The form of actions with this JSON schema."""
-    if schema.get("title") == GAVEL_ACTION:
-        return "gavel"
     if _alternatives(schema):
         return "action"
     own = _own_properties(schema)
@@ -166,10 +164,11 @@ class OpenEnvWorld(ToolWorld):
     """An episode of one task."""
 
     def __init__(self, server: OpenEnvServer, options: Options, action: Message, field: str | None = None) -> None:
-        """`action`: the schema of its actions. `field`: the action field that holds the agent's words, in the style
-        `text`."""
+        """`action`: the schema of its actions. `field`: the action field that holds the agent's words, if they are an
+        action."""
         self._server = server
         self._options = options
+        self._is_gavel = action.get("title") == GAVEL_ACTION
         self._is_mcp = form_of(action) == "mcp"
         self._field = field
         self._tools = action_tools(action) if not self._is_mcp and field is None else []
@@ -182,6 +181,8 @@ class OpenEnvWorld(ToolWorld):
         self._metrics = episode.trajectory.metrics
         reset: Any = task.data.get("reset")
         data = cast(Message, reset) if isinstance(reset, dict) else {}
+        if self._is_gavel and episode.seed is not None:
+            data = {**data, "seed": episode.seed}
         self._session, first = await self._server.begin(data)
         self._reckon(first)
         if first.done:
@@ -215,7 +216,7 @@ class OpenEnvWorld(ToolWorld):
             names = [tool.name for tool in self._tools]
             return None if self._is_mcp else render("scenarios/openenv_reminder.j2", tools=names).strip()
         try:
-            answer = await self._step({self._field: action})
+            answer = await self._step({self._field: action, **({"type": "message"} if self._is_gavel else {})})
         except RefusedError as error:
             return f"Error: {error.message}"
         return done(self._shown(answer) or None) if answer.done else self._shown(answer)
@@ -250,6 +251,8 @@ class OpenEnvWorld(ToolWorld):
 
     def _reckon(self, answer: Stepped) -> None:
         self._is_done = answer.done
+        if self._is_gavel and answer.metadata.get("status") == "failed":
+            raise OpenEnvError(f"the episode failed on {self._server}: {answer.metadata.get('status_reason')}")
         if answer.reward is not None:
             self._sum += answer.reward
             self._metrics |= {LAST: answer.reward, RETURN: self._sum}
@@ -274,121 +277,6 @@ class ThresholdWorld(OpenEnvWorld):
     def success(self, trajectory: Trajectory) -> bool:
         assert self._options.success is not None
         return self._sum >= self._options.success
-
-
-SERVED = "served/"
-"""Prefix of the scenario's measures among the trajectory's metrics."""
-
-
-class MirrorWorld(ToolWorld):
-    """An episode of one task on another Gavel, which reports `success` and `reward` if its scenario can."""
-
-    def __init__(self, server: OpenEnvServer, tells_success: bool, tells_reward: bool) -> None:
-        self._server = server
-        self.success = self._success if tells_success else None
-        self.reward = self._reward if tells_reward else None
-        self._session: Session | None = None
-        self._sent = 0
-        self._results: list[ToolResult] = []
-        self._words: str | None = None
-        self._end: Stepped | None = None
-        self.schemas: list[Message] = []
-
-    async def reset(self, task: Task, episode: Episode) -> str | None:
-        self._trajectory = episode.trajectory
-        wanted = cast(Message, task.data["reset"])
-        seed = {} if episode.seed is None else {"seed": episode.seed}
-        self._session, first = await self._server.begin({**wanted, **seed})
-        self._keep(first)
-        if self._end is not None:
-            raise OpenEnvError(f"the episode of {self._server} was over before the agent's first turn")
-        schemas: Any = first.observation.get("tool_schemas") or []
-        self.schemas = list(schemas)
-        return str(first.observation.get("text") or "") or None
-
-    async def call(self, name: str, arguments: str) -> ToolResult:
-        position = self._answered()
-        await self._send_turns()
-        if position >= len(self._results):
-            raise OpenEnvError(f"{self._server} gave no result for the call of {name}")
-        return self._results[position]
-
-    async def observe(self, action: str) -> Done | str | None:
-        await self._send_turns()
-        if self._end is None:
-            return self._words or ""
-        return None if self._words is None else Done(self._words)
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def _success(self, trajectory: Trajectory) -> float:
-        return float((await self._outcome())["success"])
-
-    async def _reward(self, trajectory: Trajectory) -> float:
-        return float((await self._outcome())["hand_reward"])
-
-    async def _outcome(self) -> Message:
-        """The server's outcome of the episode. An episode that was ended here is ended there first."""
-        await self._send_turns()
-        if self._end is None:
-            await self._send({"content": ""}, "length")
-        if self._end is None:
-            raise OpenEnvError(f"{self._server} does not end an episode whose turn was cut off")
-        return self._end.metadata
-
-    def _answered(self) -> int:
-        """Number of answered tool calls in the agent's last turn."""
-        count = 0
-        for item in reversed(self._trajectory.messages_and_choices):
-            if isinstance(item, Choice):
-                break
-            count += item.get("role") == "tool"
-        return count
-
-    async def _send_turns(self) -> None:
-        """Sends the agent's unsent turns."""
-        turns = [item for item in self._trajectory.messages_and_choices if isinstance(item, Choice)]
-        for choice in turns[self._sent :]:
-            self._sent += 1
-            if self._end is None:
-                message = choice.message.model_dump(mode="json", exclude_none=True, include={"content", "tool_calls"})
-                await self._send(message, choice.finish_reason)
-
-    async def _send(self, message: Message, reason: str) -> None:
-        assert self._session is not None
-        ended = reason if reason in ("stop", "tool_calls", "length") else None
-        try:
-            answer = await self._session.step({"type": "turn", "message": message, "finish_reason": ended})
-        except RefusedError as error:
-            raise OpenEnvError(error.message) from error
-        self._keep(answer)
-
-    def _keep(self, answer: Stepped) -> None:
-        messages: Any = answer.observation.get("messages")
-        if not isinstance(messages, list) or not all(isinstance(each, dict) for each in cast("list[Any]", messages)):
-            raise OpenEnvError(f"{self._server} gave no messages: it is another version of Gavel")
-        new = cast("list[Message]", messages)
-        contents = [str(each.get("content") or "") for each in new if each.get("role") == "tool"]
-        self._results = [ToolResult(text, error=is_tool_error(text), done=answer.done) for text in contents]
-        said = [str(each.get("content") or "") for each in new if each.get("role") == "user"]
-        self._words = "\n\n".join(said) if said else None
-        if not answer.done:
-            return
-        self._end = answer
-        told, trajectory = answer.metadata, self._trajectory
-        if told.get("status") == "failed":
-            raise OpenEnvError(f"the episode failed on {self._server}: {told.get('status_reason')}")
-        if told.get("status") == "truncated":
-            trajectory.status, trajectory.status_reason = "truncated", str(told.get("status_reason"))
-        measures: Any = told.get("measures") or {}
-        trajectory.metrics |= {f"{SERVED}{name}": float(value) for name, value in cast(Message, measures).items()}
-
-
-def recorded(metric: str) -> Callable[[Trajectory], Any]:
-    """The outcome that a world recorded before it was closed."""
-    return lambda trajectory: trajectory.metrics[metric]
 
 
 def is_tool_error(content: str) -> bool:
