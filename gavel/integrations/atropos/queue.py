@@ -67,7 +67,6 @@ class RegisteredEnv(BaseModel):
     real_name: str
     registration: EnvRegistration
     connected: bool = True
-    registered_at: float = Field(default_factory=time.time)
 
     @property
     def weight(self) -> float:
@@ -127,7 +126,6 @@ _AGAIN_SECONDS = 900.0
 _KEPT_SECONDS = 86_400.0
 """Seconds for which the hash of a group is kept once it no longer waits."""
 _BUSY_SECONDS = 30.0
-_VERSION = 1
 _TABLES = """
 create table if not exists groups (
   id integer primary key autoincrement, env_id integer, size integer not null, digest blob not null,
@@ -140,12 +138,24 @@ create table if not exists facts (name text primary key, value text not null);
 _Value = TypeVar("_Value")
 
 
-class QueueError(GavelError):
-    """The queue cannot be read or written."""
+class AtroposError(GavelError):
+    """An error that is answered with the HTTP status `status`."""
+
+    status: int
 
 
-class QueueFullError(QueueError):
-    """The queue is full."""
+class RefusedRequest(AtroposError):
+    """A rejected request: a group that can never be trained here, or one that this server does not take."""
+
+    def __init__(self, status: int, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy)
+        self.status = status
+
+
+class QueueError(AtroposError):
+    """The queue is full, or cannot be read or written."""
+
+    status = 503
 
 
 class GroupQueue:
@@ -163,10 +173,6 @@ class GroupQueue:
             self._database.execute("pragma synchronous = full")
             self._database.execute("pragma locking_mode = exclusive")
             self._database.executescript(_TABLES)
-            self._database.execute("insert or ignore into facts values ('version', ?)", (str(_VERSION),))
-        if (version := self._fact("version", int)) != _VERSION:
-            self.close()
-            raise QueueError(f"{path} is of version {version}, and this is version {_VERSION}", "Update Gavel.")
         with self._transaction() as database:
             done = "body is null and received < ?"
             database.execute(f"delete from groups where {done}", (time.time() - _KEPT_SECONDS,))
@@ -184,7 +190,7 @@ class GroupQueue:
     def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
         """Stores all groups, or none; returns whether each is new. They are on disk when this returns.
 
-        Raises `QueueFullError` where they would be more than may wait, and `QueueError`.
+        Raises `QueueError`, also where they would be more than may wait.
         """
         made = [_encoded(group) for group in groups]
         now, seen = time.time(), set[bytes]()
@@ -201,7 +207,7 @@ class GroupQueue:
                     database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
             ((waiting,),) = self._rows("select count(*) from groups where state = 'waiting'")
             if any(is_new) and waiting > self._most:
-                raise QueueFullError(
+                raise QueueError(
                     f"{waiting - sum(is_new):,} groups wait already, and {self._most:,} may",
                     "Send it again when the learner has taken some, or raise --max-waiting.",
                 )
@@ -252,7 +258,7 @@ class GroupQueue:
         with self._transaction() as database:
             database.execute("update groups set state = 'reset', body = null where state in ('waiting', 'lent')")
             database.execute("delete from envs")
-            database.execute("delete from facts where name not in ('version', 'batch')")
+            database.execute("delete from facts where name != 'batch'")
 
     @property
     def registration(self) -> TrainerRegistration | None:
@@ -341,14 +347,6 @@ def _encoded(group: AtroposGroup) -> tuple[bytes, bytes]:
     return hashlib.sha256(text).digest(), zlib.compress(text, 1)
 
 
-class GroupRefusedError(GavelError):
-    """A group that can never be trained here."""
-
-
-class RoleError(GavelError):
-    """The server has its own learner, so no other trainer may take batches."""
-
-
 @dataclass(frozen=True, slots=True)
 class OwnTrainer:
     """Registration of the server's own learner."""
@@ -384,7 +382,7 @@ class QueueState:
         return self.own is not None or self.queue.started
 
     async def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
-        """Stores the groups; returns whether each is new. Raises `GroupRefusedError`, and as `GroupQueue.accept`
+        """Stores the groups; returns whether each is new. Raises `RefusedRequest`, and as `GroupQueue.accept`
         does."""
         for group in groups:
             self._check(group)
@@ -405,7 +403,7 @@ class QueueState:
         """The next batch for a trainer over HTTP: an undelivered one, else a new one.
 
         None while too few groups wait. `settle` must be called for the batch: until then no other one is lent. Raises
-        `RoleError`.
+        `RefusedRequest`.
         """
         self.check_no_own("GET /batch")
         registration = self.queue.registration
@@ -442,9 +440,10 @@ class QueueState:
         return Lent(number, [group for group, _ in queue.read(ids)])
 
     def check_no_own(self, request: str) -> None:
-        """Raises `RoleError` if the server has its own learner."""
+        """Raises `RefusedRequest` if the server has its own learner."""
         if self.own is not None:
-            raise RoleError(
+            raise RefusedRequest(
+                409,
                 f"{request} is refused: this server's own learner takes the batches",
                 "Start `gavel serve-atropos` without --model to hand them to another trainer.",
             )
@@ -453,7 +452,8 @@ class QueueState:
         registration = self.registration
         if self.own is None:
             if registration is not None and len(group) > registration.batch_size:
-                raise GroupRefusedError(
+                raise RefusedRequest(
+                    422,
                     f"the group has {len(group)} members, and a batch {registration.batch_size}: no batch can hold it",
                     "Make groups smaller, or let the trainer register with a larger batch_size.",
                 )
@@ -461,15 +461,17 @@ class QueueState:
         space = self.own.space
         longest = max(map(len, group.tokens))
         if longest > space.max_context:
-            raise GroupRefusedError(
+            raise RefusedRequest(
+                422,
                 f"a member has {longest:,} tokens, and the learner takes {space.max_context:,}",
                 "Set the environment's max_token_length, or raise --max-context.",
             )
         highest = max(map(max, group.tokens))
         if highest >= space.vocabulary:
-            raise GroupRefusedError(
+            raise RefusedRequest(
+                422,
                 f"a member holds the token {highest}, and the model has {space.vocabulary:,} tokens",
                 "Give the environment the tokenizer of the model that is trained (tokenizer_name).",
             )
         if told := group.other_targets():
-            raise GroupRefusedError(told, MASKS)
+            raise RefusedRequest(422, told, MASKS)

@@ -24,7 +24,7 @@ from tenacity import (
     AsyncRetrying,
     RetryCallState,
     RetryError,
-    retry_if_exception,
+    retry_if_exception_type,
     stop_after_delay,
     wait_random_exponential,
 )
@@ -125,7 +125,7 @@ class AtroposClient:
         started = time.monotonic()
         try:
             async for attempt in AsyncRetrying(
-                retry=retry_if_exception(lambda error: isinstance(error, _Again)),
+                retry=retry_if_exception_type(_Again),
                 wait=wait_random_exponential(multiplier=0.1, max=2.0),
                 stop=stop_after_delay(self._patience),
                 before_sleep=self._tell_wait,

@@ -40,13 +40,12 @@ from gavel.base.errors import GavelError
 from gavel.base.network import is_loopback
 from gavel.integrations.atropos.group import AtroposGroup, first_problem
 from gavel.integrations.atropos.queue import (
+    AtroposError,
     EnvIdentifier,
     EnvRegistration,
     GroupQueue,
-    GroupRefusedError,
-    QueueError,
     QueueState,
-    RoleError,
+    RefusedRequest,
     TrainerRegistration,
     share,
 )
@@ -58,19 +57,9 @@ _GZIP = 31
 HEALTH = "/healthz"
 
 
-class RefusedRequest(GavelError):
-    """A rejected request, answered with `status`."""
-
-    def __init__(self, status: int, message: str, remedy: str = "") -> None:
-        super().__init__(message, remedy)
-        self.status = status
-
-
-def _refused(error: GavelError) -> Response:
+def _refused(error: AtroposError) -> Response:
     """The response to a rejected request; `detail` as in FastAPI's servers."""
-    known = (status for kind, status in _STATUS.items() if isinstance(error, kind))
-    status = error.status if isinstance(error, RefusedRequest) else next(known, 500)
-    return JSONResponse({"detail": str(error)}, status, {"Retry-After": "5"} if status == 503 else {})
+    return JSONResponse({"detail": str(error)}, error.status, {"Retry-After": "5"} if error.status == 503 else {})
 
 
 class Guard:
@@ -142,24 +131,18 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 
 
 def _unpack(body: bytes, most_bytes: int) -> bytes:
-    """Decompresses one or several gzip members."""
-    found: list[bytes] = []
-    size = 0
+    stream = zlib.decompressobj(_GZIP)
     try:
-        while body:
-            stream = zlib.decompressobj(_GZIP)
-            found.append(stream.decompress(body, most_bytes - size + 1))
-            size += len(found[-1])
-            if size > most_bytes:
-                raise _too_large(most_bytes)
-            if not stream.eof:
-                raise RefusedRequest(400, "the gzip body is cut off", "Send it again.")
-            body = stream.unused_data.lstrip(b"\0")
+        found = stream.decompress(body, most_bytes + 1)
     except zlib.error as error:
         raise RefusedRequest(
             400, f"the body is no gzip: {error}", "Send it again, or without Content-Encoding."
         ) from None
-    return b"".join(found)
+    if len(found) > most_bytes:
+        raise _too_large(most_bytes)
+    if not stream.eof:
+        raise RefusedRequest(400, "the gzip body is cut off", "Send it again.")
+    return found
 
 
 def _too_large(most_bytes: int) -> RefusedRequest:
@@ -169,11 +152,6 @@ def _too_large(most_bytes: int) -> RefusedRequest:
 
 
 _GROUPS = TypeAdapter(list[AtroposGroup])
-_STATUS: dict[type[GavelError], int] = {
-    GroupRefusedError: 422,
-    RoleError: 409,
-    QueueError: 503,
-}
 _NO_EXAMPLE: dict[str, Any] = {
     name: []
     for name in (
@@ -199,12 +177,12 @@ def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 2
         Route("/status-env", api.status_env),
         Route("/reset_data", api.reset_data),
     ]
-    handlers = {GavelError: _answered, ValidationError: _misunderstood}
+    handlers = {AtroposError: _answered, ValidationError: _misunderstood}
     return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
 
 
 async def _answered(_: Request, error: Exception) -> Response:
-    assert isinstance(error, GavelError)
+    assert isinstance(error, AtroposError)
     return _refused(error)
 
 
