@@ -90,7 +90,8 @@ class EnvServer:
         self._idle: deque[Created] = deque()
         self._leased: set[SessionId] = set()
         self._opening = 0
-        self._most = kind.environments
+        self._most: int | None = None
+        """Max environments of the server, once it has handed one out twice."""
         self._bare_create = False
         self.closes = True
         """Whether the server is known, or assumed, to close environments."""

@@ -9,7 +9,7 @@ raises `WireError`: a missing reward is never read as 0.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -179,8 +179,6 @@ class Kind:
     """Whether rewards range from -100 to 100."""
     until_done: bool = False
     """Whether any final reward above 0 is a success: it is 1 minus a share of the steps taken."""
-    environments: int | None = None
-    """Max environments of the server; beyond that it hands one out twice."""
     rubric: str | None = None
     """The rubric, if the server has one, as those of `gavel serve-env` do."""
     words: str | None = None
@@ -204,7 +202,7 @@ _KINDS = (
     Kind("maze", ("game",), train=range(20), held_out=range(20, 26)),
     Kind("wordle", ("seed",), words="filtered_vocab"),
     Kind("webshop", ("session_id",)),
-    Kind("sqlgym", ("item_id",), form="sql", train=range(9428), held_out=range(9428, 10962), environments=8),
+    Kind("sqlgym", ("item_id",), form="sql", train=range(9428), held_out=range(9428, 10962)),
     Kind("searchqa", ("id",), form="reply"),
     *(Kind(name, ("id",), form="call") for name in ("weather", "movie", "academia", "sheet", "todo")),
 )
@@ -213,7 +211,6 @@ OTHER = Kind("agentgym", ("data_idx", "game", "seed", "id", "item_id", "session_
 """An unknown environment. `id` identifies the item only if it does not identify the environment."""
 
 _GREETINGS = {"textcraft": "textcraft", "babyai": "babyai", "alfworld": "alfworld", "scienceworld": "sciworld"}
-_INDEX_OWNERS = {"session_id": "webshop", "item_id": "sqlgym"}
 
 
 def kind_of_path(path: str) -> Kind | None:
@@ -227,11 +224,6 @@ def kind_of_greeting(greeting: object) -> Kind | None:
         return None
     name = greeting.casefold().removeprefix("this is environment ").strip(" .")
     return KINDS.get(_GREETINGS.get(name, ""))
-
-
-def kind_of_fields(fields: Sequence[str]) -> Kind | None:
-    """The only kind whose `/reset` has one of these fields."""
-    return next((KINDS[owner] for name, owner in _INDEX_OWNERS.items() if name in fields), None)
 
 
 _EXAMPLE = "Write agentgym:http://127.0.0.1:36001?tasks=200&held_out=50"

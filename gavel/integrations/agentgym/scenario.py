@@ -17,22 +17,14 @@ import httpx
 
 from gavel.base.network import is_on_this_machine
 from gavel.integrations.agentgym.client import EnvServer
-from gavel.integrations.agentgym.protocol import (
-    KINDS,
-    OTHER,
-    Kind,
-    kind_of_fields,
-    kind_of_greeting,
-    kind_of_path,
-    parse,
-)
+from gavel.integrations.agentgym.protocol import KINDS, OTHER, Kind, kind_of_greeting, kind_of_path, parse
 from gavel.integrations.agentgym.worlds import ReactWorld
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 
 _SECONDS = 15.0
-"""Timeout in seconds of each of at most three probes."""
+"""Timeout in seconds of the probe."""
 
 
 def probe(url: str, headers: Mapping[str, str]) -> Kind:
@@ -48,8 +40,7 @@ def probe(url: str, headers: Mapping[str, str]) -> Kind:
                     items = range(train), range(train, train + held_out)
                     return Kind(name, ("data_idx",), *items, form="reply", rubric=rubric and str(rubric))
                 case _:
-                    kind = kind_of_path(urlsplit(url).path) or kind_of_greeting(cast(object, greeting))
-            return kind or kind_of_fields(_reset_fields(_json(client.get(f"{url}/openapi.json"), url))) or OTHER
+                    return kind_of_path(urlsplit(url).path) or kind_of_greeting(cast(object, greeting)) or OTHER
         except httpx.HTTPError as error:
             raise ScenarioError(
                 f"the AgentGym server at {url} does not answer: {type(error).__name__} {error}".rstrip(),
@@ -67,22 +58,6 @@ def _json(answer: httpx.Response, url: str) -> Any:
         return json.loads(answer.content)
     except (ValueError, RecursionError):
         return None
-
-
-def _reset_fields(schema: Any) -> list[str]:
-    """The fields of `/reset`'s body in an OpenAPI document; none for any other form."""
-    match schema:
-        case {
-            "paths": {
-                "/reset": {"post": {"requestBody": {"content": {"application/json": {"schema": {"$ref": str(ref)}}}}}}
-            },
-            "components": {"schemas": models},
-        }:
-            body: Any = cast("dict[str, Any]", models).get(ref.rpartition("/")[2]) if isinstance(models, dict) else None
-        case _:
-            return []
-    properties: Any = cast("dict[str, Any]", body).get("properties") if isinstance(body, dict) else None
-    return list(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else []
 
 
 KEY_VARIABLE = "GAVEL_ENV_KEY"

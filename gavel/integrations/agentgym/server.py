@@ -44,29 +44,6 @@ class FullError(HeldError):
     """The limit of environments is reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
-    """The numbered tasks of a scenario."""
-
-    scenario: Scenario
-    train: int
-    held_out: int
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> "Items":
-        return cls(scenario, *(min(MOST, len(scenario.tasks(split))) for split in ("train", "held_out")))
-
-    def __len__(self) -> int:
-        return self.train + self.held_out
-
-    def task(self, item: int) -> Task:
-        """The task of a number. Raises `HeldError` for an unknown one."""
-        if not 0 <= item < len(self):
-            raise HeldError(f"there is no item {item}: items are 0 to {len(self) - 1}")
-        split: Split = "train" if item < self.train else "held_out"
-        return self.scenario.tasks(split)[item if item < self.train else item - self.train]
-
-
 @dataclass(slots=True, eq=False)
 class Environment:
     """A client's environment, with its episode."""
@@ -84,18 +61,23 @@ class Environment:
 class Environments:
     """The environments of a server of one scenario. For one event loop."""
 
-    def __init__(self, items: Items, *, most: int = 256, idle_seconds: float = 900.0) -> None:
+    def __init__(self, scenario: Scenario, *, most: int = 256, idle_seconds: float = 900.0) -> None:
         """At most `most` environments; one without a request for `idle_seconds` is ended."""
-        self._items = items
+        self._scenario = scenario
+        self.train, self.held_out = (min(MOST, len(scenario.tasks(split))) for split in ("train", "held_out"))
         self._most = most
         self._idle_seconds = idle_seconds
         self._next = 0
         self._held: dict[int, Environment] = {}
-        self._seconds = 2 * items.scenario.call_seconds + 30
+        self._seconds = 2 * scenario.call_seconds + 30
         """Max seconds of a request."""
 
-    def __len__(self) -> int:
-        return len(self._held)
+    def _task(self, item: int) -> Task:
+        """The task of a number, held-out tasks after those of training. Raises `HeldError` for an unknown one."""
+        if not 0 <= item < (count := self.train + self.held_out):
+            raise HeldError(f"there is no item {item}: items are 0 to {count - 1}")
+        split: Split = "train" if item < self.train else "held_out"
+        return self._scenario.tasks(split)[item if item < self.train else item - self.train]
 
     def create(self) -> Environment:
         """Creates an environment. Raises `FullError`."""
@@ -116,11 +98,11 @@ class Environments:
 
     async def reset(self, environment: Environment, item: int) -> dict[str, Any]:
         """Starts an episode; returns the agent's view. Raises `HeldError`."""
-        task = self._items.task(item)
+        task = self._task(item)
         with _one_request(environment):
             if environment.episode is not None:
                 await environment.episode.close()
-            environment.episode = SteppedEpisode(self._items.scenario, task)
+            environment.episode = SteppedEpisode(self._scenario, task)
             moment = await self._in_time(environment, environment.episode.start())
             environment.tools = moment.tools
             answer = self._answer(environment, moment, _with_form(_told(moment.new), moment))
@@ -183,7 +165,7 @@ class Environments:
         trajectory = environment.episode.trajectory
         if trajectory.status == "failed":
             raise HeldError(f"the episode failed, and has finished: {trajectory.status_reason}")
-        found = outcome(self._items.scenario, trajectory)
+        found = outcome(self._scenario, trajectory)
         reward = found.get("success", found.get("hand_reward", 0.0))
         return answer | {"reward": reward, "score": reward, "status": trajectory.status}
 
@@ -262,8 +244,7 @@ class _Served:
 
     def __init__(self, scenario: Scenario, most: int, idle_seconds: float) -> None:
         self._scenario = scenario
-        self._items = Items.of(scenario)
-        self._environments = Environments(self._items, most=most, idle_seconds=idle_seconds)
+        self._environments = Environments(scenario, most=most, idle_seconds=idle_seconds)
 
     async def kept_tidy(self, app: web.Application) -> AsyncGenerator[None]:
         """Ends idle environments while the server runs, and all of them at its end."""
@@ -280,7 +261,7 @@ class _Served:
             await self._environments.close_idle()
 
     async def greet(self, request: web.Request) -> web.Response:
-        counts = {"train": self._items.train, "held_out": self._items.held_out}
+        counts = {"train": self._environments.train, "held_out": self._environments.held_out}
         return web.json_response({"gavel": self._scenario.name, **counts, "rubric": self._scenario.rubric})
 
     async def create(self, request: web.Request) -> web.Response:

@@ -46,7 +46,6 @@ class EnvServer:
 
     greeting: Any = "ok"
     prefix = ""
-    openapi: Any = None
     field = "id"
     """What requests call an environment."""
     index = "data_idx"
@@ -94,12 +93,10 @@ class EnvServer:
 
     def app(self) -> web.Application:
         async def greet(request: web.Request) -> web.Response:
-            return web.json_response(self.openapi if request.path == "/openapi.json" else self.greeting)
+            return web.json_response(self.greeting)
 
         app = web.Application()
         app.router.add_get("/", greet)
-        if self.openapi is not None:
-            app.router.add_get("/openapi.json", greet)
         for method, path, answer in self.routes():
             app.router.add_route(method, self.prefix + path, self._answering(path, answer))
         return app
@@ -290,19 +287,10 @@ class DialectB(EnvServer):
         return text
 
 
-def _schema(*fields: str) -> Any:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/ResetQuery"}}}
-    return {
-        "paths": {"/reset": {"post": {"requestBody": {"content": content}}}},
-        "components": {"schemas": {"ResetQuery": {"properties": {name: {} for name in fields}}}},
-    }
-
-
 class WebShop(DialectB):
     """The observation is `state`; a reset answers a pair; rewards may be parts of 1; closes."""
 
     index = "session_id"
-    openapi = _schema("env_idx", "session_id")
 
     def begun(self, number: int, text: str) -> Any:
         return [text, None]
@@ -320,7 +308,6 @@ class SqlGym(DialectB):
     """Holds eight environments and gives them away again; says 503 at times; an error of the SQL is a 500."""
 
     index = "item_id"
-    openapi = _schema("env_idx", "item_id")
     most = 8
 
     def create(self, body: Any) -> Any:
@@ -339,7 +326,6 @@ class Weather(DialectB):
     """A tool environment: wants a body to create, and actions with their input."""
 
     wants_body = True
-    openapi = _schema("env_idx", "id")
 
     def step(self, body: Any) -> Any:
         if " with Action Input: " not in body["action"] or not body["action"].startswith("Action: "):

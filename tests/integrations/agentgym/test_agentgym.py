@@ -105,7 +105,7 @@ async def test_a_reply_without_one_action_is_told_the_form_and_costs_no_step_of_
 async def test_an_error_about_an_action_is_told_to_the_agent_and_the_third_in_a_row_ends_the_episode() -> None:
     for kind in (TextCraft, WebShop):
         with kind() as server:
-            scenario = agentgym(f"{server.url}?tasks=5&held_out=2")
+            scenario = agentgym(f"{kind.__name__.lower()}+{server.url}?tasks=5&held_out=2")
             won = await play(scenario, scripted("Action: crash", "Action: crash", "Action: wait", "Action: say 0"))
             assert won.status == "finished"
             assert won.metrics["environment_errors"] == 2
@@ -142,7 +142,7 @@ async def test_an_environment_is_used_again_and_episodes_at_once_have_their_own(
 
 async def test_a_server_that_holds_eight_environments_serves_forty_episodes() -> None:
     with SqlGym() as server:
-        scenario = agentgym(f"{server.url}?tasks=40&held_out=2")
+        scenario = agentgym(f"sqlgym+{server.url}?tasks=40&held_out=2")
         played = await asyncio.gather(
             *(play(scenario, scripted(f"Action: ```sql\nsay {n}\n```"), n) for n in range(40))
         )
