@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from openai.types.chat.chat_completion import Choice
 
+from gavel.integrations._conversations import add_turn
 from gavel.integrations.verifiers.environment import write_package
 from gavel.integrations.verifiers.formats import episodes
-from gavel.integrations.verifiers.relay import Conversations
 from gavel.scenarios.formats.exported import Losses
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
@@ -116,24 +116,18 @@ def said(content: str) -> dict[str, Any]:
 
 
 def test_a_request_continues_the_conversation_that_it_begins_with():
-    talks = Conversations()
-    talks.add([user("a")], None, choice("A"))
-    talks.add([user("sub")], None, choice("S"))
-    talks.add([user("a"), said("A"), user("b")], None, choice("B"))
     trajectory = Trajectory()
-    talks.into(trajectory)
+    add_turn(trajectory, [user("a")], None, choice("A"))
+    add_turn(trajectory, [user("sub")], None, choice("S"))
+    add_turn(trajectory, [user("a"), said("A"), user("b")], None, choice("B"))
     assert [message["content"] for message in trajectory.messages()] == ["a", "A", "b", "B"]
     assert [history.messages()[0]["content"] for history in trajectory.additional_histories] == ["sub"]
     assert [each.model_extra for each in trajectory.choices()] == [{"token_ids": [1, 2]}] * 3
-    assert talks.turns == 3
 
 
 def test_a_rewritten_history_begins_another_conversation():
-    talks = Conversations()
-    talks.add([user("a")], None, choice("A"))
-    talks.add([user("a"), said("shortened"), user("b")], None, choice("B"))
     trajectory = Trajectory()
-    talks.into(trajectory)
-    assert len(trajectory.messages()) == 4
-    assert len(trajectory.additional_histories) == 1
+    add_turn(trajectory, [user("a")], None, choice("A"))
+    add_turn(trajectory, [user("a"), said("shortened"), user("b")], None, choice("B"))
+    assert [len(history.messages()) for history in trajectory.histories()] == [2, 4]
     assert len(list(trajectory.choices())) == 2

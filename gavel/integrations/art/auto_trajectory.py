@@ -21,6 +21,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion import Choice
 
+from gavel.integrations._conversations import add_turn
 from gavel.integrations.art.trajectories import History, Trajectory
 from gavel.scenarios.trajectory import as_item
 
@@ -149,35 +150,7 @@ def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:
         return
     if not isinstance(choice, Choice):
         return
-    messages, tools = asked["messages"], asked.get("tools")
-    for history in (trajectory, *trajectory.additional_histories):
-        known = history.messages_and_choices
-        if not known or (len(known) <= len(messages) and _goes_on(history.messages(), messages)):
-            break
-    else:
-        history = History()
-        trajectory.additional_histories.append(history)
-    history.messages_and_choices += [*messages[len(history.messages_and_choices) :], choice]
-    history.tools = tools
-
-
-def _goes_on(known: list[dict[str, Any]], messages: list[dict[str, Any]]) -> bool:
-    return [_essence(message) for message in known] == [_essence(message) for message in messages[: len(known)]]
-
-
-def _essence(message: dict[str, Any]) -> tuple[Any, ...]:
-    """A message's content, independent of fields that clients drop, add or reorder."""
-    calls = [
-        (call["function"]["name"], _compact(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
-    ]
-    return message["role"], message.get("content") or "", calls, message.get("tool_call_id")
-
-
-def _compact(arguments: Any) -> Any:
-    try:
-        return json.loads(arguments)
-    except (TypeError, ValueError):
-        return arguments
+    add_turn(trajectory, asked["messages"], asked.get("tools"), choice, History)
 
 
 def _read_stream(reply: bytes) -> Choice | None:

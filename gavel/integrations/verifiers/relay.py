@@ -2,10 +2,6 @@
 
 A request belongs to the episode that was registered under its `X-Session-ID`. Its turns are sampled by that episode's
 policy, at the episode's temperature and limits, and recorded as choices, so that they can be trained.
-
-A program's requests are reassembled into conversations:
-
-    calls ([u], A1), ([u, A1, t], A2), ([s], B1)  →  [u, A1, t, A2] and [s, B1]
 """
 
 import json
@@ -17,80 +13,31 @@ from typing import Any, cast
 
 from aiohttp import web
 from openai import APIStatusError, OpenAIError
-from openai.types.chat.chat_completion import Choice
 
 from gavel.base.network import pass_proxies
+from gavel.integrations._conversations import add_turn
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import first_choice
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.tools import described
-from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 
 _MOST_BYTES = 64 * 2**20
 _PASSED = ("tool_choice", "parallel_tool_calls", "response_format", "stop", "top_p", "max_completion_tokens")
 """Request fields that are passed on to the policy."""
 
 
-class Conversations:
-    """Assigns requests to conversations: a request continues the one whose messages it begins with, or starts
-    another."""
-
-    def __init__(self) -> None:
-        self._found: list[History] = []
-        self.turns = 0
-
-    def add(self, messages: list[Message], tools: list[Message] | None, choice: Choice) -> None:
-        """Adds a turn: the request's messages, and the sampled reply."""
-        self.turns += 1
-        longest = max((each for each in self._found if _begins(each, messages)), key=_length, default=None)
-        if longest is None:
-            longest = History(messages_and_choices=list[MessageOrChoice](messages), tools=tools or None)
-            self._found.append(longest)
-        else:
-            longest.messages_and_choices += messages[_length(longest) :]
-        longest.messages_and_choices.append(choice)
-
-    def into(self, trajectory: Trajectory) -> None:
-        """Writes the conversations to a trajectory: the longest as its own, the others as histories."""
-        first, *others = sorted(self._found, key=_length, reverse=True) or [History()]
-        trajectory.messages_and_choices = first.messages_and_choices
-        trajectory.tools = first.tools
-        trajectory.additional_histories = others
-
-
-def _length(history: History) -> int:
-    return len(history.messages_and_choices)
-
-
-def _begins(history: History, messages: list[Message]) -> bool:
-    said = history.messages()
-    return len(said) < len(messages) and all(
-        _plain(one) == _plain(other) for one, other in zip(said, messages, strict=False)
-    )
-
-
-def _plain(message: Message) -> tuple[Any, ...]:
-    """The parts of a message that survive a resend by a program."""
-    made: list[Message] = message.get("tool_calls") or []
-    calls = [(call.get("id"), _name(call)) for call in made]
-    return message.get("role"), message.get("content") or None, message.get("tool_call_id"), calls
-
-
-def _name(call: Message) -> Any:
-    function: Message = call.get("function") or {}
-    return function.get("name")
-
-
 class Relay:
     def __init__(self) -> None:
-        self._sessions: dict[str, tuple[Episode, Conversations]] = {}
+        self._sessions: dict[str, tuple[Episode, Trajectory]] = {}
         self._secret = secrets.token_hex(16)
         self.url = ""
 
-    def register(self, session: str, episode: Episode) -> Conversations:
-        found = Conversations()
-        self._sessions[session] = episode, found
-        return found
+    def register(self, session: str, episode: Episode) -> Trajectory:
+        """Begins a session; its turns are added to the trajectory that is returned."""
+        recorded = Trajectory()
+        self._sessions[session] = episode, recorded
+        return recorded
 
     def forget(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -122,7 +69,7 @@ class Relay:
         return await self._sample(request, cast(Message, body), *known)
 
     async def _sample(
-        self, request: web.Request, body: Message, episode: Episode, conversations: Conversations
+        self, request: web.Request, body: Message, episode: Episode, recorded: Trajectory
     ) -> web.StreamResponse:
         model = episode.model
         assert model is not None
@@ -133,7 +80,7 @@ class Relay:
             given = asked.get("max_completion_tokens") or body.get("max_tokens")
             asked["max_completion_tokens"] = min(episode.max_tokens, given or episode.max_tokens)
         if episode.seed is not None:
-            asked["seed"] = episode.seed + conversations.turns
+            asked["seed"] = episode.seed + sum(1 for _ in recorded.choices())
         said = {"messages": messages, **({"tools": tools} if tools else {}), **asked, **episode.fields}
         try:
             reply = await model.openai_client().chat.completions.create(
@@ -146,7 +93,7 @@ class Relay:
         choice = first_choice(reply)
         if choice is None:
             return _problem(502, "the policy returned no choice")
-        conversations.add(messages, tools, choice)
+        add_turn(recorded, messages, tools, choice)
         whole = reply.model_dump(mode="json", exclude_none=True)
         if not body.get("stream"):
             return web.json_response(whole)

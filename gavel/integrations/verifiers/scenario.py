@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, Field, Json
 
 from gavel.base.errors import GavelError
-from gavel.integrations.verifiers.relay import Conversations, Relay
+from gavel.integrations.verifiers.relay import Relay
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.chat_model import ChatModel
@@ -148,7 +148,7 @@ class _Environment:
         own = self._tasks[int(cast(Any, task.data["index"]))]
         loop = asyncio.get_running_loop()
         served = self._served.setdefault(loop, _Served(self._environment))
-        talks: dict[str, Conversations] = {}
+        talks: dict[str, Trajectory] = {}
         async with served.held() as relay:
             config = client.EvalClientConfig(base_url=relay.url, api_key_var="GAVEL_RELAY_KEY")
             context = v1.ModelContext(model="policy", client=config)
@@ -163,7 +163,7 @@ class _Environment:
                     relay.forget(session)
         return self._make_trajectories(done, talks)
 
-    def _make_trajectories(self, done: Any, talks: dict[str, Conversations]) -> list[Trajectory]:
+    def _make_trajectories(self, done: Any, talks: dict[str, Trajectory]) -> list[Trajectory]:
         acting = [trace for trace in done.traces if trace.agent.trainable and trace.id in talks]
         if not acting:
             told = done.errors[-1].message if done.errors else "no trainable agent acted"
@@ -172,11 +172,15 @@ class _Environment:
         names = [str(trace.agent.name or "agent") for trace in acting]
         found: list[Trajectory] = []
         for number, trace in enumerate(acting):
-            trajectory = Trajectory()
+            trajectory = talks[trace.id]
+            main, *others = sorted(
+                trajectory.histories(), key=lambda each: len(each.messages_and_choices), reverse=True
+            )
+            trajectory.messages_and_choices, trajectory.tools = main.messages_and_choices, main.tools
+            trajectory.additional_histories = others
             if several:
                 again = names[:number].count(names[number])
                 trajectory.agent = f"{names[number]} {again + 1}" if names.count(names[number]) > 1 else names[number]
-            talks[trace.id].into(trajectory)
             self._record(trajectory, trace, done)
             found.append(trajectory)
         return found
