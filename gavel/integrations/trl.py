@@ -99,12 +99,8 @@ class _Scored:
     """The judge's explanation, or the reason of a missing reward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keyed:
-    """A member with its group's key."""
-
-    key: Hashable
-    member: Any
+Keyed = tuple[Hashable, Any]
+"""A group's key, and a member of it."""
 
 
 class TrlReward:
@@ -154,7 +150,7 @@ def _read(options: _Options, number: int, prompt: Side, completion: Side, column
     truth = truth_metadata(row)
     task = messages_of(prompt, "user") if options.group_by is None else _cell(columns, options.group_by, number)
     digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
-    return Keyed(digest, member(prompt, completion, tools=options.tools, metadata=truth))
+    return digest, member(prompt, completion, tools=options.tools, metadata=truth)
 
 
 def _size_now(trainer: Any, size: int) -> int:
@@ -197,9 +193,9 @@ def judge_on_all_ranks(
     rank, ranks = _rank()
     read_here = _gather(_outcome(read), ranks)
     members = [one for of_rank in read_here for one in of_rank]
-    groups = groups_of((one.key for one in members), size)
+    groups = groups_of((key for key, _ in members), size)
     mine = range(rank, len(groups), ranks)
-    judged = _gather(_outcome(lambda: judge([[members[i].member for i in groups[number]] for number in mine])), ranks)
+    judged = _gather(_outcome(lambda: judge([[members[i][1] for i in groups[number]] for number in mine])), ranks)
     results: dict[int, R] = {}
     for other, of_rank in enumerate(judged):
         for number, group in zip(range(other, len(groups), ranks), of_rank, strict=True):

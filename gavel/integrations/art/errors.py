@@ -84,7 +84,8 @@ _MISSING = {
         utils.group_aggregate utils.record_provenance utils.s3 utils.trajectory_logging""",
     "Run the script on the cluster, with LocalBackend(), or use gavel.SkyPilotBackend with the names of Gavel.": """
         skypilot skypilot.backend""",
-    "docs/art.md says what stands in its place.": "cli dev.openai_server guided_completion utils.logging",
+    "docs/art.md says what stands in its place.": """
+        cli dev.openai_server guided_completion utils.log_http_errors utils.logging""",
 }
 """ART's modules that Gavel lacks, by the alternative."""
 

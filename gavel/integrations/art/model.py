@@ -200,6 +200,17 @@ class Model(BaseModel, Generic[Config]):
         )
 
 
+_PEFT = {
+    "r": "rank",
+    "lora_alpha": "alpha",
+    "target_modules": "targets",
+    "lora_dropout": "dropout",
+    "use_rslora": "rslora",
+    "random_state": "seed",
+}
+"""Names of `peft_args`, and Gavel's."""
+
+
 class TrainableModel(Model[Config], Generic[Config]):
     """A base model with a LoRA adapter that is trained."""
 
@@ -281,22 +292,14 @@ class TrainableModel(Model[Config], Generic[Config]):
     def _as_core(self) -> core.TrainableModel:
         internal = self.internal_config
         peft: dict[str, Any] = internal.get("peft_args") or {}
-        settings: dict[str, Any] = {
-            "rank": peft.get("r"),
-            "alpha": peft.get("lora_alpha"),
-            "targets": peft.get("target_modules"),
-            "dropout": peft.get("lora_dropout"),
-            "rslora": peft.get("use_rslora"),
-            "seed": peft.get("random_state"),
-        }
-        for name in set(peft) - {"r", "lora_alpha", "target_modules", "lora_dropout", "use_rslora", "random_state"}:
+        for name in set(peft) - set(_PEFT):
             ignored(f"peft_args[{name!r}]", "the adapter has rank, alpha, targets, dropout, rslora and seed")
         template: dict[str, Any] = internal.get("chat_template_kwargs") or {}
         return core.TrainableModel(
             name=gavel_name(self.name),
             project=gavel_name(self.project),
             base_model=self.base_model,
-            lora=LoraSettings(**{name: value for name, value in settings.items() if value is not None}),
+            lora=LoraSettings(**{ours: peft[name] for name, ours in _PEFT.items() if peft.get(name) is not None}),
             policy=PolicySettings(chat_template_kwargs=dict(template)),
         )
 

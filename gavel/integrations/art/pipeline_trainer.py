@@ -395,20 +395,19 @@ def _stop_at_signals(stop: Callable[[], None]) -> Generator[None]:
     """Calls `stop` at the first Ctrl-C (or SIGTERM) in the block; a second one interrupts as usual."""
     loop = asyncio.get_running_loop()
 
-    def release() -> None:
-        for kind in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError):
-                loop.remove_signal_handler(kind)
-
     def first() -> None:
         logger.warning("stopping after the step in progress; once more to stop now")
-        release()
+        for kind in kinds:
+            loop.remove_signal_handler(kind)
         stop()
 
+    kinds = (signal.SIGINT, signal.SIGTERM)
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # no main thread, or no signals here
-        for kind in (signal.SIGINT, signal.SIGTERM):
+        for kind in kinds:
             loop.add_signal_handler(kind, first)
     try:
         yield
     finally:
-        release()
+        with contextlib.suppress(NotImplementedError):
+            for kind in kinds:
+                loop.remove_signal_handler(kind)

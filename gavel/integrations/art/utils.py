@@ -12,7 +12,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
-import httpx
 import tenacity
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
@@ -44,7 +43,6 @@ add_aliases(
     "iterate_dataset",
     "limit_concurrency",
     "litellm",
-    "log_http_errors",
     "output_dirs",
     "retry",
     "sft",
@@ -158,23 +156,6 @@ def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
             f"a choice of a completion that was not streamed is needed, not {type(litellm_choice).__name__}"
         )
     return choice
-
-
-def log_http_errors(function: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, Awaitable[Result]]:
-    """Raises `RuntimeError` with the `detail` of the reply in place of an `httpx.HTTPStatusError`."""
-
-    @wraps(function)
-    async def explained(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return await function(*args, **kwargs)
-        except httpx.HTTPStatusError as error:
-            try:
-                detail = error.response.json()["detail"]
-            except (ValueError, KeyError, TypeError):
-                raise error from None
-            raise RuntimeError(f"[HTTP {error.response.status_code}] {error.request.url} {detail}") from error
-
-    return explained
 
 
 @dataclass
