@@ -39,7 +39,7 @@ from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import open_run, run_directory_of, trainable
 from gavel.integrations.atropos.group import atropos_group
 from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
-from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender, SenderSettings
+from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
@@ -328,17 +328,6 @@ async def send_scenario(
 ) -> None:
     """Sends until enough groups are sent, or the trainer is done. `model`: without a name, the first that is served."""
     model, is_gavel = await _policy(model)
-    settings = SenderSettings(
-        groups=groups,
-        group_size=loop.group_size,
-        reward=loop.reward,
-        temperature=loop.temperature,
-        max_tokens=loop.max_tokens,
-        seed=loop.seed,
-        max_batches_ahead=ahead,
-        name=name,
-        concurrency=loop.concurrency,
-    )
     seen = Counter[bool]()
 
     def heard(group: TrajectoryGroup, problem: str | None) -> None:
@@ -349,7 +338,10 @@ async def send_scenario(
     async with AtroposClient(url, key=key, on_wait=tell_wait) as client:
         typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)
         fields = COMPACT if is_gavel else EXACT
-        sent = await AtroposSender(client, model, scenario, settings, judge, fields=fields, on_group=heard).run()
+        sender = AtroposSender(
+            client, model, scenario, loop, judge, groups=groups, ahead=ahead, name=name, fields=fields, on_group=heard
+        )
+        sent = await sender.run()
     _tell(sent.groups, sent.left_out)
 
 

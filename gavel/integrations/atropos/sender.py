@@ -2,7 +2,7 @@
 
     wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
 
-Room is the size of `max_batches_ahead` batches minus the groups that wait or are being produced, so the groups are
+Room is the size of `ahead` batches minus the groups that wait or are being produced, so the groups are
 about as new as the policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
 counted, with the reason.
 """
@@ -39,7 +39,7 @@ from gavel.scenarios.gather import GroupTally
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
-from gavel.trainer.config import RewardName
+from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge
 from gavel.trainer.loop.watchdog import Watchdog
 
@@ -186,24 +186,6 @@ class SendError(GavelError):
     """No produced group can be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class SenderSettings:
-    groups: int | None = None
-    """Number of groups; None: until the trainer has taken its last step."""
-    group_size: int = 8
-    reward: dict[RewardName, float] = field(default_factory=lambda: {"judge": 1.0})
-    temperature: float = 1.0
-    max_tokens: int | None = None
-    """Max tokens of a turn."""
-    seed: int = 0
-    max_batches_ahead: float = 1.0
-    """Max batches that wait at the server or are being produced."""
-    name: str | None = None
-    """Name of the environment; default: the scenario's."""
-    concurrency: int = 128
-    """Max concurrent rollouts."""
-
-
 @dataclass(slots=True)
 class Sent:
     """Totals of a sender."""
@@ -221,46 +203,50 @@ class AtroposSender:
         client: AtroposClient,
         model: ChatModel,
         scenario: Scenario,
-        settings: SenderSettings,
+        loop: LoopConfig,
         judge: Judge | None = None,
         *,
+        groups: int | None = None,
+        ahead: float = 1.0,
+        name: str | None = None,
         fields: dict[str, Any] | None = None,
         on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None,
     ) -> None:
-        """`fields`: added to each request to the policy. `on_group` is called for each group, with the reason if it was
-        not sent.
+        """`loop`: its reward, sampling, sizes and seed count. `groups`: their number; None: until the trainer has taken
+        its last step. `ahead`: max batches that wait at the server or are being produced. `name`: of the environment,
+        by default the scenario's. `fields`: added to each request to the policy. `on_group` is called for each group,
+        with the reason if it was not sent.
 
         Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks.
         """
-        check_rewards(scenario, settings.reward)
-        judge = needed_judge(settings.reward, judge)
+        check_rewards(scenario, loop.reward)
+        judge = needed_judge(loop.reward, judge)
         self._client = client
         self._scenario = scenario
-        self._settings = settings
+        self._loop = loop
+        self._groups, self._ahead, self._name = groups, ahead, name or scenario.name
         self._maker = GroupMaker(
             model,
             {scenario.name: judge} if judge else {},
-            settings.reward,
-            settings.group_size,
-            settings.temperature,
-            settings.max_tokens,
+            loop.reward,
+            loop.group_size,
+            loop.temperature,
+            loop.max_tokens,
             Watchdog(math.inf),
             fields=EXACT if fields is None else fields,
         )
         self._on_group = on_group
-        self._limiter = asyncio.Semaphore(settings.concurrency)
+        self._limiter = asyncio.Semaphore(loop.concurrency)
         self._sent = Sent()
         self._env_id = -1
 
     async def run(self) -> Sent:
         """Sends until there are enough groups or the trainer is done. Raises `AtroposServerError`, `SendError`."""
-        settings, scenario = self._settings, self._scenario
         registered = await self._client.register(
             EnvRegistration(
-                max_token_length=scenario.max_tokens or 2048,
-                desired_name=settings.name or scenario.name,
-                weight=1.0,
-                group_size=settings.group_size,
+                max_token_length=self._scenario.max_tokens or 2048,
+                desired_name=self._name,
+                group_size=self._loop.group_size,
             )
         )
         self._env_id = int(registered["env_id"])
@@ -273,14 +259,14 @@ class AtroposSender:
                     running.discard(task)
                     task.result()
                 self._check_progress()
-                wanted = None if settings.groups is None else settings.groups - self._sent.groups - len(running)
+                wanted = None if self._groups is None else self._groups - self._sent.groups - len(running)
                 status = await self._client.status(self._env_id)
                 batch_size = int((await self._client.info())["batch_size"])
-                a_batch = max(1, batch_size // settings.group_size)  # groups of this environment
+                a_batch = max(1, batch_size // self._loop.group_size)  # groups of this environment
                 is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // a_batch
                 if is_done or (wanted is not None and wanted <= 0 and not running):
                     break
-                most = max(1, round(settings.max_batches_ahead * a_batch))
+                most = max(1, round(self._ahead * a_batch))
                 room = most - int(status["queue_size"]) - len(running)
                 for _ in range(max(0, room if wanted is None else min(room, wanted))):
                     running.add(asyncio.create_task(self._make(made)))
@@ -298,7 +284,7 @@ class AtroposSender:
 
     async def _make(self, number: int) -> None:
         """Plays one task, and sends its group, or one group per agent."""
-        seed = self._settings.seed
+        seed = self._loop.seed
         (task,) = self._scenario.sample("train", 1, seed=seed, step=number)
         groups = await self._maker.make(
             self._scenario,
@@ -320,7 +306,7 @@ class AtroposSender:
         failed = next((each for each in group if each.status == "failed"), None)
         if failed is not None:
             return f"a rollout failed: {failed.status_reason}"
-        converted = atropos_group(group, temperature=self._settings.temperature)
+        converted = atropos_group(group, temperature=self._loop.temperature)
         if converted.group is None or converted.left_out:
             return converted.left_out[0] if converted.left_out else "it has no members"
         if len(set(converted.group.scores)) == 1:

@@ -19,13 +19,14 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from examples.atropos_environment import ScenarioEnv, environment
 from gavel.integrations.atropos.queue import GroupQueue, QueueState
-from gavel.integrations.atropos.sender import AtroposClient, AtroposSender, SenderSettings
+from gavel.integrations.atropos.sender import AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import create_app
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import free_port, serving
@@ -181,9 +182,9 @@ async def test_its_server_takes_our_sender(tmp_path: Path):
             model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
             async with LocalBackend(tmp_path, max_context=1024) as backend, AtroposClient(url) as client:
                 await model.register(backend)
-                settings = SenderSettings(groups=2, group_size=4, reward={"success": 1.0})
+                loop = LoopConfig(group_size=4, reward={"success": 1.0})
                 scenario = find_scenario("returns_desk")
-                sent = await AtroposSender(client, model, scenario, settings).run()
+                sent = await AtroposSender(client, model, scenario, loop, groups=2).run()
             batch = (await trainer.get("/batch")).json()["batch"]
     finally:
         server.kill()
