@@ -16,8 +16,8 @@ import hmac
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -55,7 +55,7 @@ class Environment:
     tools: Sequence[Message] = ()
     shown: dict[str, Any] = field(default_factory=dict[str, Any])
     """The last response."""
-    busy: bool = False
+    answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Environments:
@@ -99,7 +99,7 @@ class Environments:
     async def reset(self, environment: Environment, item: int) -> dict[str, Any]:
         """Starts an episode; returns the agent's view. Raises `HeldError`."""
         task = self._task(item)
-        with _one_request(environment):
+        async with _one_request(environment):
             if environment.episode is not None:
                 await environment.episode.close()
             environment.episode = SteppedEpisode(self._scenario, task)
@@ -115,7 +115,7 @@ class Environments:
             raise HeldError(f"the environment {environment.number} is not initialized: reset it first")
         if environment.episode.over:
             raise HeldError(f"the task with environment {environment.number} has finished: reset it")
-        with _one_request(environment):
+        async with _one_request(environment):
             turn = read_turn(action, environment.tools)
             if isinstance(turn, Unreadable):  # an invalid turn: the agent may try again
                 answer = {"observation": turn.problem, "reward": 0.0, "score": 0.0, "done": False}
@@ -136,7 +136,7 @@ class Environments:
     async def close_idle(self) -> None:
         """Ends idle environments."""
         before = time.monotonic() - self._idle_seconds
-        for environment in [each for each in self._held.values() if each.used < before and not each.busy]:
+        for environment in [each for each in self._held.values() if each.used < before and not each.answering.locked()]:
             await self.close(environment)
 
     async def close_all(self) -> None:
@@ -170,16 +170,11 @@ class Environments:
         return answer | {"reward": reward, "score": reward, "status": trajectory.status}
 
 
-@contextmanager
-def _one_request(environment: Environment) -> Generator[None]:
-    """Raises `HeldError` while another request about the environment is being answered."""
-    if environment.busy:
+def _one_request(environment: Environment) -> asyncio.Lock:
+    """The environment's lock. Raises `HeldError` while another request about it is being answered."""
+    if environment.answering.locked():
         raise HeldError(f"the environment {environment.number} is asked twice at once: await one answer")
-    environment.busy = True
-    try:
-        yield
-    finally:
-        environment.busy = False
+    return environment.answering
 
 
 def shown(number: int, answer: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ desk/gavel_returns_desk.py        Tasks, Agent = verifiers_environment("returns_
 desk/own_scenario.py              a copy, where the scenario is a file of the user's
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,12 +59,10 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
     """
     v1: Any = installed("verifiers.v1", "verifiers", "an environment of verifiers")
     runtimes: Any = installed("verifiers.v1.runtimes", "verifiers", "an environment of verifiers")
-    known: dict[str, Scenario] = {} if isinstance(scenario, str) else {"": scenario}
 
+    @functools.cache
     def found() -> Scenario:
-        if not known:
-            known[""] = find_scenario(str(scenario))
-        return known[""]
+        return find_scenario(scenario) if isinstance(scenario, str) else scenario
 
     class ScenarioData(v1.TaskData):
         split: str = "train"
