@@ -8,8 +8,8 @@ A folder's files are named after their contents: `reward` (the function that the
 the system names the hook), `scenario` (its environments as scenarios), `formats` (its files of trajectories),
 `command`; templates (`*.j2`) stand beside them. `gavel.base.entry_points` finds them by these names, so that a folder
 can be deleted or added without changes elsewhere. Integrations do not import each other; `_rewards` and
-`_conversations` are shared. Other
-distributions' rewards are found at their entry points `gavel.rewards`, and are available here under their names, too.
+`_conversations` are shared. Other distributions' rewards are found at their entry points `gavel.rewards`, and are
+available here under their names, too.
 """
 
 from types import ModuleType

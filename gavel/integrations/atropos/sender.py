@@ -2,8 +2,8 @@
 
     wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
 
-Room is the size of `ahead` batches minus the groups that wait or are being produced, so the groups are
-about as new as the policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
+Room is the size of `ahead` batches minus the groups that wait or are being produced, so the groups are about as new as
+the policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
 counted, with the reason.
 """
 
