@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from benchmarks.engine_quality import simulated_groups
 from gavel.judge.audit.bias import bias_report
-from gavel.judge.audit.engine_quality import simulated_groups
 from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.votes import distinct_members, fit_noise_prior
 from gavel.judge.config import JudgeConfig
