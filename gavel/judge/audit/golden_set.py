@@ -258,13 +258,11 @@ def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
     for name, counts in votes.items():
         if len(rows) > 1 and len({number for count in counts for number in count if number}) < 2:
             continue  # always the same one: a number that is no label
-        found[name] = [
-            [
-                float(count[number] > max(count[other] for other in range(len(own) + 1) if other != number))
-                for number in range(1, len(own) + 1)
-            ]
-            for count, own in zip(counts, answers, strict=True)
-        ]
+        found[name] = []
+        for count, own in zip(counts, answers, strict=True):
+            (best, most), *others = count.most_common(2)
+            clear = all(number < most for _, number in others)
+            found[name].append([float(clear and number == best) for number in range(1, len(own) + 1)])
     return found
 
 
