@@ -231,9 +231,11 @@ def golden(
     found = list(changed_verdicts(results, {group: old.scores for group, old in before.items()}))
     if before:
         old_ids = set(chain.from_iterable(old.prompt_ids for old in before.values()))
-        _print_changes(found, changed_prompts(old_ids, chain.from_iterable(result.prompt_ids for result in results)))
+        _print_changes(
+            found, changed_prompts(old_ids, chain.from_iterable(result.account.prompt_ids for result in results))
+        )
     if replay and tape.misses:
-        questions = tape.misses + sum(result.cached_calls for result in results)
+        questions = tape.misses + sum(result.account.cached_calls for result in results)
         raise JudgeError(
             f"changed prompt: {tape.misses} of {questions} questions are not on the cassette {path}.",
             "Ask them: the same command without --replay.",
@@ -249,7 +251,7 @@ def golden(
             "Mend the prompt, or accept what the judge says by now: --record.",
         )
     fresh = {
-        result.group.name: _Record(prompt_ids=list(result.prompt_ids), scores=dict(result.scores))
+        result.group.name: _Record(prompt_ids=result.account.prompt_ids, scores=dict(result.scores))
         for result in results
         if record or result.group.name not in before
     }
@@ -289,14 +291,15 @@ def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
         else:
             rows.append((result.group.name, "–", shorten(result.reason, 90, placeholder=" …")))
     judged = [result for result in results if result.scores]
-    known = [result.cost_usd for result in results if result.calls and result.cost_usd is not None]
-    is_known = len(known) == sum(bool(result.calls) for result in results)
+    costs = [result.account.cost_usd for result in results if result.account.calls]
+    known = [cost for cost in costs if cost is not None]
+    is_known = len(known) == len(costs)
     account = [
         f"{sum(r.right for r in judged)} of {counted(sum(len(r.group.pairs) for r in judged), 'verdict')} right",
         f"{len(judged)} of {counted(len(results), 'group')} judged",
         f"judge {judge}",
-        f"{counted(sum(r.calls for r in results), 'call')}, "
-        f"{counted(sum(r.cached_calls for r in results), 'reply')} from the cassette",
+        f"{counted(sum(r.account.calls for r in results), 'call')}, "
+        f"{counted(sum(r.account.cached_calls for r in results), 'reply')} from the cassette",
         f"{sum(known):.4f} USD" if is_known else "cost unknown (set GAVEL_PRICES)",
     ]
     console = Console()

@@ -6,7 +6,7 @@ one row for each resample, and gives one value for each row. What is undefined i
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,16 +71,16 @@ def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalE
     return IntervalEstimate(value, float(low), float(high), contributing)
 
 
-def mean_over_groups(values: Sequence[float | None]) -> IntervalEstimate:
+def mean_over_groups(values: Iterable[float | None]) -> IntervalEstimate:
     """The mean of one value per group; groups with None are left out."""
-    return ratio([value or 0.0 for value in values], [float(value is not None) for value in values])
+    return ratio((value or 0.0, float(value is not None)) for value in values)
 
 
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> IntervalEstimate:
+def ratio(sums: Iterable[tuple[float, float]]) -> IntervalEstimate:
     """The sum of the groups' numerators over the sum of their denominators, each at least 0."""
     import numpy as np
 
-    above, below = np.asarray(numerators, float), np.asarray(denominators, float)
+    above, below = np.asarray(list(sums), float).reshape(-1, 2).T
 
     def statistic(drawn: "Indices") -> "Array":
         return above[drawn].sum(axis=1) / defined(below[drawn].sum(axis=1))
@@ -88,11 +88,11 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interva
     return estimate(statistic, len(above), int((below > _RESIDUE).sum()))
 
 
-def correlation(products: Sequence[float], xs: Sequence[float], ys: Sequence[float]) -> IntervalEstimate:
-    """Pearson's r of values centered within their groups, from each group's Σxy, Σx² and Σy²."""
+def correlation(sums: Iterable[tuple[float, float, float]]) -> IntervalEstimate:
+    """Pearson's r of values centered within their groups, from each group's `centred_sums`."""
     import numpy as np
 
-    xy, xx, yy = (np.asarray(sums, float) for sums in (products, xs, ys))
+    xy, xx, yy = np.asarray(list(sums), float).reshape(-1, 3).T
 
     def statistic(drawn: "Indices") -> "Array":
         spread = np.sqrt(defined(xx[drawn].sum(axis=1)) * defined(yy[drawn].sum(axis=1)))

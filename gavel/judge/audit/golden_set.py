@@ -77,6 +77,12 @@ class GoldenGroup(BaseModel):
         """(better, worse) for every two members that are compared."""
         return [pair for above, below in combinations(self.order, 2) for pair in product(above, below)]
 
+    @property
+    def ranks(self) -> dict[str, float]:
+        """0 for the members of the best tier, -1 for those of the next, and so on, in the order of the file."""
+        tiers = {name: -float(tier) for tier, names in enumerate(self.order) for name in names}
+        return {name: tiers[name] for name in self.members}
+
     def group(self) -> TrajectoryGroup:
         """The members as a group to judge, in the order of the file."""
         return TrajectoryGroup(

@@ -88,6 +88,15 @@ def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
     return [found[order] for order in sorted(found)]
 
 
+def votes_by_model(group: TrajectoryGroup) -> dict[int, dict[str, list[float]]]:
+    """For each member with votes, an index into `distinct_members`, its scores by judge model."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for call in judge_calls(group):
+        for member, score in call.scores.items():
+            found.setdefault(member, {}).setdefault(call.model, []).append(score)
+    return found
+
+
 def voting_models(groups: Iterable[TrajectoryGroup]) -> list[str]:
     """The judge models that voted, in order of first appearance."""
     return list(dict.fromkeys(call.model for group in groups for call in judge_calls(group)))
