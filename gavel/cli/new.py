@@ -20,7 +20,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import default_judge, typed_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts import Attempts, DraftedTask, Drafting, DraftRecord, split
+from gavel.judge.task_drafts import DraftedTask, Drafting, DraftRecord, split
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
@@ -168,8 +168,7 @@ async def draft(
             f"{player.model} tries each of them {counted(attempts, 'time')}: "
             "its calls are real, and change what the server holds."
         )
-    trying = Attempts(server, player, client)
-    drafting = Drafting(client, trying, found, folder / RECORD, number, attempts, about, tell=typer.echo)
+    drafting = Drafting(client, player, server, found, folder / RECORD, number, attempts, about, tell=typer.echo)
     try:
         on_train, kept_back = split(await drafting.run(record), tasks, held_out)
     except BaseException:

@@ -74,7 +74,7 @@ async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Es
 
     With a cassette that replays, the judge has the replies that are on it.
     """
-    asked: list[_Asked] = []
+    asked: list[tuple[Client, int, int]] = []
     rehearsal = judge.rehearsal(lambda client: _Rehearsed.of(client, asked))
     before = judge.cassette.replayed if judge.cassette else 0
     for group in groups:
@@ -92,22 +92,14 @@ async def estimate_run(judge: Judge, groups: int, group_size: int, member_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """One call that was not made."""
-
-    client: Client
-    prompt_tokens: int
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Rehearsed(Client):
     """A client that notes what it is asked, and sends nothing."""
 
-    asked: list[_Asked] = field(default_factory=list[_Asked])
+    asked: list[tuple[Client, int, int]] = field(default_factory=list[tuple[Client, int, int]])
+    """(client, tokens of the prompt, tokens of the reply) of each call."""
 
     @classmethod
-    def of(cls, client: Client, asked: list[_Asked]) -> "_Rehearsed":
+    def of(cls, client: Client, asked: list[tuple[Client, int, int]]) -> "_Rehearsed":
         settings = client.params, client.limits, client.prices
         cassette = client.cassette if client.cassette and not client.cassette.asks_now else None
         return cls(client.model, *settings, cassette=cassette, context=client.context, wire=client.wire, asked=asked)
@@ -124,7 +116,12 @@ class _Rehearsed(Client):
                 return reply
         tokens = count_message_tokens(messages) + len(json.dumps(schema)) // 4
         entries = len(schema["required"]) if self.wire == "logprobs" else _entries(schema)
-        self.asked.append(_Asked(self, tokens, entries))
+        if self.wire != "chat":  # a decision model writes nothing, and there are no questions that enumerate
+            reply = DIGIT_TOKENS * entries
+        else:
+            reasons = isinstance(self.model, str) and model_info(self.name).get("supports_reasoning")
+            reply = REPLY_TOKENS * entries + (REASONING_TOKENS if reasons else 0)
+        self.asked.append((self, tokens, reply))
         raise NotAskedError("this is a rehearsal: nothing is sent.")
 
 
@@ -137,22 +134,14 @@ def _entries(schema: Any) -> int:
     return 0
 
 
-def _sum(asked: Sequence[_Asked]) -> Estimate:
-    replies = [_reply_tokens(call) for call in asked]
-    prices = {call.client.name: price(call.client.name, call.client.prices) for call in asked}
+def _sum(asked: Sequence[tuple[Client, int, int]]) -> Estimate:
+    prices = {client.name: price(client.name, client.prices) for client, _, _ in asked}
     usd = 0.0
-    for call, reply in zip(asked, replies, strict=True):
-        if (per_million := prices[call.client.name]) is not None:
-            usd += (call.prompt_tokens * per_million[0] + reply * per_million[1]) / 1e6
+    for client, prompt, reply in asked:
+        if (per_million := prices[client.name]) is not None:
+            usd += (prompt * per_million[0] + reply * per_million[1]) / 1e6
     unpriced = tuple(name for name, known in prices.items() if known is None)
-    return Estimate(len(asked), sum(call.prompt_tokens for call in asked), sum(replies), usd, unpriced)
-
-
-def _reply_tokens(call: _Asked) -> int:
-    if call.client.wire != "chat":  # a decision model writes nothing, and there are no questions that enumerate
-        return DIGIT_TOKENS * call.entries
-    reasons = isinstance(call.client.model, str) and model_info(call.client.name).get("supports_reasoning")
-    return REPLY_TOKENS * call.entries + (REASONING_TOKENS if reasons else 0)
+    return Estimate(len(asked), sum(prompt for _, prompt, _ in asked), sum(reply for *_, reply in asked), usd, unpriced)
 
 
 def _conversation(number: int, tokens: int) -> list[Any]:

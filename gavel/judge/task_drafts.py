@@ -256,17 +256,106 @@ _SECONDS = 600.0
 _SEEN = 20_000
 """Characters of what was seen, of which each result has at most a tenth."""
 _SCHEMA = schema_object({"reason": {"type": "string"}, "solved": {"type": "boolean"}})
+_BATCH = 10
+_DRAFTS_FOR_ONE = 3
+"""Tasks that are written for each that is wanted, at most."""
+_AT_ONCE = 4
+"""Tasks that are attempted concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
-    """Plays with a server's tools, and asks a model what came of it."""
+class Drafting:
+    """One draft. `path` is the file of its record."""
 
-    server: McpServer
+    model: Client
+    """Writes the tasks, and judges the attempts."""
     player: ChatAgent
-    judge: Client
+    server: McpServer
+    survey: McpSurvey
+    path: Path
+    number: int
+    """Of tasks that are wanted."""
+    tries: int
+    """Attempts at each task; 0 = none, and no tool is called."""
+    instructions: str = ""
+    tell: Callable[[str], None] = lambda line: None
 
-    async def look_around(self) -> str:
+    async def run(self, record: DraftRecord) -> DraftRecord:
+        """The record with as many tasks as are wanted, or fewer when too many drafts are of no use.
+
+        Raises `JudgeError` and `LlmError` (of a spent budget, too); the record on disk has what there is by then.
+        """
+        if record.seen is None:
+            record.seen = await self._look_around() if self.tries else ""
+            record.save(self.path)
+        for task in record.tasks:  # of an earlier run: a server that failed then may work now
+            if task.left_out == "unchecked":
+                task.attempts, task.left_out = [], None
+        await self._check(record)
+        most = _DRAFTS_FOR_ONE * self.number
+        for _ in range(most):
+            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
+                break
+            await self._write(record)
+            await self._check(record)
+            self.tell(f"{len(record.used)} of {self.number} tasks ({record.left_out or 'none left out'})")
+        return record
+
+    async def _write(self, record: DraftRecord) -> None:
+        number = min(_BATCH, self.number - len(record.used))
+        survey = self.survey
+        tasks, unusable = await write_batch(
+            self.model,
+            number,
+            {
+                "tools": survey.described_tools,
+                "resources": survey.resources,
+                "prompts": survey.prompts,
+                "server_says": survey.instructions,
+                "seen": record.seen or "",
+            },
+            difficulties=wanted_difficulties(record.used, self.number)[:number],
+            earlier=[task.user for task in record.tasks],
+            instructions=self.instructions,
+        )
+        for task in tasks:
+            if any(likeness(task.user, earlier.user) >= SAME for earlier in record.tasks):
+                task.left_out = "duplicate"
+            record.tasks.append(task)
+        record.unusable += unusable
+        record.save(self.path)
+
+    async def _check(self, record: DraftRecord) -> None:
+        """Attempts each task that has none yet."""
+        if not self.tries:
+            return
+        unchecked = [task for task in record.used if len(task.attempts) < self.tries]
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def check(task: DraftedTask) -> None:
+            async with limit:
+                for seed in range(len(task.attempts), self.tries):
+                    task.attempts.append(await self._attempt(task, seed))
+                task.left_out = task.reason_to_leave_out()
+                record.save(self.path)
+                line = "".join(filter(str.isprintable, " ".join(task.user.split())))
+                self.tell(f"  {task.left_out or 'kept'}: {shorten(line, 90, placeholder='…')}")
+
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                for task in unchecked:
+                    group.create_task(check(task))
+        attempts = [attempt for task in unchecked for attempt in task.attempts]
+        if attempts and all(attempt.solved is None for attempt in attempts):
+            for task in unchecked:  # they are tried again by the next run
+                task.attempts, task.left_out = [], None
+            record.save(self.path)
+            raise JudgeError(
+                f"none of {len(attempts)} attempts could be played and judged; the first: {attempts[0].why}",
+                "Mend that, or write tasks without trying them: --attempts 0.",
+            )
+
+    async def _look_around(self) -> str:
         """What a model met that looked around; empty when it met nothing. Raises `LlmError` for a spent budget."""
         episode = await self._play(Task(user=render("scenarios/mcp_look_around.j2").strip()), 0)
         parts: list[str] = []
@@ -277,7 +366,7 @@ class Attempts:
                 parts.append(f"calls {call['function']['name']}({call['function']['arguments'][:200]})")
         return "\n".join(parts)[-_SEEN:]
 
-    async def attempt(self, task: DraftedTask, seed: int) -> Attempt:
+    async def _attempt(self, task: DraftedTask, seed: int) -> Attempt:
         """Raises `LlmError` for a spent budget, and `JudgeError` when the judge cannot be asked for good."""
         episode = await self._play(task.task(), seed)
         if episode.status == "failed":
@@ -315,13 +404,13 @@ class Attempts:
     async def _verdict(self, task: DraftedTask, episode: Trajectory) -> tuple[bool, str]:
         group = with_flags(canonicalize({0: episode}))
         prompts = GroupPrompts(group, draw_markers(group, Random(group.digest)), Rubric.of(None))
-        prompt = prompts.fit([0], self.judge.room(1))
+        prompt = prompts.fit([0], self.model.room(1))
         request = render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria)
         messages = [
             {"role": "system", "content": render("scenarios/mcp_solved_system.j2").strip()},
             {"role": "user", "content": with_request(text_of(prompt.messages[-1]), request)},
         ]
-        return await ask_for(self.judge, messages, _SCHEMA, read_verdict, noun="a verdict")
+        return await ask_for(self.model, messages, _SCHEMA, read_verdict, noun="a verdict")
 
 
 def read_verdict(reply: str) -> tuple[bool, str]:
@@ -331,104 +420,6 @@ def read_verdict(reply: str) -> tuple[bool, str]:
             return solved, sanitize(reason).strip()[:1_000]
         case _:
             raise DraftError('it has no "solved" that is true or false, or no "reason"')
-
-
-_BATCH = 10
-_DRAFTS_FOR_ONE = 3
-"""Tasks that are written for each that is wanted, at most."""
-_AT_ONCE = 4
-"""Tasks that are attempted concurrently."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """One draft. `path` is the file of its record."""
-
-    writer: Client
-    attempts: Attempts
-    survey: McpSurvey
-    path: Path
-    number: int
-    """Of tasks that are wanted."""
-    tries: int
-    """Attempts at each task; 0 = none, and no tool is called."""
-    instructions: str = ""
-    tell: Callable[[str], None] = lambda line: None
-
-    async def run(self, record: DraftRecord) -> DraftRecord:
-        """The record with as many tasks as are wanted, or fewer when too many drafts are of no use.
-
-        Raises `JudgeError` and `LlmError` (of a spent budget, too); the record on disk has what there is by then.
-        """
-        if record.seen is None:
-            record.seen = await self.attempts.look_around() if self.tries else ""
-            record.save(self.path)
-        for task in record.tasks:  # of an earlier run: a server that failed then may work now
-            if task.left_out == "unchecked":
-                task.attempts, task.left_out = [], None
-        await self._check(record)
-        most = _DRAFTS_FOR_ONE * self.number
-        for _ in range(most):
-            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
-                break
-            await self._write(record)
-            await self._check(record)
-            self.tell(f"{len(record.used)} of {self.number} tasks ({record.left_out or 'none left out'})")
-        return record
-
-    async def _write(self, record: DraftRecord) -> None:
-        number = min(_BATCH, self.number - len(record.used))
-        survey = self.survey
-        tasks, unusable = await write_batch(
-            self.writer,
-            number,
-            {
-                "tools": survey.described_tools,
-                "resources": survey.resources,
-                "prompts": survey.prompts,
-                "server_says": survey.instructions,
-                "seen": record.seen or "",
-            },
-            difficulties=wanted_difficulties(record.used, self.number)[:number],
-            earlier=[task.user for task in record.tasks],
-            instructions=self.instructions,
-        )
-        for task in tasks:
-            if any(likeness(task.user, earlier.user) >= SAME for earlier in record.tasks):
-                task.left_out = "duplicate"
-            record.tasks.append(task)
-        record.unusable += unusable
-        record.save(self.path)
-
-    async def _check(self, record: DraftRecord) -> None:
-        """Attempts each task that has none yet."""
-        if not self.tries:
-            return
-        unchecked = [task for task in record.used if len(task.attempts) < self.tries]
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def check(task: DraftedTask) -> None:
-            async with limit:
-                for seed in range(len(task.attempts), self.tries):
-                    task.attempts.append(await self.attempts.attempt(task, seed))
-                task.left_out = task.reason_to_leave_out()
-                record.save(self.path)
-                line = "".join(filter(str.isprintable, " ".join(task.user.split())))
-                self.tell(f"  {task.left_out or 'kept'}: {shorten(line, 90, placeholder='…')}")
-
-        with first_error():
-            async with asyncio.TaskGroup() as group:
-                for task in unchecked:
-                    group.create_task(check(task))
-        attempts = [attempt for task in unchecked for attempt in task.attempts]
-        if attempts and all(attempt.solved is None for attempt in attempts):
-            for task in unchecked:  # they are tried again by the next run
-                task.attempts, task.left_out = [], None
-            record.save(self.path)
-            raise JudgeError(
-                f"none of {len(attempts)} attempts could be played and judged; the first: {attempts[0].why}",
-                "Mend that, or write tasks without trying them: --attempts 0.",
-            )
 
 
 def wanted_difficulties(tasks: Sequence[DraftedTask], number: int) -> list[int]:

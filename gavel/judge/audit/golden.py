@@ -61,11 +61,6 @@ class GoldenResult:
             return []
         return [(better, worse) for better, worse in self.group.pairs if not _is_right(self.scores, better, worse)]
 
-    @property
-    def agreement(self) -> float | None:
-        """Share of right verdicts, 0 to 1; None if the group was not judged."""
-        return self.right / len(self.group.pairs) if self.scores else None
-
 
 async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[GoldenResult]:
     """Judges all groups concurrently; results are in order.

@@ -12,7 +12,6 @@ from gavel.judge.drafts import DraftError
 from gavel.judge.errors import JudgeError
 from gavel.judge.task_drafts import (
     SAME,
-    Attempts,
     DraftedTask,
     Drafting,
     DraftRecord,
@@ -42,10 +41,9 @@ def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
 
 
 async def draft(path: Path, kind: str = "good", number: int = 3, tries: int = 1) -> DraftRecord:
-    client = Client("openai/writer")
-    at = server(kind)
-    attempts = Attempts(at, ChatAgent("openai/writer"), client)
-    drafting = Drafting(client, attempts, await survey(server("good")), path / "drafting.json", number, tries)
+    at, player = server(kind), ChatAgent("openai/writer")
+    found = await survey(server("good"))
+    drafting = Drafting(Client("openai/writer"), player, at, found, path / "drafting.json", number, tries)
     return await drafting.run(DraftRecord.read(path / "drafting.json", str(at)))
 
 
