@@ -11,7 +11,7 @@ Repeated calls, and prompts that a vendor has cached and sells for less, are not
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -63,14 +63,9 @@ class Estimate:
             f"{_tokens(self.completion_tokens)} completion tokens: {cost}"
         )
 
-    def times(self, count: int) -> "Estimate":
-        """The same for `count` times as much work."""
-        amounts = self.calls * count, self.prompt_tokens * count, self.completion_tokens * count
-        return Estimate(*amounts, self.cost_usd * count, self.unpriced, self.replayed * count)
 
-
-async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Estimate:
-    """Estimate of judging these groups. Needs no API key, and no price.
+async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup], times: int = 1) -> Estimate:
+    """Estimate of judging these groups, and `times` as many like them. Needs no API key, and no price.
 
     With a cassette that replays, the judge has the replies that are on it.
     """
@@ -82,13 +77,25 @@ async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Es
             await rehearsal.score(group)
             await asyncio.sleep(0)  # a long file does not block what else runs in this event loop
     replayed = judge.cassette.replayed - before if judge.cassette else 0
-    return replace(_sum(asked), replayed=replayed)
+    prices = {client.name: price(client.name, client.prices) for client, _, _ in asked}
+    usd = 0.0
+    for client, prompt, reply in asked:
+        if (per_million := prices[client.name]) is not None:
+            usd += (prompt * per_million[0] + reply * per_million[1]) / 1e6
+    return Estimate(
+        calls=len(asked) * times,
+        prompt_tokens=sum(prompt for _, prompt, _ in asked) * times,
+        completion_tokens=sum(reply for *_, reply in asked) * times,
+        cost_usd=usd * times,
+        unpriced=tuple(name for name, known in prices.items() if known is None),
+        replayed=replayed * times,
+    )
 
 
 async def estimate_run(judge: Judge, groups: int, group_size: int, member_tokens: int) -> Estimate:
     """Estimate of judging so many groups of a training run, if each member had `member_tokens` tokens."""
     members = [Trajectory(messages_and_choices=_conversation(number, member_tokens)) for number in range(group_size)]
-    return (await estimate_groups(judge, [TrajectoryGroup(members)])).times(groups)
+    return await estimate_groups(judge, [TrajectoryGroup(members)], times=groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +139,6 @@ def _entries(schema: Any) -> int:
         nested = [_entries(value) for value in schema.values()]  # pyright: ignore[reportUnknownVariableType]
         return max([len(enum) if isinstance(enum, Sequence) else 0, *nested])  # pyright: ignore[reportUnknownArgumentType]
     return 0
-
-
-def _sum(asked: Sequence[tuple[Client, int, int]]) -> Estimate:
-    prices = {client.name: price(client.name, client.prices) for client, _, _ in asked}
-    usd = 0.0
-    for client, prompt, reply in asked:
-        if (per_million := prices[client.name]) is not None:
-            usd += (prompt * per_million[0] + reply * per_million[1]) / 1e6
-    unpriced = tuple(name for name, known in prices.items() if known is None)
-    return Estimate(len(asked), sum(prompt for _, prompt, _ in asked), sum(reply for *_, reply in asked), usd, unpriced)
 
 
 def _conversation(number: int, tokens: int) -> list[Any]:

@@ -127,7 +127,8 @@ class Judge:
         self._jury_warned = False
         self.activity = Activity()
         """Waits of its calls."""
-        cassette = config.cassette_file if cassette is None else cassette
+        if cassette is None and config.cassette != Path("none"):
+            cassette = config.cassette
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         prices = config.prices if prices is None else prices

@@ -145,27 +145,18 @@ class DraftRecord(BaseModel):
 
 
 def likeness(one: str, other: str) -> float:
-    """How much two tasks say the same, from 0 to 1, by the words and the letters that they have in common.
+    """How much two tasks say the same, from 0 to 1, by the words that they have in common.
 
     likeness("Refund order 1001.", "Please refund the orders 2002") is 1.0: numbers are one word, since the same request
     about another order is the same task, and endings and little words do not count.
     """
-    return max(_common(_words(one), _words(other)), _common(_letters(one), _letters(other)))
+    both = _words(one) | _words(other)
+    return len(_words(one) & _words(other)) / len(both) if both else 1.0
 
 
-def _words(text: str) -> frozenset[str]:
-    words = re.findall(r"\w+", _NUMBER.sub("#", text.casefold()).replace("#", " 0 "))
-    return frozenset(_ENDING.sub("", word) if len(word) > 4 else word for word in words if not _LITTLE.fullmatch(word))
-
-
-def _letters(text: str) -> frozenset[str]:
-    """Runs of four characters, for scripts without spaces between words."""
-    text = " ".join(_NUMBER.sub("0", text.casefold()).split())
-    return frozenset(text[start : start + 4] for start in range(max(1, len(text) - 3)))
-
-
-def _common(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / len(one | other) if one | other else 1.0
+def _words(text: str) -> set[str]:
+    words = re.findall(r"\w+", _NUMBER.sub(" 0 ", text.casefold()))
+    return {_ENDING.sub("", word) if len(word) > 4 else word for word in words if not _LITTLE.fullmatch(word)}
 
 
 _MATERIAL = ("tools", "resources", "prompts", "server_says", "seen")

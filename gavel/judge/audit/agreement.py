@@ -208,12 +208,12 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
         [[fmean(own[judge]) if judge in own else None for judge in judges] for own in votes_by_model(group).values()]
         for group in groups
     ]
-    pairs = {
-        (judges[one], judges[other]): agreement_of_pairs(
-            [_both(members, one, other) for members in ratings], judges[other]
-        )
-        for one, other in combinations(range(len(judges)), 2)
-    }
+    pairs: dict[tuple[str, str], Agreement] = {}
+    for (one, judge), (other, second) in combinations(enumerate(judges), 2):
+        both = [
+            [(a, b) for row in of if (a := row[one]) is not None and (b := row[other]) is not None] for of in ratings
+        ]
+        pairs[judge, second] = agreement_of_pairs(both, second)
     return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), krippendorff_alpha(ratings), pairs)
 
 
@@ -233,10 +233,6 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
     ratings = [[[dict(enumerate(own.get(m, ()))).get(n) for m, n in raters] for own in members] for members in voted]
     names = tuple(f"{model} call {number + 1}" for model, number in raters)
     return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
-
-
-def _both(members: Ratings, one: int, other: int) -> list[tuple[float, float]]:
-    return [(a, b) for row in members if (a := row[one]) is not None and (b := row[other]) is not None]
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
