@@ -14,7 +14,7 @@ model with the reason, a limited number of times. Criteria are kept where they t
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from statistics import fmean, pstdev, stdev, variance
@@ -22,10 +22,10 @@ from typing import Any, TypeVar, Unpack, cast
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
-from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.juror import Models
 from gavel.judge.panel.modes import LARGEST_WHOLE
 from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
-from gavel.judge.prompt.canonical_group import canonicalize, has_reference, with_reference
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, has_reference, with_reference
 from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
@@ -33,7 +33,6 @@ from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import JudgeOptions
 from gavel.llm.client import Client
-from gavel.llm.prices import prices_from_environment
 from gavel.llm.types import Message, Reply, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.group import TrajectoryGroup
@@ -174,29 +173,25 @@ async def draft_criteria(
 
     Raises `JudgeError` when the model cannot be asked, drafts no criteria, or scores nobody by them.
     """
-    group = await attempts if isinstance(attempts, TrajectoryGroup) and attempts.pending else attempts
-    shown = [trajectory for trajectory in group if trajectory.status != "failed"]
+    ended = await attempts if isinstance(attempts, TrajectoryGroup) and attempts.pending else attempts
+    shown = [trajectory for trajectory in ended if trajectory.status != "failed"]
     task = Task(user=task) if isinstance(task, str) else task
-    jurors = jury(model)
-    judge = Judge(jurors, **options)  # before the first call: a mistake in the options is told at once
-    given = options.get("prices")
-    writer = Client(
-        jurors[0].models[0],
-        jurors[0].params,
-        prices=prices_from_environment() if given is None else given,
-        budget=judge.budget,
-        cassette=judge.cassette,
-        context=jurors[0].context,
-    )
-    prompt = _prompt(writer, task, shown)
-    if prompt is None:
+    judge = Judge(model, **options)
+    writer = judge.writer
+    group = with_flags(canonicalize(dict(enumerate(shown))))
+    if len(group.members) < 2:
         return []
+    group = with_reference(group, task.truth.reference)
+    prompt = transcripts_with_request(
+        writer,
+        group,
+        render("judge/draft_criteria_system.j2", reference=has_reference(group)),
+        render("judge/draft_criteria.j2", task=sanitize(task.user.strip()), most=MOST_CRITERIA - 2),
+    )
     drafted = await _ask_for_rubric(writer, prompt, True)
-    options["budget"], options["cassette"] = judge.budget, judge.cassette
-    judge = Judge(jurors, rubric=drafted, **options)
     metadata = {KEY: Truth(reference=task.truth.reference).dump()}
     alike = [trajectory.model_copy(update={"metadata": {}}) for trajectory in shown]
-    judged = await judge.score(TrajectoryGroup(alike, metadata=metadata))
+    judged = await judge.with_rubric(drafted).score(TrajectoryGroup(alike, metadata=metadata))
     scored = [(criterion, *_means_and_noise(criterion.name, judged)) for criterion in drafted.criteria]
     if any(len(means) < 2 for _, means, _ in scored):
         reason = judged.judgement.reason if judged.judgement else ""
@@ -217,21 +212,13 @@ async def draft_criteria(
     return [criterion for criterion, _ in kept]
 
 
-def _prompt(writer: Client, task: Task, attempts: Sequence[Trajectory]) -> list[Message] | None:
-    """The request for criteria; None when there are no two different attempts."""
-    group = with_flags(canonicalize(dict(enumerate(attempts))))
-    if len(group.members) < 2:
-        return None
-    group = with_reference(group, task.truth.reference)
+def transcripts_with_request(client: Client, group: CanonicalGroup, system: str, request: str) -> list[Message]:
+    """A prompt that shows up to `LARGEST_WHOLE` members, fenced and in random order, and asks about them."""
     dice = Random(group.digest)
     order = dice.sample(range(len(group.members)), min(len(group.members), LARGEST_WHOLE))
-    prompt = GroupPrompts(group, draw_markers(group, dice), Rubric.of(None)).fit(order, writer.room(MOST_CRITERIA))
-    request = render("judge/draft_criteria.j2", task=sanitize(task.user.strip()), most=MOST_CRITERIA - 2)
-    system = render("judge/draft_criteria_system.j2", reference=has_reference(group))
-    return [
-        {"role": "system", "content": system.strip()},
-        {"role": "user", "content": with_request(text_of(prompt.messages[-1]), request)},
-    ]
+    prompts = GroupPrompts(group, draw_markers(group, dice), Rubric.of(None))
+    shown = text_of(prompts.fit(order, client.room(MOST_CRITERIA)).messages[-1])
+    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": with_request(shown, request)}]
 
 
 def _means_and_noise(criterion: str, judged: TrajectoryGroup) -> tuple[list[float], float]:

@@ -231,6 +231,11 @@ class Judge:
         probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
         return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
 
+    @property
+    def writer(self) -> Client:
+        """The client of the first juror's model, for text in place of scores."""
+        return replace(self._clients[0][0], params=dict(self.jurors[0].params), wire="chat", has_fallback=False)
+
     def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
         """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
         return self._copy(_clients=[[stand_in(clients[0])] for clients in self._clients])

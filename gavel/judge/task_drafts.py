@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from textwrap import shorten
 from typing import Any, Literal, cast
 
@@ -25,11 +24,18 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from gavel.base.errors import first_error
 from gavel.base.fields import problem
 from gavel.base.files import write_atomically
-from gavel.judge.drafts import CRITERIA, LONGEST, MOST_CRITERIA, DraftError, ask_for, read_object, schema_object
+from gavel.judge.drafts import (
+    CRITERIA,
+    LONGEST,
+    MOST_CRITERIA,
+    DraftError,
+    ask_for,
+    read_object,
+    schema_object,
+    transcripts_with_request,
+)
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
 from gavel.judge.prompt.canonical_group import canonicalize
-from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
@@ -394,14 +400,10 @@ class Drafting:
 
     async def _verdict(self, task: DraftedTask, episode: Trajectory) -> tuple[bool, str]:
         group = with_flags(canonicalize({0: episode}))
-        prompts = GroupPrompts(group, draw_markers(group, Random(group.digest)), Rubric.of(None))
-        prompt = prompts.fit([0], self.model.room(1))
+        system = render("scenarios/mcp_solved_system.j2")
         request = render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria)
-        messages = [
-            {"role": "system", "content": render("scenarios/mcp_solved_system.j2").strip()},
-            {"role": "user", "content": with_request(text_of(prompt.messages[-1]), request)},
-        ]
-        return await ask_for(self.model, messages, _SCHEMA, read_verdict, noun="a verdict")
+        prompt = transcripts_with_request(self.model, group, system, request)
+        return await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
 
 
 def read_verdict(reply: str) -> tuple[bool, str]:
