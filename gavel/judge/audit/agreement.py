@@ -230,7 +230,10 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
     raters = [(model, number) for model, count in most.items() for number in range(count)]
     if len(raters) < 2:
         return None
-    ratings = [[[dict(enumerate(own.get(m, ()))).get(n) for m, n in raters] for own in members] for members in voted]
+    ratings = [
+        [[own[model][n] if n < len(own.get(model, ())) else None for model, n in raters] for own in members]
+        for members in voted
+    ]
     names = tuple(f"{model} call {number + 1}" for model, number in raters)
     return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
 

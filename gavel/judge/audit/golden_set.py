@@ -227,7 +227,7 @@ def _parallel(row: Fields) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {key: [each[key] for each in objects] for key in objects[0]} if alike else {}
     for name, value in row.items():
         if is_list(value):
-            found[name] = value
+            found[name] = list(value)
         elif match := _NUMBERED.fullmatch(name):
             found.setdefault(match[1], []).append(value)
     return {name: values for name, values in found.items() if len(values) > 1 and name not in _ASKED}
