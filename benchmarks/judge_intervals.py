@@ -23,7 +23,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from gavel.judge.audit.engine_quality import SimulatedGroup, simulated_groups
+from engine_quality import SimulatedGroup, simulated_groups
+
 from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge

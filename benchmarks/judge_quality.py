@@ -3,7 +3,7 @@
     python benchmarks/judge_quality.py --json
 
 The judge model is simulated (`gavel.judge.offline.simulated` has its formula); everything between it and the reward is
-the engine itself: prompts, labels, orders, replies, votes. `gavel.judge.audit.engine_quality` defines the figures; `±`
+the engine itself: prompts, labels, orders, replies, votes. `engine_quality.py` defines the figures; `±`
 is the standard error of tau. Takes about 4 minutes on one core. Exits with 1 when a figure misses its bar.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal
 
-from gavel.judge.audit.engine_quality import (
+from engine_quality import (
     Scorer,
     SimulatedGroup,
     engine_scorer,
@@ -25,6 +25,7 @@ from gavel.judge.audit.engine_quality import (
     prompt_scorer,
     simulated_groups,
 )
+
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.anchors import Anchor

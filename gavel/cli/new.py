@@ -20,7 +20,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import default_judge, typed_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts import Attempts, Drafting, DraftRecord, TaskDraft, split, summary
+from gavel.judge.task_drafts import DraftedTask, Drafting, DraftRecord, split
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
@@ -108,10 +108,9 @@ def scenario(
         "system": textwrap.fill(render("scenarios/mcp_agent.j2").strip(), 115),
         "model": client.name if re.fullmatch(r"[\w./:@-]+", client.name) else "MODEL",
     }
-    splits = {"train": drafted.train, "held_out": drafted.held_out}
     on_file = {
         split: [each.task().model_dump(mode="json", exclude_defaults=True) for each in found]
-        for split, found in splits.items()
+        for split, found in zip(("train", "held_out"), drafted, strict=True)
     }
     templates = {"scenario.py": "mcp_scenario.py.j2", "test_scenario.py": "test_mcp_scenario.py.j2"}
     _write(folder, templates, values, {"tasks.json": json.dumps(on_file, indent=1, ensure_ascii=False) + "\n"})
@@ -155,7 +154,7 @@ async def draft(
     held_out: int,
     attempts: int,
     about: str,
-) -> TaskDraft:
+) -> tuple[list[DraftedTask], list[DraftedTask]]:
     """Drafts the tasks for the server's tools into `folder / RECORD`.
 
     Raises `GavelError`; what there is by then stays in the record, and the next call goes on from there.
@@ -169,10 +168,9 @@ async def draft(
             f"{player.model} tries each of them {counted(attempts, 'time')}: "
             "its calls are real, and change what the server holds."
         )
-    trying = Attempts(server, player, client)
-    drafting = Drafting(client, trying, found, folder / RECORD, number, attempts, about, tell=typer.echo)
+    drafting = Drafting(client, player, server, found, folder / RECORD, number, attempts, about, tell=typer.echo)
     try:
-        drafted = split(await drafting.run(record), tasks, held_out)
+        on_train, kept_back = split(await drafting.run(record), tasks, held_out)
     except BaseException:
         if record.seen is not None:
             kept = counted(len(record.tasks), "drafted task")
@@ -180,16 +178,16 @@ async def draft(
                 f"cost: {client.budget.cost}; {folder / RECORD} keeps {kept}: the same command goes on.", err=True
             )
         raise
-    used = [*drafted.train, *drafted.held_out]
-    typer.echo(f"{counted(len(drafted.train), 'task')} to train on, {len(drafted.held_out)} held out.")
-    if drafted.left_out:
-        typer.echo(f"Left out: {summary(drafted.left_out)}.")
+    used = [*on_train, *kept_back]
+    typer.echo(f"{counted(len(on_train), 'task')} to train on, {len(kept_back)} held out.")
+    if record.left_out:
+        typer.echo(f"Left out: {record.left_out}.")
     if always := sum(task.solved_share == 1 for task in used):
         typer.echo(f"Solved by every attempt: {always} (a policy that is as good learns nothing from them).")
     if len(used) < number:
         typer.echo(f"warning: {number} were wanted; the drafts of this model do not come to more.", err=True)
     typer.echo(f"cost: {client.budget.cost}")
-    return drafted
+    return on_train, kept_back
 
 
 def _server(address: str, variables: Sequence[str]) -> McpServer:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gavel.llm.cassette import Cassette
 
 _LIMITS = Limits()
-_NO_CASSETTE = Path("none")
 
 
 class JurorConfig(Constructed):
@@ -156,11 +155,6 @@ class JudgeConfig(Constructed):
         """The judge models that are named here; none = `GAVEL_JUDGE_MODEL`."""
         named = [self.models] if isinstance(self.models, str) else self.models or []
         return [one.build() if isinstance(one, JurorConfig) else one for one in named]
-
-    @property
-    def cassette_file(self) -> Path | None:
-        """The file of the cassette, if there is one."""
-        return None if self.cassette == _NO_CASSETTE else self.cassette
 
 
 def read_text_option(value: str | None, what: str) -> str | None:

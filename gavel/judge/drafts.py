@@ -9,24 +9,23 @@ model with the reason, a limited number of times. Criteria are kept where they t
 1. The model reads the attempts and writes criteria.
 2. A judge scores the attempts by all of them, in balanced orders.
 3. Criteria by which the attempts differ no more than by chance are dropped.
-4. Near-duplicates are merged: criteria that say the same, or that score all attempts the same; their weights add up.
+4. Criteria that score all attempts the same are merged; their weights add up.
 """
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
-from statistics import fmean, pvariance, variance
+from statistics import fmean, pstdev, stdev, variance
 from typing import Any, TypeVar, Unpack, cast
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
-from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.juror import Models
 from gavel.judge.panel.modes import LARGEST_WHOLE
 from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
-from gavel.judge.prompt.canonical_group import canonicalize, has_reference, with_reference
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, has_reference, with_reference
 from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
@@ -34,7 +33,6 @@ from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import JudgeOptions
 from gavel.llm.client import Client
-from gavel.llm.prices import prices_from_environment
 from gavel.llm.types import Message, Reply, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.group import TrajectoryGroup
@@ -47,12 +45,12 @@ _T = TypeVar("_T")
 LONGEST = 4000
 """Max characters of a draft: every call of the judge that uses it pays for them."""
 MOST_CRITERIA = 10
-MIN_SPREAD = 0.05
+_REPAIRS = 2
+"""Max repair requests after an invalid reply."""
+_MIN_SPREAD = 0.05
 """Standard deviation of the attempts' scores, below which a criterion tells nothing."""
 _ABOVE_NOISE = 2.0
 """Least standard deviation over the attempts, in standard errors of one attempt's score."""
-_SAME_WORDS = 0.6
-"""Share of common words from which two criteria say the same."""
 _SAME_SCORES = 0.05
 """Root mean square of the differences up to which two criteria score the same."""
 
@@ -61,19 +59,11 @@ class DraftError(JudgeError):
     """The reply is not what was asked for; the message, which is shown to the model, says why."""
 
 
-async def ask_for(
-    client: Client,
-    prompt: list[Message],
-    schema: Schema,
-    read: Callable[[str], _T],
-    *,
-    noun: str,
-    content_retries: int = 2,
-) -> _T:
+async def ask_for(client: Client, prompt: list[Message], schema: Schema, read: Callable[[str], _T], *, noun: str) -> _T:
     """The result of `read` for the model's reply; it raises `DraftError` for an invalid one.
 
-    `content_retries`: max repair requests. `noun`: what the model writes, for errors. Raises `DraftError` when the last
-    reply is invalid too, and `JudgeError` when the model cannot be asked.
+    `noun`: what the model writes, for errors. Raises `DraftError` when the last reply is invalid too, and `JudgeError`
+    when the model cannot be asked.
     """
     check_can_write(client, noun)
     repair: list[Message] = []
@@ -87,7 +77,7 @@ async def ask_for(
             return False
         return True
 
-    for _ in range(1 + content_retries):
+    for _ in range(1 + _REPAIRS):
         with llm_errors_as_judge_errors():
             reply = await client.ask(prompt + repair, schema, is_valid, unusable)
         try:
@@ -127,44 +117,31 @@ def read_object(reply: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-async def draft_rubric(client: Client, description: str, *, criteria: bool = False, content_retries: int = 2) -> Rubric:
+async def draft_rubric(client: Client, description: str, *, criteria: bool = False) -> Rubric:
     """A rubric for the job that `description` describes: a text, or with `criteria` weighted criteria.
 
-    `content_retries`: max repair requests for an invalid reply. Raises `DraftError` when the last one is invalid too,
-    and `JudgeError` when the description is empty or the model cannot be asked.
+    Raises `DraftError` when the last reply is invalid too, and `JudgeError` when the description is empty or the model
+    cannot be asked.
     """
     if not description.strip():
         raise JudgeError("there is no description of the task.", "Say in a sentence or more what the agent's job is.")
-    return await ask_for_rubric(client, draft_prompt(description, criteria=criteria), criteria, content_retries)
-
-
-async def ask_for_rubric(client: Client, prompt: list[Message], criteria: bool, content_retries: int = 2) -> Rubric:
-    """The rubric that the model replies to the prompt with. Raises as `draft_rubric` does."""
-    return await ask_for(
-        client,
-        prompt,
-        draft_schema(criteria=criteria),
-        lambda reply: read_draft(reply, criteria=criteria),
-        noun="a rubric",
-        content_retries=content_retries,
-    )
-
-
-def draft_prompt(description: str, *, criteria: bool) -> list[Message]:
     text = render("judge/draft_rubric.j2", description=sanitize(description.strip()), criteria=criteria)
-    return [{"role": "user", "content": text}]
+    return await _ask_for_rubric(client, [{"role": "user", "content": text}], criteria)
 
 
-def draft_schema(*, criteria: bool) -> Schema:
-    """The JSON schema of a draft."""
-    if not criteria:
-        return schema_object({"text": {"type": "string"}})
-    criterion = schema_object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
-    return schema_object({"criteria": {"type": "array", "items": criterion}})
+async def _ask_for_rubric(client: Client, prompt: list[Message], criteria: bool) -> Rubric:
+    schema = schema_object({"criteria": CRITERIA} if criteria else {"text": {"type": "string"}})
+    return await ask_for(client, prompt, schema, lambda reply: read_draft(reply, criteria=criteria), noun="a rubric")
 
 
 def schema_object(properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+CRITERIA: Schema = {
+    "type": "array",
+    "items": schema_object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}}),
+}
 
 
 def read_draft(reply: str, *, criteria: bool) -> Rubric:
@@ -196,92 +173,61 @@ async def draft_criteria(
 
     Raises `JudgeError` when the model cannot be asked, drafts no criteria, or scores nobody by them.
     """
-    group = await attempts if isinstance(attempts, TrajectoryGroup) and attempts.pending else attempts
-    shown = [trajectory for trajectory in group if trajectory.status != "failed"]
+    ended = await attempts if isinstance(attempts, TrajectoryGroup) and attempts.pending else attempts
+    shown = [trajectory for trajectory in ended if trajectory.status != "failed"]
     task = Task(user=task) if isinstance(task, str) else task
-    jurors = jury(model)
-    judge = Judge(jurors, **options)  # before the first call: a mistake in the options is told at once
-    given = options.get("prices")
-    writer = Client(
-        jurors[0].models[0],
-        jurors[0].params,
-        prices=prices_from_environment() if given is None else given,
-        budget=judge.budget,
-        cassette=judge.cassette,
-        context=jurors[0].context,
-    )
-    prompt = _prompt(writer, task, shown)
-    if prompt is None:
+    judge = Judge(model, **options)
+    writer = judge.writer
+    group = with_flags(canonicalize(dict(enumerate(shown))))
+    if len(group.members) < 2:
         return []
-    drafted = await ask_for_rubric(writer, prompt, True)
-    options["budget"], options["cassette"] = judge.budget, judge.cassette
-    judge = Judge(jurors, rubric=drafted, **options)
+    group = with_reference(group, task.truth.reference)
+    prompt = transcripts_with_request(
+        writer,
+        group,
+        render("judge/draft_criteria_system.j2", reference=has_reference(group)),
+        render("judge/draft_criteria.j2", task=sanitize(task.user.strip()), most=MOST_CRITERIA - 2),
+    )
+    drafted = await _ask_for_rubric(writer, prompt, True)
     metadata = {KEY: Truth(reference=task.truth.reference).dump()}
     alike = [trajectory.model_copy(update={"metadata": {}}) for trajectory in shown]
-    judged = await judge.score(TrajectoryGroup(alike, metadata=metadata))
-    scored = [_scored(criterion, judged) for criterion in drafted.criteria]
-    if any(len(each.means) < 2 for each in scored):
+    judged = await judge.with_rubric(drafted).score(TrajectoryGroup(alike, metadata=metadata))
+    scored = [(criterion, *_means_and_noise(criterion.name, judged)) for criterion in drafted.criteria]
+    if any(len(means) < 2 for _, means, _ in scored):
         reason = judged.judgement.reason if judged.judgement else ""
         raise JudgeError(f"no criteria can be kept: the judge scored too few attempts: {reason}")
-    return [each.criterion for each in merge_near_duplicates([each for each in scored if each.discriminates])]
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredCriterion:
-    """A criterion and the scores of the attempts by it."""
-
-    criterion: Criterion
-    means: Sequence[float]
-    """Mean score of each attempt over the orders."""
-    noise: float | None = None
-    """Standard error of a mean; None = not known."""
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the attempts' scores."""
-        return math.sqrt(variance(self.means))
-
-    @property
-    def discriminates(self) -> bool:
-        """Whether the attempts differ by it, by more than chance."""
-        return self.spread >= max(MIN_SPREAD, _ABOVE_NOISE * (self.noise or 0.0))
-
-
-def merge_near_duplicates(criteria: Sequence[ScoredCriterion]) -> list[ScoredCriterion]:
-    """The criteria, the widest spread first; one that says or scores as an earlier one adds its weight to that one."""
-    merged: list[ScoredCriterion] = []
-    for each in sorted(criteria, key=lambda one: one.spread, reverse=True):
-        for number, other in enumerate(merged):
-            if _say_the_same(each.criterion, other.criterion) or _score_the_same(each.means, other.means):
-                weight = other.criterion.weight + each.criterion.weight
-                merged[number] = replace(other, criterion=replace(other.criterion, weight=weight))
+    telling = [
+        (stdev(means), criterion, means)
+        for criterion, means, noise in scored
+        if stdev(means) >= max(_MIN_SPREAD, _ABOVE_NOISE * noise)
+    ]
+    kept: list[tuple[Criterion, list[float]]] = []
+    for _, criterion, means in sorted(telling, key=lambda each: each[0], reverse=True):
+        for number, (first, others) in enumerate(kept):
+            if pstdev([one - other for one, other in zip(means, others, strict=True)]) <= _SAME_SCORES:
+                kept[number] = replace(first, weight=first.weight + criterion.weight), others
                 break
         else:
-            merged.append(each)
-    return merged
+            kept.append((criterion, means))
+    return [criterion for criterion, _ in kept]
 
 
-def _prompt(writer: Client, task: Task, attempts: Sequence[Trajectory]) -> list[Message] | None:
-    """The request for criteria; None when there are no two different attempts."""
-    group = with_flags(canonicalize(dict(enumerate(attempts))))
-    if len(group.members) < 2:
-        return None
-    group = with_reference(group, task.truth.reference)
+def transcripts_with_request(client: Client, group: CanonicalGroup, system: str, request: str) -> list[Message]:
+    """A prompt that shows up to `LARGEST_WHOLE` members, fenced and in random order, and asks about them."""
     dice = Random(group.digest)
     order = dice.sample(range(len(group.members)), min(len(group.members), LARGEST_WHOLE))
-    prompt = GroupPrompts(group, draw_markers(group, dice), Rubric.of(None)).fit(order, writer.room(MOST_CRITERIA))
-    request = render("judge/draft_criteria.j2", task=sanitize(task.user.strip()), most=MOST_CRITERIA - 2)
-    system = render("judge/draft_criteria_system.j2", reference=has_reference(group))
-    return [
-        {"role": "system", "content": system.strip()},
-        {"role": "user", "content": with_request(text_of(prompt.messages[-1]), request)},
-    ]
+    prompts = GroupPrompts(group, draw_markers(group, dice), Rubric.of(None))
+    shown = text_of(prompts.fit(order, client.room(MOST_CRITERIA)).messages[-1])
+    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": with_request(shown, request)}]
 
 
-def _scored(criterion: Criterion, judged: TrajectoryGroup) -> ScoredCriterion:
-    """The scores of a criterion over all votes; what an order gives to all attempts alike is no noise."""
+def _means_and_noise(criterion: str, judged: TrajectoryGroup) -> tuple[list[float], float]:
+    """Each attempt's mean score by a criterion, and the standard error of such a mean, 0 where it is not known.
+
+    What an order gives to all attempts alike is no noise.
+    """
     votes = [
-        {vote.order: vote.criteria[criterion.name] for vote in trajectory.judgement.votes}
+        {vote.order: vote.criteria[criterion] for vote in trajectory.judgement.votes}
         for trajectory in judged
         if trajectory.judgement and trajectory.judgement.votes
     ]
@@ -289,14 +235,4 @@ def _scored(criterion: Criterion, judged: TrajectoryGroup) -> ScoredCriterion:
     centred = [[score - orders[order] for order, score in one.items()] for one in votes]
     errors = [variance(scores) / len(scores) for scores in centred if len(scores) > 1]
     lost = len(votes) / (len(votes) - 1) if len(votes) > 1 else 1.0  # by taking out the means of the orders
-    noise = math.sqrt(fmean(errors) * lost) if errors else None
-    return ScoredCriterion(criterion, [fmean(one.values()) for one in votes], noise)
-
-
-def _say_the_same(one: Criterion, other: Criterion) -> bool:
-    words, others = (set(re.findall(r"\w+", f"{each.name} {each.text}".casefold())) for each in (one, other))
-    return len(words & others) >= _SAME_WORDS * len(words | others)
-
-
-def _score_the_same(one: Sequence[float], other: Sequence[float]) -> bool:
-    return math.sqrt(pvariance([a - b for a, b in zip(one, other, strict=True)])) <= _SAME_SCORES
+    return [fmean(one.values()) for one in votes], math.sqrt(fmean(errors) * lost) if errors else 0.0

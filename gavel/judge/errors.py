@@ -17,7 +17,7 @@ def llm_errors_as_judge_errors() -> Generator[None, None, None]:
     try:
         yield
     except LlmError as error:
-        raise JudgeError(error.message, error.remedy) from error
+        raise as_judge_error(error) from error
 
 
 def no_group(given: object) -> JudgeError:

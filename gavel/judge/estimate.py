@@ -11,7 +11,7 @@ Repeated calls, and prompts that a vendor has cached and sells for less, are not
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -63,18 +63,13 @@ class Estimate:
             f"{_tokens(self.completion_tokens)} completion tokens: {cost}"
         )
 
-    def times(self, count: int) -> "Estimate":
-        """The same for `count` times as much work."""
-        amounts = self.calls * count, self.prompt_tokens * count, self.completion_tokens * count
-        return Estimate(*amounts, self.cost_usd * count, self.unpriced, self.replayed * count)
 
-
-async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Estimate:
-    """Estimate of judging these groups. Needs no API key, and no price.
+async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup], times: int = 1) -> Estimate:
+    """Estimate of judging these groups, and `times` as many like them. Needs no API key, and no price.
 
     With a cassette that replays, the judge has the replies that are on it.
     """
-    asked: list[_Asked] = []
+    asked: list[tuple[Client, int, int]] = []
     rehearsal = judge.rehearsal(lambda client: _Rehearsed.of(client, asked))
     before = judge.cassette.replayed if judge.cassette else 0
     for group in groups:
@@ -82,32 +77,36 @@ async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Es
             await rehearsal.score(group)
             await asyncio.sleep(0)  # a long file does not block what else runs in this event loop
     replayed = judge.cassette.replayed - before if judge.cassette else 0
-    return replace(_sum(asked), replayed=replayed)
+    prices = {client.name: price(client.name, client.prices) for client, _, _ in asked}
+    usd = 0.0
+    for client, prompt, reply in asked:
+        if (per_million := prices[client.name]) is not None:
+            usd += (prompt * per_million[0] + reply * per_million[1]) / 1e6
+    return Estimate(
+        calls=len(asked) * times,
+        prompt_tokens=sum(prompt for _, prompt, _ in asked) * times,
+        completion_tokens=sum(reply for *_, reply in asked) * times,
+        cost_usd=usd * times,
+        unpriced=tuple(name for name, known in prices.items() if known is None),
+        replayed=replayed * times,
+    )
 
 
 async def estimate_run(judge: Judge, groups: int, group_size: int, member_tokens: int) -> Estimate:
     """Estimate of judging so many groups of a training run, if each member had `member_tokens` tokens."""
     members = [Trajectory(messages_and_choices=_conversation(number, member_tokens)) for number in range(group_size)]
-    return (await estimate_groups(judge, [TrajectoryGroup(members)])).times(groups)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One call that was not made."""
-
-    client: Client
-    prompt_tokens: int
-    entries: int
+    return await estimate_groups(judge, [TrajectoryGroup(members)], times=groups)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rehearsed(Client):
     """A client that notes what it is asked, and sends nothing."""
 
-    asked: list[_Asked] = field(default_factory=list[_Asked])
+    asked: list[tuple[Client, int, int]] = field(default_factory=list[tuple[Client, int, int]])
+    """(client, tokens of the prompt, tokens of the reply) of each call."""
 
     @classmethod
-    def of(cls, client: Client, asked: list[_Asked]) -> "_Rehearsed":
+    def of(cls, client: Client, asked: list[tuple[Client, int, int]]) -> "_Rehearsed":
         settings = client.params, client.limits, client.prices
         cassette = client.cassette if client.cassette and not client.cassette.asks_now else None
         return cls(client.model, *settings, cassette=cassette, context=client.context, wire=client.wire, asked=asked)
@@ -124,7 +123,12 @@ class _Rehearsed(Client):
                 return reply
         tokens = count_message_tokens(messages) + len(json.dumps(schema)) // 4
         entries = len(schema["required"]) if self.wire == "logprobs" else _entries(schema)
-        self.asked.append(_Asked(self, tokens, entries))
+        if self.wire != "chat":  # a decision model writes nothing, and there are no questions that enumerate
+            reply = DIGIT_TOKENS * entries
+        else:
+            reasons = isinstance(self.model, str) and model_info(self.name).get("supports_reasoning")
+            reply = REPLY_TOKENS * entries + (REASONING_TOKENS if reasons else 0)
+        self.asked.append((self, tokens, reply))
         raise NotAskedError("this is a rehearsal: nothing is sent.")
 
 
@@ -135,24 +139,6 @@ def _entries(schema: Any) -> int:
         nested = [_entries(value) for value in schema.values()]  # pyright: ignore[reportUnknownVariableType]
         return max([len(enum) if isinstance(enum, Sequence) else 0, *nested])  # pyright: ignore[reportUnknownArgumentType]
     return 0
-
-
-def _sum(asked: Sequence[_Asked]) -> Estimate:
-    replies = [_reply_tokens(call) for call in asked]
-    prices = {call.client.name: price(call.client.name, call.client.prices) for call in asked}
-    usd = 0.0
-    for call, reply in zip(asked, replies, strict=True):
-        if (per_million := prices[call.client.name]) is not None:
-            usd += (call.prompt_tokens * per_million[0] + reply * per_million[1]) / 1e6
-    unpriced = tuple(name for name, known in prices.items() if known is None)
-    return Estimate(len(asked), sum(call.prompt_tokens for call in asked), sum(replies), usd, unpriced)
-
-
-def _reply_tokens(call: _Asked) -> int:
-    if call.client.wire != "chat":  # a decision model writes nothing, and there are no questions that enumerate
-        return DIGIT_TOKENS * call.entries
-    reasons = isinstance(call.client.model, str) and model_info(call.client.name).get("supports_reasoning")
-    return REPLY_TOKENS * call.entries + (REASONING_TOKENS if reasons else 0)
 
 
 def _conversation(number: int, tokens: int) -> list[Any]:

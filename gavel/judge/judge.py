@@ -127,7 +127,8 @@ class Judge:
         self._jury_warned = False
         self.activity = Activity()
         """Waits of its calls."""
-        cassette = config.cassette_file if cassette is None else cassette
+        if cassette is None and config.cassette != Path("none"):
+            cassette = config.cassette
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         prices = config.prices if prices is None else prices
@@ -229,6 +230,11 @@ class Judge:
         failed = {name: error.message for (name, _), error in answers.items() if isinstance(error, LlmError)}
         probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
         return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
+
+    @property
+    def writer(self) -> Client:
+        """The client of the first juror's model, for text in place of scores."""
+        return replace(self._clients[0][0], params=dict(self.jurors[0].params), wire="chat", has_fallback=False)
 
     def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
         """A judge of the same settings that asks `stand_in` of each juror's first client instead."""

@@ -12,15 +12,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property
 from string import ascii_lowercase
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gavel.base.fields import problem
 from gavel.judge.errors import JudgeError
 from gavel.prompts import content_hash, render
 from gavel.scenarios.truth import Criterion as Criterion
-from gavel.scenarios.truth import Truth
+from gavel.scenarios.truth import Truth, as_criteria
 
 _FILE = re.compile(r"@\S+|[^@\s]\S*\.(?:md|txt|j2|rst)")
 """A text that names a file."""
@@ -28,20 +30,13 @@ _JSON = re.compile(r'\{\s*["}]')
 """The beginning of a rubric in JSON."""
 
 
-class _CriterionOnFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    name: str
-    text: str
-    weight: float = 1.0
-
-
 class _RubricOnFile(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str = ""
-    criteria: list[_CriterionOnFile] = []
+    criteria: list[Any] = []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rubric:
     """The standard that the judge scores by.
 
@@ -77,15 +72,15 @@ class Rubric:
         """The criteria with their letters in a prompt."""
         return list(zip(ascii_lowercase, self.criteria, strict=False))
 
-    @property
+    @cached_property
     def words(self) -> str:
         """The text that the judge is shown. Excludes weights."""
-        return _words(self)
+        return render("judge/rubric.j2", text=self.text, criteria=self.lettered).strip()
 
-    @property
+    @cached_property
     def id(self) -> str:
         """`rubric@hash` of texts, names and weights, and of the text that the judge is shown."""
-        return _id(self)
+        return f"rubric@{content_hash(json.dumps([self.words, asdict(self)]))}"
 
     def for_task(self, truth: Truth) -> "Rubric":
         """The rubric of a task: its own instead of this one; its criteria instead of those of either."""
@@ -126,24 +121,12 @@ class Rubric:
                 )
 
 
-@lru_cache
-def _words(rubric: Rubric) -> str:
-    return render("judge/rubric.j2", text=rubric.text, criteria=rubric.lettered).strip()
-
-
-@lru_cache
-def _id(rubric: Rubric) -> str:
-    return f"rubric@{content_hash(json.dumps([rubric.words, asdict(rubric)]))}"
-
-
 def _read(text: str) -> Rubric:
     try:
         found = _RubricOnFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         raise JudgeError(
-            f"the rubric is no JSON of a rubric: {where + ': ' if where else ''}{first['msg']}.",
+            f"the rubric is no JSON of a rubric: {problem(error)}.",
             'Write {"criteria": [{"name": "…", "text": "…", "weight": 1}]}, or plain text.',
         ) from error
-    return Rubric(found.text, [Criterion(**criterion.model_dump()) for criterion in found.criteria])
+    return Rubric(found.text, as_criteria(found.criteria))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from gavel.llm.types import Message
@@ -40,6 +41,21 @@ def mean_and_error(scores: Sequence[float], weights: Sequence[float]) -> tuple[f
         return mean, None
     squares = math.fsum((w * (x - mean)) ** 2 for w, x in zip(weights, scores, strict=True))
     return mean, math.sqrt(n / (n - 1) * squares) / total
+
+
+def centred_sums(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Σxy, Σx² and Σy² of pairs, each side less its mean."""
+    xs, ys = center([x for x, _ in pairs]), center([y for _, y in pairs])
+    xy, xx, yy = (math.fsum(a * b for a, b in zip(*sides, strict=True)) for sides in ((xs, ys), (xs, xs), (ys, ys)))
+    return xy, xx, yy
+
+
+def center(values: Sequence[float]) -> list[float]:
+    """The values less their mean; exact zeros for equal values, empty for none."""
+    if len(set(values)) < 2:
+        return [0.0] * len(values)
+    mean = fmean(values)
+    return [value - mean for value in values]
 
 
 def expected_scores(scores: Sequence[float], states: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -160,12 +176,10 @@ class LengthBias:
         """Adds one group, as the characters and the score of each member."""
         if len(members) < 2:
             return
-        lengths, scores = [math.log1p(characters) for characters, _ in members], [score for _, score in members]
-        lengths = [length - math.fsum(lengths) / len(lengths) for length in lengths]
-        scores = [score - math.fsum(scores) / len(scores) for score in scores]
-        self._products += math.fsum(length * score for length, score in zip(lengths, scores, strict=True))
-        self._lengths += math.fsum(length**2 for length in lengths)
-        self._scores += math.fsum(score**2 for score in scores)
+        sums = centred_sums([(math.log1p(characters), score) for characters, score in members])
+        self._products, self._lengths, self._scores = map(
+            sum, zip((self._products, self._lengths, self._scores), sums, strict=True)
+        )
         self.groups, self.members = self.groups + 1, self.members + len(members)
 
     @property

@@ -13,28 +13,36 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
+from textwrap import shorten
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from gavel.base.errors import first_error
+from gavel.base.fields import problem
 from gavel.base.files import write_atomically
-from gavel.judge.drafts import DraftError, ask_for, read_object, schema_object
+from gavel.judge.drafts import (
+    CRITERIA,
+    LONGEST,
+    MOST_CRITERIA,
+    DraftError,
+    ask_for,
+    read_object,
+    schema_object,
+    transcripts_with_request,
+)
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
 from gavel.judge.prompt.canonical_group import canonicalize
-from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.types import Message, Schema, text_of
+from gavel.llm.types import Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.mcp import McpServer, McpSurvey
@@ -69,7 +77,9 @@ class Attempt(BaseModel):
 class DraftedTask(BaseModel):
     """A task from 1 (easy) to 5 (hard)."""
 
-    user: str
+    model_config = ConfigDict(strict=True, str_strip_whitespace=True)
+
+    user: str = Field(validation_alias=AliasChoices("user", "task"), min_length=1, max_length=LONGEST)
     difficulty: int = Field(ge=1, le=5)
     criteria: list[Criterion] = Field(default_factory=list[Criterion])
     attempts: list[Attempt] = Field(default_factory=list[Attempt])
@@ -82,21 +92,18 @@ class DraftedTask(BaseModel):
         judged = [attempt.solved for attempt in self.attempts if attempt.solved is not None]
         return sum(judged) / len(judged) if judged else None
 
+    def reason_to_leave_out(self) -> Reason | None:
+        """What the attempts at it say against it."""
+        judged = [attempt for attempt in self.attempts if attempt.solved is not None]
+        if not judged:
+            return "unchecked"
+        if not any(attempt.solved for attempt in judged):
+            return "unsolved"
+        return "trivial" if all(attempt.solved and not attempt.used_tools for attempt in judged) else None
+
     def task(self) -> Task:
         data: dict[str, float | None] = {"difficulty": self.difficulty, "solved": self.solved_share}
         return Task(user=self.user, criteria=self.criteria, data={**data})
-
-
-def reason_to_leave_out(attempts: list[Attempt]) -> Reason | None:
-    """What the attempts at a task say against it."""
-    judged = [attempt for attempt in attempts if attempt.solved is not None]
-    if not judged:
-        return "unchecked"
-    if not any(attempt.solved for attempt in judged):
-        return "unsolved"
-    if all(attempt.solved and not attempt.used_tools for attempt in judged):
-        return "trivial"
-    return None
 
 
 class DraftRecord(BaseModel):
@@ -111,6 +118,13 @@ class DraftRecord(BaseModel):
     def used(self) -> list[DraftedTask]:
         """Those that nothing speaks against."""
         return [task for task in self.tasks if task.left_out is None]
+
+    @property
+    def left_out(self) -> str:
+        """How many tasks were left out by reason: `3 duplicate, 1 unsolved`."""
+        counts = Counter[str](task.left_out for task in self.tasks if task.left_out is not None)
+        counts += Counter({"unusable": self.unusable})
+        return ", ".join(f"{number} {reason}" for reason, number in sorted(counts.items()))
 
     def save(self, path: Path) -> None:
         """Raises `JudgeError` when it cannot be written."""
@@ -137,102 +151,66 @@ class DraftRecord(BaseModel):
 
 
 def likeness(one: str, other: str) -> float:
-    """How much two tasks say the same, from 0 to 1, by the words and the letters that they have in common.
+    """How much two tasks say the same, from 0 to 1, by the words that they have in common.
 
     likeness("Refund order 1001.", "Please refund the orders 2002") is 1.0: numbers are one word, since the same request
     about another order is the same task, and endings and little words do not count.
     """
-    return max(_common(_words(one), _words(other)), _common(_letters(one), _letters(other)))
+    both = _words(one) | _words(other)
+    return len(_words(one) & _words(other)) / len(both) if both else 1.0
 
 
-def _words(text: str) -> frozenset[str]:
-    words = re.findall(r"\w+", _NUMBER.sub("#", text.casefold()).replace("#", " 0 "))
-    return frozenset(_ENDING.sub("", word) if len(word) > 4 else word for word in words if not _LITTLE.fullmatch(word))
+def _words(text: str) -> set[str]:
+    words = re.findall(r"\w+", _NUMBER.sub(" 0 ", text.casefold()))
+    return {_ENDING.sub("", word) if len(word) > 4 else word for word in words if not _LITTLE.fullmatch(word)}
 
 
-def _letters(text: str) -> frozenset[str]:
-    """Runs of four characters, for scripts without spaces between words."""
-    text = " ".join(_NUMBER.sub("0", text.casefold()).split())
-    return frozenset(text[start : start + 4] for start in range(max(1, len(text) - 3)))
-
-
-def _common(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / len(one | other) if one | other else 1.0
-
-
-_LONGEST = 4_000
-"""Characters of a task."""
+_MATERIAL = ("tools", "resources", "prompts", "server_says", "seen")
+"""What a model is told of a server; `seen` is what an agent met that looked around."""
 _SHOWN = 200
 """Characters of an earlier task, and earlier tasks, that the model is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What a model knows of a server."""
-
-    tools: str
-    resources: str = ""
-    prompts: str = ""
-    server_says: str = ""
-    seen: str = ""
-    """What an agent has met that looked around."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    tasks: list[DraftedTask] = field(default_factory=list[DraftedTask])
-    unusable: int = 0
-
-
-class _WrittenCriterion(BaseModel):
-    model_config = ConfigDict(strict=True)
-    name: str = Field(min_length=1, max_length=80)
-    text: str = Field(min_length=1, max_length=1_000)
-    weight: float = Field(gt=0, le=100)
-
-
-class _WrittenTask(BaseModel):
-    model_config = ConfigDict(strict=True)
-    task: str = Field(max_length=_LONGEST)
-    difficulty: int = Field(ge=1, le=5)
-    criteria: list[_WrittenCriterion] = []
-
-
 async def write_batch(
     client: Client,
-    material: Material,
     number: int,
+    material: Mapping[str, str],
     *,
     criteria: bool = True,
     difficulties: Sequence[int] = (),
     earlier: Sequence[str] = (),
     instructions: str = "",
     exact: bool = False,
-) -> Batch:
-    """At most `number` tasks (`exact`: no fewer either). Raises `DraftError`, and `JudgeError` for a model that cannot
-    be asked."""
-    counts = ", ".join(f"{difficulties.count(each)} of difficulty {each}" for each in sorted(set(difficulties)))
+) -> tuple[list[DraftedTask], int]:
+    """At most `number` tasks (`exact`: no fewer either), and how many of the reply cannot be used.
+
+    `material`: the server's `tools`, and whatever else of `_MATERIAL` is known. Raises `DraftError`,
+    and `JudgeError` for a model that cannot be asked.
+    """
+    end, counts = "End of the server's text", Counter(difficulties)
     prompt = render(
         "scenarios/mcp_tasks.j2",
         number=number,
-        difficulties=counts,
-        tools=_material(material.tools),
-        resources=_material(material.resources),
-        prompts=_material(material.prompts),
-        server_says=_material(material.server_says),
-        seen=_material(material.seen),
+        difficulties=", ".join(f"{count} of difficulty {each}" for each, count in sorted(counts.items())),
         criteria=criteria,
         earlier=[sanitize(" ".join(task.split()))[:_SHOWN] for task in earlier[-_SHOWN:]],
         instructions=instructions,
+        # no line of the server's can be taken for the end of its text
+        **{name: sanitize(material.get(name, "")).replace(end, end.replace("'", "’")).strip() for name in _MATERIAL},
     )
-    messages: list[Message] = [{"role": "user", "content": prompt}]
+    task: Schema = {"task": {"type": "string"}, "difficulty": {"type": "integer"}}
+    schema = schema_object(task | ({"criteria": CRITERIA} if criteria else {}))
     return await ask_for(
-        client, messages, _schema(criteria), lambda reply: read_batch(reply, number, criteria, exact), noun="tasks"
+        client,
+        [{"role": "user", "content": prompt}],
+        schema_object({"scenarios": {"type": "array", "items": schema}}),
+        lambda reply: read_batch(reply, number, criteria, exact),
+        noun="tasks",
     )
 
 
-def read_batch(reply: str, number: int, criteria: bool, exact: bool = False) -> Batch:
-    """The tasks in a reply. Raises `DraftError` when none of them can be used."""
+def read_batch(reply: str, number: int, criteria: bool, exact: bool = False) -> tuple[list[DraftedTask], int]:
+    """The tasks in a reply, and how many more cannot be used. Raises `DraftError` when none of them can."""
     found: object = read_object(reply).get("scenarios")
     if not isinstance(found, list):
         raise DraftError('it has no list "scenarios"')
@@ -240,49 +218,32 @@ def read_batch(reply: str, number: int, criteria: bool, exact: bool = False) -> 
     if exact and len(written) != number:
         raise DraftError(f"it has {len(written)} scenarios, not {number}")
     tasks: list[DraftedTask] = []
-    problem = "there are none"
+    told = "there are none"
     for one in written[:number]:
         try:
-            tasks.append(_read(one, criteria))
+            tasks.append(_read_task(one, criteria))
         except DraftError as error:
-            problem = error.message
+            told = error.message
             if exact:
                 raise
     if not tasks:
-        raise DraftError(f"none of its tasks can be used: {problem}")
-    return Batch(tasks, len(written[:number]) - len(tasks))
+        raise DraftError(f"none of its tasks can be used: {told}")
+    return tasks, len(written[:number]) - len(tasks)
 
 
-def _read(one: object, criteria: bool) -> DraftedTask:
+def _read_task(one: object, criteria: bool) -> DraftedTask:
+    fields = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+    given = {name: fields.get(name) for name in ("task", "difficulty", "criteria")[: 2 + criteria]}
     try:
-        written = _WrittenTask.model_validate(one)
-        marks = [Criterion(sanitize(c.name).strip(), sanitize(c.text).strip(), c.weight) for c in written.criteria]
+        task = DraftedTask.model_validate_json(sanitize(json.dumps(given, ensure_ascii=False)))
+        if criteria and not 1 <= len(task.criteria) <= MOST_CRITERIA:
+            raise DraftError(f"a task has {len(task.criteria)} criteria, not 2 to 4")
+        Rubric(task.user, task.criteria)  # names and weights that make no sense together
     except ValidationError as error:
-        first = error.errors()[0]
-        raise DraftError(f"{'.'.join(map(str, first['loc'])) or 'a task'}: {first['msg']}") from error
+        raise DraftError(f"a task's {problem(error)}") from error
     except JudgeError as error:
         raise DraftError(error.message) from error
-    words = sanitize(written.task).strip()
-    if not words:
-        raise DraftError("a task has no words")
-    if criteria and not 1 <= len(marks) <= 10:
-        raise DraftError(f"a task has {len(marks)} criteria, not 2 to 4")
-    if len({mark.name for mark in marks}) < len(marks):
-        raise DraftError("a task has two criteria of one name")
-    return DraftedTask(user=words, difficulty=written.difficulty, criteria=marks if criteria else [])
-
-
-def _material(text: str) -> str:
-    """A server's text, whose lines cannot be taken for the end of it."""
-    return sanitize(text).replace("End of the server's text", "End of the server’s text").strip()
-
-
-def _schema(criteria: bool) -> Schema:
-    criterion = schema_object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
-    task: Schema = {"task": {"type": "string"}, "difficulty": {"type": "integer"}}
-    if criteria:
-        task["criteria"] = {"type": "array", "items": criterion}
-    return schema_object({"scenarios": {"type": "array", "items": schema_object(task)}})
+    return task
 
 
 _TURNS = 12
@@ -292,17 +253,106 @@ _SECONDS = 600.0
 _SEEN = 20_000
 """Characters of what was seen, of which each result has at most a tenth."""
 _SCHEMA = schema_object({"reason": {"type": "string"}, "solved": {"type": "boolean"}})
+_BATCH = 10
+_DRAFTS_FOR_ONE = 3
+"""Tasks that are written for each that is wanted, at most."""
+_AT_ONCE = 4
+"""Tasks that are attempted concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
-    """Plays with a server's tools, and asks a model what came of it."""
+class Drafting:
+    """One draft. `path` is the file of its record."""
 
-    server: McpServer
+    model: Client
+    """Writes the tasks, and judges the attempts."""
     player: ChatAgent
-    judge: Client
+    server: McpServer
+    survey: McpSurvey
+    path: Path
+    number: int
+    """Of tasks that are wanted."""
+    tries: int
+    """Attempts at each task; 0 = none, and no tool is called."""
+    instructions: str = ""
+    tell: Callable[[str], None] = lambda line: None
 
-    async def look_around(self) -> str:
+    async def run(self, record: DraftRecord) -> DraftRecord:
+        """The record with as many tasks as are wanted, or fewer when too many drafts are of no use.
+
+        Raises `JudgeError` and `LlmError` (of a spent budget, too); the record on disk has what there is by then.
+        """
+        if record.seen is None:
+            record.seen = await self._look_around() if self.tries else ""
+            record.save(self.path)
+        for task in record.tasks:  # of an earlier run: a server that failed then may work now
+            if task.left_out == "unchecked":
+                task.attempts, task.left_out = [], None
+        await self._check(record)
+        most = _DRAFTS_FOR_ONE * self.number
+        for _ in range(most):
+            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
+                break
+            await self._write(record)
+            await self._check(record)
+            self.tell(f"{len(record.used)} of {self.number} tasks ({record.left_out or 'none left out'})")
+        return record
+
+    async def _write(self, record: DraftRecord) -> None:
+        number = min(_BATCH, self.number - len(record.used))
+        survey = self.survey
+        tasks, unusable = await write_batch(
+            self.model,
+            number,
+            {
+                "tools": survey.described_tools,
+                "resources": survey.resources,
+                "prompts": survey.prompts,
+                "server_says": survey.instructions,
+                "seen": record.seen or "",
+            },
+            difficulties=wanted_difficulties(record.used, self.number)[:number],
+            earlier=[task.user for task in record.tasks],
+            instructions=self.instructions,
+        )
+        for task in tasks:
+            if any(likeness(task.user, earlier.user) >= SAME for earlier in record.tasks):
+                task.left_out = "duplicate"
+            record.tasks.append(task)
+        record.unusable += unusable
+        record.save(self.path)
+
+    async def _check(self, record: DraftRecord) -> None:
+        """Attempts each task that has none yet."""
+        if not self.tries:
+            return
+        unchecked = [task for task in record.used if len(task.attempts) < self.tries]
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def check(task: DraftedTask) -> None:
+            async with limit:
+                for seed in range(len(task.attempts), self.tries):
+                    task.attempts.append(await self._attempt(task, seed))
+                task.left_out = task.reason_to_leave_out()
+                record.save(self.path)
+                line = "".join(filter(str.isprintable, " ".join(task.user.split())))
+                self.tell(f"  {task.left_out or 'kept'}: {shorten(line, 90, placeholder='…')}")
+
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                for task in unchecked:
+                    group.create_task(check(task))
+        attempts = [attempt for task in unchecked for attempt in task.attempts]
+        if attempts and all(attempt.solved is None for attempt in attempts):
+            for task in unchecked:  # they are tried again by the next run
+                task.attempts, task.left_out = [], None
+            record.save(self.path)
+            raise JudgeError(
+                f"none of {len(attempts)} attempts could be played and judged; the first: {attempts[0].why}",
+                "Mend that, or write tasks without trying them: --attempts 0.",
+            )
+
+    async def _look_around(self) -> str:
         """What a model met that looked around; empty when it met nothing. Raises `LlmError` for a spent budget."""
         episode = await self._play(Task(user=render("scenarios/mcp_look_around.j2").strip()), 0)
         parts: list[str] = []
@@ -313,7 +363,7 @@ class Attempts:
                 parts.append(f"calls {call['function']['name']}({call['function']['arguments'][:200]})")
         return "\n".join(parts)[-_SEEN:]
 
-    async def attempt(self, task: DraftedTask, seed: int) -> Attempt:
+    async def _attempt(self, task: DraftedTask, seed: int) -> Attempt:
         """Raises `LlmError` for a spent budget, and `JudgeError` when the judge cannot be asked for good."""
         episode = await self._play(task.task(), seed)
         if episode.status == "failed":
@@ -350,14 +400,10 @@ class Attempts:
 
     async def _verdict(self, task: DraftedTask, episode: Trajectory) -> tuple[bool, str]:
         group = with_flags(canonicalize({0: episode}))
-        prompts = GroupPrompts(group, draw_markers(group, Random(group.digest)), Rubric.of(None))
-        prompt = prompts.fit([0], self.judge.room(1))
+        system = render("scenarios/mcp_solved_system.j2")
         request = render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria)
-        messages = [
-            {"role": "system", "content": render("scenarios/mcp_solved_system.j2").strip()},
-            {"role": "user", "content": with_request(text_of(prompt.messages[-1]), request)},
-        ]
-        return await ask_for(self.judge, messages, _SCHEMA, read_verdict, noun="a verdict")
+        prompt = transcripts_with_request(self.model, group, system, request)
+        return await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
 
 
 def read_verdict(reply: str) -> tuple[bool, str]:
@@ -369,160 +415,31 @@ def read_verdict(reply: str) -> tuple[bool, str]:
             raise DraftError('it has no "solved" that is true or false, or no "reason"')
 
 
-def cannot_be_checked(tasks: list[DraftedTask]) -> JudgeError | None:
-    """The error of a server or model with which no attempt at all can be played; None when one could be."""
-    attempts = [attempt for task in tasks for attempt in task.attempts]
-    if not attempts or any(attempt.solved is not None for attempt in attempts):
-        return None
-    return JudgeError(
-        f"none of {len(attempts)} attempts could be played and judged; the first: {attempts[0].why}",
-        "Mend that, or write tasks without trying them: --attempts 0.",
-    )
-
-
-DIFFICULTIES = (1, 2, 3, 4, 5)
-_BATCH = 10
-_DRAFTS_FOR_ONE = 3
-"""Tasks that are written for each that is wanted, at most."""
-_AT_ONCE = 4
-"""Tasks that are attempted concurrently."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskDraft:
-    """Tasks of the two splits, and what was left out."""
-
-    train: list[DraftedTask]
-    held_out: list[DraftedTask]
-    left_out: Counter[str]
-    """By reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """One draft. `path` is the file of its record."""
-
-    writer: Client
-    attempts: Attempts
-    survey: McpSurvey
-    path: Path
-    number: int
-    """Of tasks that are wanted."""
-    tries: int
-    """Attempts at each task; 0 = none, and no tool is called."""
-    instructions: str = ""
-    tell: Callable[[str], None] = lambda line: None
-
-    async def run(self, record: DraftRecord) -> DraftRecord:
-        """The record with as many tasks as are wanted, or fewer when too many drafts are of no use.
-
-        Raises `JudgeError` and `LlmError` (of a spent budget, too); the record on disk has what there is by then.
-        """
-        if record.seen is None:
-            record.seen = await self.attempts.look_around() if self.tries else ""
-            record.save(self.path)
-        for task in record.tasks:  # of an earlier run: a server that failed then may work now
-            if task.left_out == "unchecked":
-                task.attempts, task.left_out = [], None
-        await self._check(record)
-        most = _DRAFTS_FOR_ONE * self.number
-        for _ in range(most):
-            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
-                break
-            await self._write(record)
-            await self._check(record)
-            self.tell(f"{len(record.used)} of {self.number} tasks ({summary(left_out(record)) or 'none left out'})")
-        return record
-
-    async def _write(self, record: DraftRecord) -> None:
-        number = min(_BATCH, self.number - len(record.used))
-        survey = self.survey
-        material = Material(
-            survey.described_tools, survey.resources, survey.prompts, survey.instructions, record.seen or ""
-        )
-        batch = await write_batch(
-            self.writer,
-            material,
-            number,
-            difficulties=wanted_difficulties(record.used, self.number)[:number],
-            earlier=[task.user for task in record.tasks],
-            instructions=self.instructions,
-        )
-        for task in batch.tasks:
-            if any(likeness(task.user, earlier.user) >= SAME for earlier in record.tasks):
-                task.left_out = "duplicate"
-            record.tasks.append(task)
-        record.unusable += batch.unusable
-        record.save(self.path)
-
-    async def _check(self, record: DraftRecord) -> None:
-        """Attempts each task that has none yet."""
-        if not self.tries:
-            return
-        unchecked = [task for task in record.used if len(task.attempts) < self.tries]
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def check(task: DraftedTask) -> None:
-            async with limit:
-                for seed in range(len(task.attempts), self.tries):
-                    task.attempts.append(await self.attempts.attempt(task, seed))
-                task.left_out = reason_to_leave_out(task.attempts)
-                record.save(self.path)
-                self.tell(f"  {task.left_out or 'kept'}: {_one_line(task.user)}")
-
-        with first_error():
-            async with asyncio.TaskGroup() as group:
-                for task in unchecked:
-                    group.create_task(check(task))
-        if (error := cannot_be_checked(unchecked)) is not None:
-            for task in unchecked:  # they are tried again by the next run
-                task.attempts, task.left_out = [], None
-            record.save(self.path)
-            raise error
-
-
 def wanted_difficulties(tasks: Sequence[DraftedTask], number: int) -> list[int]:
     """The difficulties that are missing from an even spread of `number` tasks, the rarest first."""
     have = Counter(task.difficulty for task in tasks)
     wanted: list[int] = []
     for _ in range(number - len(tasks)):
-        rarest = min(DIFFICULTIES, key=lambda each: have[each])
+        rarest = min(range(1, 6), key=lambda each: have[each])
         have[rarest] += 1
         wanted.append(rarest)
     return wanted
 
 
-def left_out(record: DraftRecord) -> Counter[str]:
-    """How many tasks were left out, by reason."""
-    counts = Counter[str](task.left_out for task in record.tasks if task.left_out is not None)
-    return counts + Counter({"unusable": record.unusable})
+def split(record: DraftRecord, train: int, held_out: int) -> tuple[list[DraftedTask], list[DraftedTask]]:
+    """The used tasks to train on and those held out, each with its share of every difficulty.
 
-
-def summary(counts: Counter[str]) -> str:
-    """`3 duplicate, 1 unsolved`"""
-    return ", ".join(f"{number} {reason}" for reason, number in sorted(counts.items()))
-
-
-def _one_line(text: str) -> str:
-    """The beginning of a text, for a terminal."""
-    line = "".join(character for character in " ".join(text.split()) if character.isprintable())
-    return line if len(line) <= 90 else f"{line[:89]}…"
-
-
-def split(record: DraftRecord, train: int, held_out: int) -> TaskDraft:
-    """The used tasks in two, each with its share of every difficulty; the same for the same tasks.
-
-    With fewer tasks than wanted, both splits shrink in proportion. Raises `JudgeError` for fewer than two tasks.
+    The same tasks are always split alike. With fewer tasks than wanted, both splits shrink in proportion. Raises
+    `JudgeError` for fewer than two tasks.
     """
     used = sorted(record.used, key=lambda task: (task.difficulty, hashlib.sha256(task.user.encode()).digest()))
     if len(used) < 2:
-        reasons = summary(left_out(record)) or "none were written"
         raise JudgeError(
-            f"too few tasks can be used: {len(used)} ({reasons}).",
+            f"too few tasks can be used: {len(used)} ({record.left_out or 'none were written'}).",
             "Try a stronger model with --model, say what the tasks are about with --about, or try with --attempts 0.",
         )
     most = min(len(used), train + held_out)
     kept_back = min(max(1, round(held_out * most / (train + held_out))), most - 1) if held_out else 0
     positions = {int((index + 0.5) * len(used) / kept_back) for index in range(kept_back)}
     others = [task for index, task in enumerate(used) if index not in positions]
-    return TaskDraft(others, [used[index] for index in sorted(positions)], left_out(record))
+    return others, [used[index] for index in sorted(positions)]

@@ -19,7 +19,6 @@ from gavel.judge.audit.agreement import (
     Pairs,
     agreement,
     call_vs_call,
-    center,
     judge_vs_judge,
     kendall_tau,
     metric_names,
@@ -28,6 +27,7 @@ from gavel.judge.audit.agreement import (
 from gavel.judge.audit.bias import BiasReport, bias_report, length_correlation
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate
 from gavel.judge.audit.votes import judged_groups, voting_models
+from gavel.judge.stats import center
 from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup

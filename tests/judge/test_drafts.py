@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel
-from gavel.judge.drafts import (
-    DraftError,
-    draft_rubric,
-    draft_schema,
-    read_draft,
-)
+from gavel.judge.drafts import CRITERIA, DraftError, draft_rubric, read_draft
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from tests.endpoint import says
@@ -58,7 +53,7 @@ async def test_a_draft_that_breaks_the_rules_goes_back_with_the_reason(endpoint)
     rubric = await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.", criteria=True)
     assert rubric.criteria == (Criterion("looks", "Reads the order.", 2), Criterion("tells", "Says so.", 1))
     first, second = endpoint.requests
-    assert first["response_format"]["json_schema"]["schema"] == draft_schema(criteria=True)
+    assert first["response_format"]["json_schema"]["schema"]["properties"] == {"criteria": CRITERIA}
     assert "The returns desk." in first["messages"][0]["content"]
     assert second["messages"][1] == {"role": "assistant", "content": json.dumps({"criteria": TWO[:1]})}
     assert second["messages"][2]["content"].startswith("That reply cannot be used: it has 1 criteria, not 2 to 10.\n")
@@ -67,8 +62,8 @@ async def test_a_draft_that_breaks_the_rules_goes_back_with_the_reason(endpoint)
 async def test_a_model_that_drafts_no_rubric_in_time_is_an_error(endpoint):
     endpoint.script = [lambda _: says("I cannot.")]
     with pytest.raises(DraftError, match="openai/judge"):
-        await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.", content_retries=1)
-    assert len(endpoint.requests) == 2
+        await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.")
+    assert len(endpoint.requests) == 3
 
 
 DRAFT = [

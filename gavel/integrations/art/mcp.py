@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 from gavel.integrations.art.errors import add_aliases
 from gavel.judge.drafts import DraftError
-from gavel.judge.task_drafts import Material, write_batch
+from gavel.judge.task_drafts import write_batch
 from gavel.llm.client import Client
 
 add_aliases(__name__, "types", "default_tools", "generate_scenarios")
@@ -182,9 +182,10 @@ async def generate_scenarios(
         raise ValueError("there are neither tools nor resources to make scenarios for")
     known_tools = [(each if isinstance(each, MCPTool) else MCPTool.from_dict(each)).to_dict() for each in tools]
     known = [each.to_dict() if isinstance(each, MCPResource) else dict(each) for each in resources or ()]
-    material = Material(
-        tools=json.dumps(known_tools, indent=1), resources=json.dumps(known, indent=1) if resources else ""
-    )
+    material = {
+        "tools": json.dumps(known_tools, indent=1),
+        "resources": json.dumps(known, indent=1) if resources else "",
+    }
     params = {
         "api_base": generator_base_url,
         "api_key": key,
@@ -192,12 +193,12 @@ async def generate_scenarios(
     }
     client = Client(f"openai/{generator_model}", params)  # the server of any model speaks OpenAI's protocol
     try:
-        batch = await write_batch(
-            client, material, num_scenarios, criteria=False, instructions=custom_instructions or "", exact=True
+        tasks, _ = await write_batch(
+            client, num_scenarios, material, criteria=False, instructions=custom_instructions or "", exact=True
         )
     except DraftError as error:
         raise ValueError(error.message) from error
-    scenarios = GeneratedScenarioCollection(GeneratedScenario(task.user, task.difficulty) for task in batch.tasks)
+    scenarios = GeneratedScenarioCollection(GeneratedScenario(task.user, task.difficulty) for task in tasks)
     if show_preview:
         scenarios.print_difficulty_distribution()
         scenarios.preview()

@@ -7,7 +7,6 @@ scores of different groups differ, and how harsh a rater is.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,8 +21,9 @@ from gavel.judge.audit.bootstrap import (
     estimate,
     mean_over_groups,
 )
-from gavel.judge.audit.votes import judge_calls, judged_groups, voting_models
+from gavel.judge.audit.votes import judged_groups, votes_by_model, voting_models
 from gavel.judge.errors import JudgeError
+from gavel.judge.stats import centred_sums
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -90,15 +90,16 @@ def _numbers(member: Trajectory) -> Mapping[str, float]:
     return numeric | member.metrics
 
 
+def reference_value(member: Trajectory, reference: Reference) -> float | None:
+    """The member's reference; None where it has none, or one that is not finite."""
+    value = _numbers(member).get(reference) if isinstance(reference, str) else reference(member)
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
 def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
     """(score, reference) for each member that has both."""
-    found: list[tuple[float, float]] = []
-    for member in group:
-        value = _numbers(member).get(reference) if isinstance(reference, str) else reference(member)
-        score = member.judgement and member.judgement.score
-        if score is not None and value is not None and math.isfinite(value):
-            found.append((score, float(value)))
-    return found
+    found = [(each.judgement and each.judgement.score, reference_value(each, reference)) for each in group]
+    return [(score, value) for score, value in found if score is not None and value is not None]
 
 
 def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
@@ -111,28 +112,8 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
         auc=_pooled_auc(groups),
-        advantage_correlation=_advantage_correlation(groups),
+        advantage_correlation=correlation(map(centred_sums, groups)),
     )
-
-
-def _advantage_correlation(groups: Sequence[Pairs]) -> IntervalEstimate:
-    sums = [centred_sums(pairs) for pairs in groups]
-    return correlation(*([each[at] for each in sums] for at in range(3)))
-
-
-def centred_sums(pairs: Pairs) -> tuple[float, float, float]:
-    """Σxy, Σx² and Σy² of a group's pairs, each side less its mean."""
-    xs, ys = center([x for x, _ in pairs]), center([y for _, y in pairs])
-    xy, xx, yy = (math.fsum(a * b for a, b in zip(*sides, strict=True)) for sides in ((xs, ys), (xs, xs), (ys, ys)))
-    return xy, xx, yy
-
-
-def center(values: Sequence[float]) -> list[float]:
-    """The values less their mean; exact zeros for equal values, empty for none."""
-    if len(set(values)) < 2:
-        return [0.0] * len(values)
-    mean = fmean(values)
-    return [value - mean for value in values]
 
 
 def kendall_tau(pairs: Pairs) -> float | None:
@@ -223,13 +204,16 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
     judges = voting_models(groups)
     if len(judges) < 2:
         return None
-    ratings = [_by_judge(group, judges) for group in groups]
-    pairs = {
-        (judges[one], judges[other]): agreement_of_pairs(
-            [_both(members, one, other) for members in ratings], judges[other]
-        )
-        for one, other in combinations(range(len(judges)), 2)
-    }
+    ratings = [
+        [[fmean(own[judge]) if judge in own else None for judge in judges] for own in votes_by_model(group).values()]
+        for group in groups
+    ]
+    pairs: dict[tuple[str, str], Agreement] = {}
+    for (one, judge), (other, second) in combinations(enumerate(judges), 2):
+        both = [
+            [(a, b) for row in of if (a := row[one]) is not None and (b := row[other]) is not None] for of in ratings
+        ]
+        pairs[judge, second] = agreement_of_pairs(both, second)
     return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), krippendorff_alpha(ratings), pairs)
 
 
@@ -239,43 +223,26 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
     Calls differ in order of presentation, so position bias counts as error here; ICC(2,k) is the reliability of the
     judge's score, the mean of its calls. Raises `JudgeError` when no member is judged.
     """
-    rated = [_by_call(group) for group in judged_groups(groups)]
-    raters = list(dict.fromkeys(rater for members in rated for scores in members for rater in scores))
+    voted = [list(votes_by_model(group).values()) for group in judged_groups(groups)]
+    most: dict[str, int] = {}
+    for model, scores in (each for members in voted for own in members for each in own.items()):
+        most[model] = max(most.get(model, 0), len(scores))
+    raters = [(model, number) for model, count in most.items() for number in range(count)]
     if len(raters) < 2:
         return None
-    ratings = [[[scores.get(rater) for rater in raters] for scores in members] for members in rated]
-    names = tuple(f"{model} call {number}" for model, number in raters)
+    ratings = [
+        [[own[model][n] if n < len(own.get(model, ())) else None for model, n in raters] for own in members]
+        for members in voted
+    ]
+    names = tuple(f"{model} call {number + 1}" for model, number in raters)
     return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
-
-
-def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
-    votes: dict[int, dict[str, list[float]]] = {}
-    for call in judge_calls(group):
-        for member, score in call.scores.items():
-            votes.setdefault(member, {}).setdefault(call.model, []).append(score)
-    return [[fmean(by[judge]) if judge in by else None for judge in judges] for by in votes.values()]
-
-
-def _by_call(group: TrajectoryGroup) -> list[dict[tuple[str, int], float]]:
-    scores: dict[int, dict[tuple[str, int], float]] = {}
-    seen: Counter[tuple[int, str]] = Counter()
-    for call in judge_calls(group):
-        for member, score in call.scores.items():
-            seen[member, call.model] += 1
-            scores.setdefault(member, {})[call.model, seen[member, call.model]] = score
-    return list(scores.values())
-
-
-def _both(members: Ratings, one: int, other: int) -> list[tuple[float, float]]:
-    return [(a, b) for row in members if (a := row[one]) is not None and (b := row[other]) is not None]
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
     """ICC(2,1) and ICC(2,k) over the members that every rater scored: two-way random effects, absolute agreement.
 
-    Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k). With n members and k raters, from
-    the mean squares of members R, raters C and the rest E: (R - E) / (R + (k - 1)E + k(C - E)/n), and
-    (R - E) / (R + (C - E)/n).
+    Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k), for n members and k raters from the
+    mean squares of members R, raters C and the rest E.
     """
     import numpy as np
 
@@ -300,16 +267,16 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
         rest = squares[drawn].sum(axis=1) - correction - members - raters
         return n, members / (n - 1), raters / (k - 1), rest / ((n - 1) * (k - 1))
 
-    def single(drawn: "Indices") -> "Array":
-        n, r, c, e = mean_squares(drawn)
-        return (r - e) / defined(r + (k - 1) * e + k * (c - e) / n)
+    def reliability(j: int) -> IntervalEstimate:
+        """(R - E) / (R + (j - 1)E + j(C - E)/n), which is ICC(2,1) for j = k, and ICC(2,k) for j = 1."""
 
-    def mean(drawn: "Indices") -> "Array":
-        n, r, c, e = mean_squares(drawn)
-        return (r - e) / defined(r + (c - e) / n)
+        def statistic(drawn: "Indices") -> "Array":
+            n, r, c, e = mean_squares(drawn)
+            return (r - e) / defined(r + (j - 1) * e + j * (c - e) / n)
 
-    contributing = int((count > 0).sum())
-    return estimate(single, len(groups), contributing), estimate(mean, len(groups), contributing)
+        return estimate(statistic, len(groups), int((count > 0).sum()))
+
+    return reliability(k), reliability(1)
 
 
 def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:

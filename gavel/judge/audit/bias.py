@@ -6,16 +6,15 @@ length and in scale. A correlation is no proof of bias: longer work may be bette
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from gavel.judge.audit.agreement import Reference, centred_sums, score_pairs
+from gavel.judge.audit.agreement import Reference, reference_value
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
-from gavel.judge.stats import PositionBias, centred_positions, characters_written
+from gavel.judge.stats import PositionBias, centred_positions, centred_sums, characters_written
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
 
 _SAME = 1e-9
 """Scores closer than this are tied."""
@@ -46,15 +45,15 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
         if scores := call.scores_by_position:
             position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
-        position_slope=ratio(*zip(*map(slope_sums, calls), strict=True)),
+        position_slope=ratio(map(_slope_sums, calls)),
         length_correlation=length_correlation(groups),
-        flip_rate=ratio(*zip(*map(flips, calls), strict=True)),
-        tie_rate=ratio(*zip(*map(ties, groups), strict=True)),
+        flip_rate=ratio(map(_flips, calls)),
+        tie_rate=ratio(map(_ties, groups)),
         position_means=position_means,
     )
 
 
-def slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
+def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     """Σ position·score and Σ position² over the calls; centered positions cancel the calls' means."""
     votes = [
         vote
@@ -64,7 +63,7 @@ def slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     return math.fsum(position * score for position, score in votes), math.fsum(position**2 for position, _ in votes)
 
 
-def flips(calls: list[JudgeCall]) -> tuple[float, float]:
+def _flips(calls: list[JudgeCall]) -> tuple[float, float]:
     """Pairs of members that two calls of one judge rank oppositely, and all pairs that both calls rank."""
     gaps = [
         (one.scores[a] - one.scores[b], other.scores[a] - other.scores[b])
@@ -76,7 +75,7 @@ def flips(calls: list[JudgeCall]) -> tuple[float, float]:
     return sum(product < 0 for product in ranked), len(ranked)
 
 
-def ties(group: TrajectoryGroup) -> tuple[float, float]:
+def _ties(group: TrajectoryGroup) -> tuple[float, float]:
     """Pairs of members with equal scores, and all pairs of scored members."""
     scores = [judgement.score for _, judgement in distinct_members(group) if judgement.score is not None]
     pairs = list(combinations(scores, 2))
@@ -85,19 +84,11 @@ def ties(group: TrajectoryGroup) -> tuple[float, float]:
 
 def length_correlation(groups: Iterable[TrajectoryGroup], reference: Reference | None = None) -> IntervalEstimate:
     """Pearson's r of score, or of the reference, and log(1 + characters written), over all judged members."""
-    sums = [length_sums(group, reference) for group in groups]
-    return correlation(*([each[at] for each in sums] for at in range(3)))
 
+    def pairs(group: TrajectoryGroup) -> Iterator[tuple[float, float]]:
+        for member, judgement in distinct_members(group):
+            value = judgement.score if reference is None else reference_value(member, reference)
+            if value is not None and judgement.score is not None:
+                yield math.log1p(characters_written(member)), value
 
-def length_sums(group: TrajectoryGroup, reference: Reference | None = None) -> tuple[float, float, float]:
-    """`centred_sums` of log(1 + characters written) and score, or reference, over the judged members."""
-    pairs: list[tuple[float, float]] = []
-    for member, _ in distinct_members(group):
-        own = score_pairs(TrajectoryGroup([member]), reference or _no_reference)
-        length = math.log1p(characters_written(member))
-        pairs += [(length, score if reference is None else value) for score, value in own]
-    return centred_sums(pairs)
-
-
-def _no_reference(member: Trajectory) -> float:
-    return 0.0
+    return correlation(centred_sums(list(pairs(group))) for group in groups)

@@ -1,12 +1,10 @@
-# pyright: reportMissingTypeStubs=false
-"""Statistics over groups with 95 % intervals: the percentile bootstrap (Efron 1979) of `scipy.stats.bootstrap`.
+"""Statistics over groups with 95 % intervals: the percentile bootstrap (Efron 1979).
 
 Members of a group are judged together, so whole groups are resampled. A statistic takes an array of group indices,
 one row for each resample, and gives one value for each row. What is undefined is None, never a number.
 """
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,40 +45,30 @@ UNDEFINED = IntervalEstimate(None, None, None, 0)
 def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalEstimate:
     """The statistic of `total` groups, of which `contributing` influence it; `total` alone determines the resamples."""
     import numpy as np
-    from scipy.stats import DegenerateDataWarning, bootstrap  # pyright: ignore[reportUnknownVariableType]
 
     if not contributing:
         return UNDEFINED
-    groups = np.arange(total)
-    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        # A resample without a value makes scipy's own interval NaN; this one is computed from the others.
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        value = float(statistic(groups[np.newaxis])[0])
+    batch, random = max(1, _INDICES_AT_ONCE // total), np.random.default_rng(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(np.arange(total)[np.newaxis])[0])
         if np.isnan(value) or contributing < 2:
             return IntervalEstimate(None if np.isnan(value) else value, None, None, contributing)
-        resampled = bootstrap(
-            (groups,),
-            lambda drawn, axis: statistic(drawn),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-            n_resamples=RESAMPLES,
-            batch=max(1, _INDICES_AT_ONCE // total),
-            vectorized=True,
-            method="percentile",
-            rng=np.random.default_rng(0),
-        )
-    low, high = np.nanquantile(resampled.bootstrap_distribution, _TAILS)
+        sizes = [min(batch, RESAMPLES - start) for start in range(0, RESAMPLES, batch)]
+        resampled = [statistic(random.integers(total, size=(size, total))) for size in sizes]
+    low, high = np.nanquantile(np.concatenate(resampled), _TAILS)
     return IntervalEstimate(value, float(low), float(high), contributing)
 
 
-def mean_over_groups(values: Sequence[float | None]) -> IntervalEstimate:
+def mean_over_groups(values: Iterable[float | None]) -> IntervalEstimate:
     """The mean of one value per group; groups with None are left out."""
-    return ratio([value or 0.0 for value in values], [float(value is not None) for value in values])
+    return ratio((value or 0.0, float(value is not None)) for value in values)
 
 
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> IntervalEstimate:
+def ratio(sums: Iterable[tuple[float, float]]) -> IntervalEstimate:
     """The sum of the groups' numerators over the sum of their denominators, each at least 0."""
     import numpy as np
 
-    above, below = np.asarray(numerators, float), np.asarray(denominators, float)
+    above, below = np.asarray(list(sums), float).reshape(-1, 2).T
 
     def statistic(drawn: "Indices") -> "Array":
         return above[drawn].sum(axis=1) / defined(below[drawn].sum(axis=1))
@@ -88,11 +76,11 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interva
     return estimate(statistic, len(above), int((below > _RESIDUE).sum()))
 
 
-def correlation(products: Sequence[float], xs: Sequence[float], ys: Sequence[float]) -> IntervalEstimate:
-    """Pearson's r of values centered within their groups, from each group's Σxy, Σx² and Σy²."""
+def correlation(sums: Iterable[tuple[float, float, float]]) -> IntervalEstimate:
+    """Pearson's r of values centered within their groups, from each group's `centred_sums`."""
     import numpy as np
 
-    xy, xx, yy = (np.asarray(sums, float) for sums in (products, xs, ys))
+    xy, xx, yy = np.asarray(list(sums), float).reshape(-1, 3).T
 
     def statistic(drawn: "Indices") -> "Array":
         spread = np.sqrt(defined(xx[drawn].sum(axis=1)) * defined(yy[drawn].sum(axis=1)))

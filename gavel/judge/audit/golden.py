@@ -17,15 +17,15 @@ from statistics import fmean, stdev
 from typing import Any, cast
 
 from gavel.base.errors import first_error
-from gavel.judge.audit.agreement import Pairs, centred_sums, pair_accuracy
+from gavel.judge.audit.agreement import Pairs, pair_accuracy
 from gavel.judge.audit.golden_set import GoldenGroup
-from gavel.judge.audit.votes import answers_of, distinct_members, fit_noise_prior, judge_calls
+from gavel.judge.audit.votes import answers_of, distinct_members, fit_noise_prior, votes_by_model
 from gavel.judge.judge import Judge
 from gavel.judge.panel.aggregate import groupwise
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.judge.stats import LengthBias, characters_written
+from gavel.judge.stats import LengthBias, centred_sums, characters_written
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
-from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 Scores = Mapping[str, float]
 """By member name."""
@@ -40,15 +40,14 @@ class GoldenResult:
     """Of all members, or empty."""
     reason: str = ""
     """Why there are no scores."""
-    prompt_ids: tuple[str, ...] = ()
-    calls: int = 0
-    """Calls made now."""
-    cached_calls: int = 0
-    """Replies from a cassette."""
-    cost_usd: float | None = None
-    """Of `calls`; None = unknown."""
     judged: TrajectoryGroup | None = None
     """The group with its votes, members in the order of the file."""
+
+    @property
+    def account(self) -> GroupJudgement:
+        """Its calls, what they cost, and the ids of its prompts."""
+        judged = None if self.judged is None else self.judged.judgement
+        return judged or GroupJudgement(status="unscored")
 
     @property
     def right(self) -> int:
@@ -61,11 +60,6 @@ class GoldenResult:
         if not self.scores:
             return []
         return [(better, worse) for better, worse in self.group.pairs if not _is_right(self.scores, better, worse)]
-
-    @property
-    def agreement(self) -> float | None:
-        """Share of right verdicts, 0 to 1; None if the group was not judged."""
-        return self.right / len(self.group.pairs) if self.scores else None
 
 
 async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[GoldenResult]:
@@ -88,16 +82,8 @@ async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
     rewards = [trajectory.reward for trajectory in judged]
     scores = {name: reward for name, reward in zip(group.members, rewards, strict=True) if reward is not None}
     lost = len(scores) < len(rewards) or whole.lost_orders > 0
-    return GoldenResult(
-        group=group,
-        scores={} if lost else scores,
-        reason=(whole.reason or "; ".join(whole.warnings)) if lost else "",
-        prompt_ids=tuple(whole.prompt_ids),
-        calls=whole.calls,
-        cached_calls=whole.cached_calls,
-        cost_usd=whole.cost_usd,
-        judged=judged,
-    )
+    reason = (whole.reason or "; ".join(whole.warnings)) if lost else ""
+    return GoldenResult(group, {} if lost else scores, reason, judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +121,9 @@ def changed_verdicts(results: Sequence[GoldenResult], before: Mapping[str, Score
 
 def changed_prompts(before: Iterable[str], after: Iterable[str]) -> list[str]:
     """The template names whose `name@hash` ids before and after have no hash in common."""
-    old, new = _hashes(before), _hashes(after)
-    return [name for name, hashes in new.items() if name in old and not hashes & old[name]]
-
-
-def _hashes(ids: Iterable[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for name, _, digest in (each.rpartition("@") for each in ids):
-        found.setdefault(name, set()).add(digest)
-    return found
+    old, new = set(before), dict.fromkeys(after)
+    kept, known = ({each.rpartition("@")[0] for each in ids} for ids in (old & new.keys(), old))
+    return [name for name in dict.fromkeys(each.rpartition("@")[0] for each in new) if name in known - kept]
 
 
 def _is_right(scores: Scores, better: str, worse: str) -> bool:
@@ -158,28 +138,22 @@ _OTHERS = 0.4
 """Weight of all other jurors together over that of the best: they decide where the best sees no difference."""
 
 
-def golden_scores(results: Iterable[GoldenResult]) -> list[dict[str, Pairs]]:
+def golden_scores(results: Iterable[GoldenResult]) -> list[Mapping[str, Pairs]]:
     """For each judged golden group, (score, rank from the worst tier) of its members by judge model.
 
     A model's score is the mean of its votes. Members that are identical to a judge count once.
     """
-    found: list[dict[str, Pairs]] = []
+    found: list[Mapping[str, Pairs]] = []
     for result in results:
         if result.judged is None or not result.scores:
             continue
-        tiers = {name: -tier for tier, names in enumerate(result.group.order) for name in names}
-        rank = {id(member): tiers[name] for name, member in zip(result.group.members, result.judged, strict=True)}
-        of_model: dict[str, dict[int, list[float]]] = {}
-        for call in judge_calls(result.judged):
-            for member, score in call.scores.items():
-                of_model.setdefault(call.model, {}).setdefault(member, []).append(score)
-        members = [member for member, _ in distinct_members(result.judged)]
-        found.append(
-            {
-                model: [(math.fsum(own) / len(own), float(rank[id(members[n])])) for n, own in votes.items()]
-                for model, votes in of_model.items()
-            }
-        )
+        rank = {id(member): of for of, member in zip(result.group.ranks.values(), result.judged, strict=True)}
+        ranks = [rank[id(member)] for member, _ in distinct_members(result.judged)]
+        of_model: dict[str, list[tuple[float, float]]] = {}
+        for member, by_model in votes_by_model(result.judged).items():
+            for model, scores in by_model.items():
+                of_model.setdefault(model, []).append((math.fsum(scores) / len(scores), ranks[member]))
+        found.append(of_model)
     return found
 
 
@@ -191,7 +165,8 @@ def jury_weights(groups: Sequence[Mapping[str, Pairs]]) -> dict[str, float]:
     linear combination of judges that err independently, are taken for all where they order more pairs rightly by more
     than a standard error. So a jury loses to its best member by no more than the few labels can tell.
     """
-    known = {judge: _correlation([group[judge] for group in groups if judge in group]) for judge in _judges(groups)}
+    judges = dict.fromkeys(judge for group in groups for judge in group)
+    known = {judge: _correlation([group[judge] for group in groups if judge in group]) for judge in judges}
     if not known:
         return {}
     best = max(known, key=known.__getitem__)
@@ -224,10 +199,6 @@ def _jury_pairs(group: Mapping[str, Pairs], weights: Mapping[str, float]) -> Pai
         )
         for of_member in members
     ]
-
-
-def _judges(groups: Sequence[Mapping[str, Pairs]]) -> list[str]:
-    return list(dict.fromkeys(judge for group in groups for judge in group))
 
 
 def _correlation(groups: Sequence[Pairs]) -> float:
@@ -281,9 +252,8 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
         return prior if prior.df else None
     lengths = LengthBias()
     for result in results:
-        tiers = {name: -tier for tier, names in enumerate(result.group.order) for name in names}
-        attempts = zip(result.group.members, result.group.group(), strict=True)
-        lengths.add([(characters_written(attempt), float(tiers[name])) for name, attempt in attempts])
+        ranks = zip(result.group.group(), result.group.ranks.values(), strict=True)
+        lengths.add([(characters_written(attempt), rank) for attempt, rank in ranks])
     return prior.model_copy(update={"skill": skill, "length": lengths.correlation})
 
 

@@ -15,14 +15,15 @@ several fields could be the label, none is guessed.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gavel.base.fields import problem
 from gavel.judge.errors import JudgeError
 from gavel.llm.types import Message
 from gavel.scenarios.formats.files import rows_by_file
@@ -40,11 +41,8 @@ _TIES = ("tie", "draw", "both", "neither")
 
 Fields = dict[str, Any]
 """Of a row."""
-Answers = dict[str, str]
-"""Text by name; a name is a number from 1, the letter of a field, or the field that holds it."""
-Labels = Mapping[str, float]
-"""Higher is better, by the name of the answer."""
-
+Columns = dict[str, list[list[float]]]
+"""By field, for each task the labels of its answers; higher is better."""
 
 SHIPPED = Path(__file__).with_name("golden.json")
 
@@ -79,6 +77,12 @@ class GoldenGroup(BaseModel):
         """(better, worse) for every two members that are compared."""
         return [pair for above, below in combinations(self.order, 2) for pair in product(above, below)]
 
+    @property
+    def ranks(self) -> dict[str, float]:
+        """0 for the members of the best tier, -1 for those of the next, and so on, in the order of the file."""
+        tiers = {name: -float(tier) for tier, names in enumerate(self.order) for name in names}
+        return {name: tiers[name] for name in self.members}
+
     def group(self) -> TrajectoryGroup:
         """The members as a group to judge, in the order of the file."""
         return TrajectoryGroup(
@@ -102,13 +106,22 @@ def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None =
         raise JudgeError(f"{path} is no golden set: it has no rows with fields.", f"See {SHIPPED} for the form.")
     if "members" in fields[0]:
         return _golden_groups(rows, path)
-    answers = _answers(fields)
     if "messages" in fields[0] or {"chosen", "rejected"} <= fields[0].keys():
         found = _from_trajectories(path, label, by)
-    elif all(len(own) > 1 for own in answers):
-        found = _from_rows(fields, answers, label, path)
     else:
-        found = _from_single_answers(fields, label, by, path)
+        parallel = [_parallel(row) for row in fields]
+        texts = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
+        if texts:
+            answer = max(texts, key=lambda name: sum(map(len, parallel[0][name])))
+            answers = [list(map(str, own.get(answer, []))) for own in parallel]
+            openings, columns = fields, _ratings(parallel, answers) | _winners(fields, answers)
+        else:
+            openings, answers, columns = _single_answers(fields, by, path)
+        chosen = columns[_the_label(list(columns), label, path)]
+        found = [
+            _labelled(str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels)
+            for number, (row, own, labels) in enumerate(zip(openings, answers, chosen, strict=True), 1)
+        ]
     groups = [group for group in found if group is not None]
     if not groups:
         raise JudgeError(
@@ -124,75 +137,58 @@ def _golden_groups(rows: Sequence[Row], path: Path) -> list[GoldenGroup]:
         try:
             groups.append(GoldenGroup.model_validate(row.value))
         except ValidationError as error:
-            first = error.errors()[0]
-            what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-            raise JudgeError(f"{row.where} is no golden group: {what}.", f"See {SHIPPED} for the form.") from error
+            raise JudgeError(
+                f"{row.where} is no golden group: {problem(error)}.", f"See {SHIPPED} for the form."
+            ) from error
     if len({group.name for group in groups}) < len(groups):
         raise JudgeError(f"two groups of {path} have one name.", "Give each a name of its own.")
     return groups
 
 
 def _labelled(
-    name: str, opening: list[Message], members: dict[str, list[Message]], labels: Labels, tools: list[Message] | None
+    name: str,
+    opening: list[Message],
+    answers: Sequence[list[Message]],
+    labels: Sequence[float],
+    tools: list[Message] | None = None,
 ) -> GoldenGroup | None:
-    """The members in the order of their labels; None where no two differ."""
-    values = sorted({labels[member] for member in members}, reverse=True)
-    if len(values) < 2:
+    """The answers, numbered from 1, in the order of their labels; None where no two differ."""
+    if len(set(labels)) < 2:
         return None
-    order = [[member for member in members if labels[member] == value] for value in values]
+    members = {str(number): messages for number, messages in enumerate(answers, 1)}
+    values = sorted(set(labels), reverse=True)
+    order = [[member for member, label in zip(members, labels, strict=True) if label == value] for value in values]
     return GoldenGroup(name=name, opening=opening, tools=tools or [], members=members, order=order)
 
 
 def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[GoldenGroup | None]:
     found: list[GoldenGroup | None] = []
     for number, group in enumerate(read_groups(path, by), 1):
-        labels: dict[str, float] = {}
-        members: dict[str, list[Message]] = {}
-        for name, member in enumerate(group, 1):
-            known = {**member.metadata, **member.metrics}
-            value = at(known, label or INDEPENDENT)
-            if isinstance(value, int | float):
-                labels[str(name)], members[str(name)] = float(value), member.messages()
-        found.append(_labelled(str(number), [], members, labels, group.trajectories[0].tools if members else None))
+        labels = [at({**member.metadata, **member.metrics}, label or INDEPENDENT) for member in group]
+        known = [(member, float(label)) for member, label in zip(group, labels, strict=True) if _is_number(label)]
+        messages, tools = [member.messages() for member, _ in known], known[0][0].tools if known else None
+        found.append(_labelled(str(number), [], messages, [label for _, label in known], tools))
     return found
 
 
-def _from_rows(
-    rows: Sequence[Fields], answers: Sequence[Answers], label: str | None, where: Path
-) -> list[GoldenGroup | None]:
-    """Groups of rows that hold all answers to a task."""
-    columns = {**_ratings(rows, answers), **_winners(rows, answers)}
-    labels = columns[_the_label(list(columns), label, where)]
-    return [
-        _labelled(str(number), _opening(row), _said(own), given, None)
-        for number, (row, own, given) in enumerate(zip(rows, answers, labels, strict=True), 1)
-    ]
-
-
-def _from_single_answers(
-    rows: Sequence[Fields], label: str | None, by: str | None, where: Path
-) -> list[GoldenGroup | None]:
-    """Groups of rows that hold one answer each; those that ask the same are a group."""
+def _single_answers(
+    rows: Sequence[Fields], by: str | None, where: Path
+) -> tuple[list[Fields], list[list[str]], Columns]:
+    """For each task a row, and the answers and labels of all its rows, which ask the same or have one value of `by`."""
     flat = [_flat(row) for row in rows]
     texts = [name for name in flat[0] if name not in _ASKED and all(isinstance(row.get(name), str) for row in flat)]
     if not texts:
         raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(flat[0])}.")
     answer = max(texts, key=lambda name: sum(len(row[name]) for row in flat))
-    numbers = [name for name in flat[0] if name != by and all(isinstance(row.get(name), int | float) for row in flat)]
-    chosen = _the_label(numbers, label, where)
-    tasks: dict[str, list[int]] = {}
+    numbers = [name for name in flat[0] if name != by and all(_is_number(row.get(name)) for row in flat)]
+    tasks: defaultdict[str, list[int]] = defaultdict(list)
     for n, row in enumerate(rows):
-        tasks.setdefault(str(_opening(row) if by is None else at(row, by)), []).append(n)
-    return [
-        _labelled(
-            str(number),
-            _opening(rows[own[0]]),
-            _said({str(n): flat[at_row][answer] for n, at_row in enumerate(own, 1)}),
-            {str(n): float(flat[at_row][chosen]) for n, at_row in enumerate(own, 1)},
-            None,
-        )
-        for number, own in enumerate(tasks.values(), 1)
-    ]
+        tasks[str(_opening(row) if by is None else at(row, by))].append(n)
+    return (
+        [rows[own[0]] for own in tasks.values()],
+        [[flat[n][answer] for n in own] for own in tasks.values()],
+        {name: [[float(flat[n][name]) for n in own] for own in tasks.values()] for name in numbers},
+    )
 
 
 def _the_label(candidates: Sequence[str], named: str | None, where: Path) -> str:
@@ -215,10 +211,6 @@ def _opening(row: Fields) -> list[Message]:
     return [{"role": "user", "content": "\n\n".join(asked)}] if asked else []
 
 
-def _said(answers: Answers) -> dict[str, list[Message]]:
-    return {name: [{"role": "assistant", "content": text}] for name, text in answers.items()}
-
-
 def _flat(row: Fields) -> Fields:
     """The fields, those of objects by their dotted path."""
     flat: Fields = {}
@@ -228,102 +220,66 @@ def _flat(row: Fields) -> Fields:
     return flat
 
 
-def _siblings(row: Fields, fits: Callable[[Any], bool]) -> dict[str, dict[str, Any]]:
-    """Stem -> values by number or letter, of the fields whose names differ in that alone."""
-    stems: dict[str, dict[str, Any]] = {}
+def _parallel(row: Fields) -> dict[str, list[Any]]:
+    """What has several values: lists, fields whose names differ in a number or letter, and objects of the same keys."""
+    objects = [value for value in row.values() if is_object(value)]
+    alike = len({frozenset(each) for each in objects}) == 1
+    found: dict[str, list[Any]] = {key: [each[key] for each in objects] for key in objects[0]} if alike else {}
     for name, value in row.items():
-        match = _NUMBERED.fullmatch(name)
-        if match and name not in _ASKED and fits(value):
-            stems.setdefault(match[1], {})[match[2].lower()] = value
-    return {stem: values for stem, values in stems.items() if len(values) > 1}
+        if is_list(value):
+            found[name] = list(value)
+        elif match := _NUMBERED.fullmatch(name):
+            found.setdefault(match[1], []).append(value)
+    return {name: values for name, values in found.items() if len(values) > 1 and name not in _ASKED}
 
 
-def _objects(row: Fields) -> dict[str, Fields]:
-    """The fields that hold objects with the same keys, one of them a text and another a number."""
-    objects = {name: value for name, value in row.items() if is_object(value)}
-    alike = len({frozenset(value) for value in objects.values()}) == 1 and len(objects) > 1
-    whole = all({str} <= set(map(type, v.values())) and any(map(_is_number, v.values())) for v in objects.values())
-    return objects if alike and whole else {}
+def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[list[str]]) -> Columns:
+    """Fields that hold a number for each answer; those of a ranking, by their name, count down."""
+    found: Columns = {}
+    for name in parallel[0]:
+        columns = [own.get(name, []) for own in parallel]
+        sizes_fit = list(map(len, columns)) == list(map(len, answers))
+        if sizes_fit and all(_is_number(value) for values in columns for value in values):
+            sign = -1.0 if "rank" in name.lower() else 1.0
+            found[name] = [[sign * value for value in values] for values in columns]
+    return found
 
 
-def _answers(rows: Sequence[Fields]) -> list[Answers]:
-    """The answers of rows that hold several, where the first row tells in which fields; empty for other rows."""
-    first = rows[0]
-    lists = [name for name, value in first.items() if is_list(value) and all(map(_is_text, value))]
-    for field in lists:
-        if field not in _ASKED and len(first[field]) > 1:
-            return [{str(number): str(text) for number, text in enumerate(row[field], 1)} for row in rows]
-    for stem, texts in _siblings(first, _is_text).items():
-        names = [name for name in first if (match := _NUMBERED.fullmatch(name)) and match[1] == stem]
-        return [dict(zip(texts, (str(row.get(name)) for name in names), strict=True)) for row in rows]
-    return [
-        {name: max(filter(_is_text, each.values()), key=len) for name, each in _objects(row).items()} for row in rows
-    ]
-
-
-def _ratings(rows: Sequence[Fields], answers: Sequence[Answers]) -> dict[str, list[Labels]]:
-    """Label fields that hold a number for each answer; those of a ranking, by their name, count down."""
-    found: dict[str, list[Labels]] = {}
-    for row, own in zip(rows, answers, strict=True):
-        given: dict[str, dict[str, Any]] = _siblings(row, _is_number)
-        for name, value in row.items():
-            if is_list(value) and len(value) == len(own) and all(map(_is_number, value)):
-                given[name] = dict(zip(own, value, strict=True))
-        objects = _objects(row)
-        for key in objects[next(iter(objects))] if objects else ():
-            given[key] = {name: each[key] for name, each in objects.items()}
-        for name, values in given.items():
-            if values.keys() == own.keys() and all(map(_is_number, values.values())):
-                sign = -1.0 if "rank" in name.lower() else 1.0
-                found.setdefault(name, []).append({answer: sign * number for answer, number in values.items()})
-    return {name: labels for name, labels in found.items() if len(labels) == len(rows)}
-
-
-def _winners(rows: Sequence[Fields], answers: Sequence[Answers]) -> dict[str, list[Labels]]:
-    """Label fields that name the better answer; fields that differ in a number alone are votes, and the majority's."""
-    raters: dict[str, list[list[str | None]]] = {}
+def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
+    """Fields that name the better answer; fields that differ in a number alone are votes, and the majority's."""
+    votes: dict[str, list[Counter[int]]] = {}
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if name in _ASKED or any(isinstance(value, bool | list | dict | float) for value in values):
             continue
-        lowest = min((value for value in values if isinstance(value, int)), default=1)
-        most = max((value for value in values if isinstance(value, int)), default=0)
-        from_0 = lowest == 0 and most == len(answers[0]) - 1
-        named = [_named(value, own, from_0) for value, own in zip(values, answers, strict=True)]
-        if None in named:
-            continue
+        numbers = {value for value in values if isinstance(value, int)}
+        from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(answers[0]) - 1
+        named = [_named(value, len(own), from_0) for value, own in zip(values, answers, strict=True)]
         match = _NUMBERED.fullmatch(name)
-        raters.setdefault(match[1] if match else name, []).append(named)
-    found: dict[str, list[Labels]] = {}
-    for name, votes in raters.items():
-        if len(rows) > 1 and len({each for named in votes for each in named if each}) < 2:
+        if None not in named:
+            counts = votes.setdefault(match[1] if match else name, [Counter() for _ in rows])
+            for count, number in zip(counts, named, strict=True):
+                count[number or 0] += 1
+    found: Columns = {}
+    for name, counts in votes.items():
+        if len(rows) > 1 and len({number for count in counts for number in count if number}) < 2:
             continue  # always the same one: a number that is no label
         found[name] = []
-        for own, of_row in zip(answers, zip(*votes, strict=True), strict=True):
-            count = Counter(vote or "" for vote in of_row)
-            best, most = count.most_common(1)[0]
-            clear = sum(number == most for number in count.values()) == 1
-            found[name].append({answer: float(clear and answer == best) for answer in own})
+        for count, own in zip(counts, answers, strict=True):
+            (best, most), *others = count.most_common(2)
+            clear = all(number < most for _, number in others)
+            found[name].append([float(clear and number == best) for number in range(1, len(own) + 1)])
     return found
 
 
-def _named(value: Any, answers: Answers, from_0: bool) -> str | None:
-    """The answer that a value names; empty for a tie, None where it names none."""
-    names = list(answers)
+def _named(value: Any, count: int, from_0: bool) -> int | None:
+    """The number from 1 of the answer that a value names; 0 for a tie, None where it names none."""
     if value is None or (isinstance(value, str) and value.lower().startswith(_TIES)):
-        return ""
-    if isinstance(value, int) or value.isdecimal():
-        number = int(value) + from_0
-        return "" if number == 0 else names[number - 1] if number <= len(names) else None
-    last = value.lower().replace("-", "_").rpartition("_")[2]
-    letters = "abcdefgh"[: len(names)]
-    if last in names or value in names:
-        return value if value in names else last
-    return names[letters.index(last)] if last in tuple(letters) else None
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+        return 0
+    last = str(value).lower().replace("-", "_").rpartition("_")[2]
+    letters = "abcdefgh"[:count]
+    number = int(last) + from_0 if last.isdecimal() else letters.index(last) + 1 if last in tuple(letters) else -1
+    return number if 0 <= number <= count else None
 
 
 def _is_number(value: Any) -> bool:

@@ -12,8 +12,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from gavel.judge.audit.agreement import kendall_tau, score_pairs
-from gavel.judge.audit.bias import flips, length_sums, slope_sums, ties
-from gavel.judge.audit.votes import judge_calls
+from gavel.judge.audit.bias import bias_report
 from gavel.judge.stats import characters_written
 from gavel.scenarios.group import TrajectoryGroup
 
@@ -43,12 +42,11 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         "flagged": fmean(bool(each.judgement and each.judgement.flags) for each in members),
         "characters": fmean(map(characters_written, members)),
         "order_agreement": _mean([group.judgement.order_agreement for group in judged if group.judgement]),
-        "tie_rate": _ratio([ties(group) for group in judged]),
-        "length_correlation": _length_correlation(judged),
     }
-    calls = [judge_calls(group) for group in judged]
-    found["flip_rate"] = _ratio([flips(of_group) for of_group in calls])
-    found["position_slope"] = _ratio([slope_sums(of_group) for of_group in calls])
+    if any(each.judgement and each.judgement.score is not None for each in members):
+        bias = bias_report(judged)
+        for name in ("tie_rate", "length_correlation", "flip_rate", "position_slope"):
+            found[name] = getattr(bias, name).value
     pairs = [score_pairs(group, _TRUTH) for group in judged]
     known = [pair for of_group in pairs for pair in of_group]
     if known:
@@ -101,14 +99,3 @@ def states_mislead(figures: Mapping[str, float]) -> bool:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
-
-
-def _ratio(sums: Sequence[tuple[float, float]]) -> float | None:
-    below = math.fsum(denominator for _, denominator in sums)
-    return math.fsum(numerator for numerator, _ in sums) / below if below else None
-
-
-def _length_correlation(groups: Sequence[TrajectoryGroup]) -> float | None:
-    xy, xx, yy = (math.fsum(sums) for sums in zip(*map(length_sums, groups), strict=True))
-    spread = math.sqrt(xx * yy)
-    return xy / spread if spread > 1e-12 else None

@@ -45,7 +45,15 @@ def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
     """The groups as a list. Raises `JudgeError` where no member of any is judged, or a score is outside [0, 1]."""
     groups = list(groups)
     for number, group in enumerate(groups, 1):
-        _check_scores(group, number)
+        for at, member in enumerate(group, 1):
+            judgement = member.judgement or Judgement()
+            for score in (judgement.score, *(vote.score for vote in judgement.votes)):
+                # another program may have written the file: one NaN would make every figure NaN
+                if score is not None and not -_ROUNDING <= score <= 1 + _ROUNDING:
+                    raise JudgeError(
+                        f"a judge's score of member {at} of group {number} is {score}, and scores are from 0 to 1.",
+                        "Mend the file, or judge it anew: gavel score FILE --out judged.jsonl.",
+                    )
     if not any(member.judgement and member.judgement.score is not None for group in groups for member in group):
         members = sum(len(group) for group in groups)
         raise JudgeError(
@@ -53,18 +61,6 @@ def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
             "Judge them first: gavel score FILE --out judged.jsonl, or Judge.score.",
         )
     return groups
-
-
-def _check_scores(group: TrajectoryGroup, number: int) -> None:
-    """Another program may have written the file: one NaN would make every figure NaN."""
-    for at, member in enumerate(group, 1):
-        judgement = member.judgement or Judgement()
-        for score in (judgement.score, *(vote.score for vote in judgement.votes)):
-            if score is not None and not -_ROUNDING <= score <= 1 + _ROUNDING:
-                raise JudgeError(
-                    f"a judge's score of member {at} of group {number} is {score}, and scores are from 0 to 1.",
-                    "Mend the file, or judge it anew: gavel score FILE --out judged.jsonl.",
-                )
 
 
 def distinct_members(group: TrajectoryGroup) -> list[tuple[Trajectory, Judgement]]:
@@ -86,6 +82,15 @@ def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
             call.scores[number] = vote.score
             call.positions[number] = vote.position
     return [found[order] for order in sorted(found)]
+
+
+def votes_by_model(group: TrajectoryGroup) -> dict[int, dict[str, list[float]]]:
+    """For each member with votes, an index into `distinct_members`, its scores by judge model."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for call in judge_calls(group):
+        for member, score in call.scores.items():
+            found.setdefault(member, {}).setdefault(call.model, []).append(score)
+    return found
 
 
 def voting_models(groups: Iterable[TrajectoryGroup]) -> list[str]:

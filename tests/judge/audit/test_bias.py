@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
+from benchmarks.engine_quality import simulated_groups
 from gavel.judge.audit.bias import bias_report
-from gavel.judge.audit.engine_quality import simulated_groups
-from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.votes import distinct_members, fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
@@ -89,13 +88,6 @@ def test_identical_members_are_one_member() -> None:
     double = TrajectoryGroup([*group.trajectories, group.trajectories[0].model_copy(deep=True)])
     assert len(distinct_members(double)) == 2
     assert bias_report([double]) == bias_report([group])
-
-
-async def test_its_figures_are_those_of_the_report_without_intervals():
-    groups = await judged_by(Bias(slope=0.5, noise=0.5))
-    found, report = judge_health(groups), bias_report(groups)
-    for name in ("position_slope", "length_correlation", "flip_rate", "tie_rate"):
-        assert found[f"health/{name}"] == pytest.approx(getattr(report, name).value)
 
 
 async def groups_of_noise(noise: float, mode: str = "groupwise") -> list[TrajectoryGroup]:

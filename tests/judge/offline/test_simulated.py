@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from gavel.judge.audit.engine_quality import (
+from benchmarks.engine_quality import (
     SimulatedGroup,
     engine_scorer,
     measure_quality,
