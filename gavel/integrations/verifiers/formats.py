@@ -62,10 +62,10 @@ from gavel.scenarios.trajectory import History, MessageOrChoice, RolloutError, T
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         if not row.value["traces"]:
-            source.left_out["episode without a trace"] += 1
+            source.leave_out(row, "episode without a trace")
         for trace in row.value["traces"]:
             if not is_object(trace, "nodes") or not trace["nodes"]:
-                source.left_out["trace without messages"] += 1
+                source.leave_out(row, "trace without messages")
                 continue
             yield _attempt(row, trace)
 

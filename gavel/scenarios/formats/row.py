@@ -4,7 +4,6 @@ import ast
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -86,10 +85,17 @@ class Source:
     """The files being read, at least one."""
 
     paths: list[Path]
-    left_out: Counter[str] = field(default_factory=Counter[str])
-    """Rows without anything to judge, by reason."""
+    left_out: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Where rows without anything to judge stand, by reason."""
     notes: list[str] = field(default_factory=list[str])
     """Other notes for the user on how it was read."""
+
+    def leave_out(self, row: Row, reason: str, count: int = 1) -> None:
+        self.left_out.setdefault(reason, []).extend([row.where] * count)
+
+    def told(self) -> list[str]:
+        """`2 × row without completion`, for each reason, with the first such row."""
+        return [f"{len(where):,} × {reason}; first: {where[0]}" for reason, where in self.left_out.items()]
 
 
 @dataclass(frozen=True, slots=True)
