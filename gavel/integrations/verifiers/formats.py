@@ -38,7 +38,6 @@ from gavel.scenarios.formats.exported import (
     attempts,
     facts,
     hex_id,
-    reward_or_none,
     tool_functions,
     turns,
 )
@@ -253,7 +252,7 @@ def _task(stored: StoredGroup, losses: Losses) -> Message:
 
 def _scores(attempt: StoredAttempt, known: Message) -> Message:
     """Reward, metrics, and facts without a field of their own."""
-    reward = reward_or_none(attempt)
+    reward = attempt.reward
     metrics: Message = known.get("metrics", {})
     return {
         "rewards": {} if reward is None else {"reward": {"score": reward, "weight": 1.0}},

@@ -123,7 +123,7 @@ def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
     of messages, or of pairs of what the user and the assistant said."""
     own = [each for each in said[:1] if is_object(each) and "system" in (each.get("role"), each.get("from"))]
     told = None if own else next((name for name in SYSTEM[:2] if system_message(fields.get(name))), None)
-    turns = cell(given) if isinstance(given := fields.get("history"), str) else given
+    turns = cell(fields.get("history"))
     if is_list(turns) and all(is_list(pair) and len(pair) == 2 for pair in turns):
         turns = [message for pair in turns for message in _exchange(*pair)]
     turns = turns if is_list(turns) and (not turns or is_conversation(turns)) else None
@@ -153,7 +153,7 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
 def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any]:
     """The messages of any value: a conversation (also as JSON text, or under these names at any depth), the calls of
     one message, or else one message of `role` with its text or JSON. Raises `RowError` for a cut or printed one."""
-    payload = cell(value) if isinstance(value, str) else value
+    payload = cell(value)
     if payload is None or (names and payload in ("", {}, [])):
         return []
     if isinstance(payload, str) and is_printed(payload):
@@ -169,7 +169,7 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
 
 def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
     """The conversation in a payload, at any depth; empty if there is none."""
-    payload = cell(payload) if isinstance(payload, str) else payload
+    payload = cell(payload)
     if is_list(payload) and is_conversation(payload):
         return payload
     if is_list(payload) and len(payload) == 1:
@@ -268,7 +268,7 @@ def _response(row: Row) -> Attempt:
 
 def offered_tools(body: Any) -> list[Message] | None:
     """The tools that a request offers."""
-    if not is_object(body := cell(body) if isinstance(body, str) else body):
+    if not is_object(body := cell(body)):
         return None
     config = body.get("toolConfig")
     given = body.get("tools", body.get("functions"))

@@ -141,13 +141,8 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
 
 def _body(value: Any) -> Any:
     """A body, possibly stored as JSON text or under `body`."""
-    body = parsed(value)
+    body = cell(value)
     return body["body"] if is_object(body, "body") and is_object(body["body"]) else body
-
-
-def parsed(value: Any) -> Any:
-    """Parses a payload that a table stores as JSON text."""
-    return cell(value) if isinstance(value, str) else value
 
 
 def _read_exchanges(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -421,7 +416,7 @@ def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | Non
 
 
 def _parameters(record: Message) -> Any:
-    extra = parsed(record.get("extra"))
+    extra = cell(record.get("extra"))
     return extra.get("invocation_params") if is_object(extra) else None
 
 
@@ -435,7 +430,7 @@ def _error(record: Message) -> str:
 
 
 def _scores(root: Message) -> Message:
-    scores, stats = as_list(parsed(root.get("scores"))), parsed(root.get("feedback_stats"))
+    scores, stats = as_list(cell(root.get("scores"))), cell(root.get("feedback_stats"))
     found = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
     return found | {n: each["avg"] for n, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")}
 

@@ -119,7 +119,7 @@ def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
 def at(value: Any, path: str) -> Any:
     """The value of a field, or at a dotted path (`out.0.text`), also into JSON text; `ABSENT` where there is none."""
     for part in [path] if is_object(value, path) else path.split("."):
-        value = cell(value) if isinstance(value, str) else value
+        value = cell(value)
         if is_list(value) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
@@ -295,7 +295,7 @@ def name_of(fields: Mapping[str, Any]) -> str:
 def tool_call(call: Any) -> Any:
     """A tool call in OpenAI's form: other programs keep it flat, with other names, or arguments as an object or JSON
     text. Anything else is returned unchanged."""
-    fields = loaded(call) if isinstance(call, str) else call
+    fields = loaded(call)
     if not is_object(fields):
         return call
     body = fields.get("function")
@@ -318,17 +318,19 @@ def as_json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
-def loaded(text: str) -> Any:
-    """A text parsed as JSON; None if it is invalid."""
+def loaded(text: Any) -> Any:
+    """A text parsed as JSON, None if it is invalid; any other value unchanged."""
     try:
-        return json.loads(text)
+        return json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError):
         return None
 
 
-def cell(text: str) -> Any:
+def cell(text: Any) -> Any:
     """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
-    else its text."""
+    else its text. Any value but a text is unchanged."""
+    if not isinstance(text, str):
+        return text
     start = text.lstrip()[:2]
     if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
         return cell(quoted)
@@ -345,7 +347,7 @@ def cell(text: str) -> Any:
 def tools(value: Any) -> list[Message] | None:
     """Tool schemas in OpenAI's form, from a list, its JSON text or an object by their names, in any vendor's form; None
     if there are none."""
-    value = loaded(value) if isinstance(value, str) else value
+    value = loaded(value)
     if is_object(value):
         value = [{"name": name, **schema} for name, schema in value.items()]
     if not is_list(value) or not value:

@@ -74,7 +74,7 @@ def _parse_json(text: str, where: str) -> list[tuple[int, Any]]:
         except (ValueError, RecursionError) as error:
             raise _no_json(text, where, line, error) from error
         _check_keys(text[at:end], where, line)
-        found.append((line, cell(value) if isinstance(value, str) else value))
+        found.append((line, cell(value)))
         start, at = at, _space_from(text, end)
         line += text.count("\n", start, at)
     return found
