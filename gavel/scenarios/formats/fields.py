@@ -291,7 +291,9 @@ def _is_completion(value: Any) -> bool:
     """Whether it is a prompt, as text or as messages without an answer, with its completion."""
     if is_object(value, "prompt|instruction|question", "completion|response") or _samples_name(value) is not None:
         return True
-    return is_object(value, "messages", "|".join(_ANSWER)) and is_list(value["messages"]) and _asks(value)
+    if not is_object(value, "messages", "|".join(_ANSWER)) or not is_list(value["messages"]) or not _asks(value):
+        return False
+    return not is_answered(value["messages"]) or _is_said(value[_given(value, *_ANSWER)])
 
 
 def _asks(fields: Message) -> bool:
@@ -475,7 +477,7 @@ SIDE_BY_SIDE = "answers side by side"
 PAIRS = Format(
     "preference pairs",
     ("chosen|preferred_output", "rejected|non_preferred_output"),
-    lambda value: bool(_pair(value) or (not _is_completion(value) and _alike(value))),
+    lambda value: bool(_pair(value) or (not is_object(value, "|".join((*_ANSWER, *_SAMPLES))) and _alike(value))),
     _read_pairs,
     task="pair",
 )
@@ -503,11 +505,15 @@ class Columns:
             _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
         ]
         fields = _divide(row.value, [name for name, _ in columns])
-        if not self.prompt and all(is_answered(value) for _, value in columns):
-            for name, value in columns:
-                yield Row(row.where, {"answer_column": name, **fields[name], "messages": value})
-            return
         names = (self.prompt,) if self.prompt else ("prompt", "messages")
+        is_whole = all(value is None or is_answered(value) for _, value in columns)
+        if is_whole and not self.prompt and not any(name in known for name in names):
+            for name, value in columns:
+                if value is None:
+                    source.leave_out(row, f"row without {name}")
+                else:
+                    yield Row(row.where, {"answer_column": name, **fields[name], "messages": value})
+            return
         asked, prompt = _column(row, names, known, "--prompt-column")
         found = [(name, *answer) for name, value in columns for answer in _split_answers(row, name, value)]
         for column, name, answer, others in found:

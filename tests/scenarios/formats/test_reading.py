@@ -609,6 +609,28 @@ def test_the_columns_to_name_are_read_when_they_are_named(
     assert not any("part of the task" in note for note in reading.notes)
 
 
+def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: Path) -> None:
+    asked = written(tmp_path / "asked.jsonl", {"prompt": Q["content"], "a": [PARIS]})
+    assert read_file(asked, columns=Columns(None, ("a",))).groups[0].trajectories[0].messages() == [Q, PARIS]
+    alone = written(tmp_path / "alone.jsonl", {"a": [Q, PARIS]}, {"a": None})
+    reading = read_file(alone, columns=Columns(None, ("a",)))
+    assert reading.groups[0].trajectories[0].messages() == [Q, PARIS]
+    assert f"left out: 1 × row without a; first: {alone}:2." in reading.notes
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"instruction": "Where?", "output": "Here.", "output_1": "a", "output_2": "b"}, "inputs and outputs"),
+        ({"messages": [Q, PARIS, Q], "output": {"steps": 3}}, "OpenAI messages"),
+        ({"messages": [Q, PARIS, Q], "output": "Lyon."}, "TRL prompt/completion"),
+        ({"question": "Where?", "model_a": "a", "model_b": "b", "completion": "Here."}, "TRL prompt/completion"),
+    ],
+)
+def test_a_plain_answer_is_read_before_what_stands_beside_it(tmp_path: Path, row: dict[str, Any], form: str) -> None:
+    assert read_file(written(tmp_path / "rows.jsonl", row)).summary.startswith(f"reads as: {form}, 1 row")
+
+
 def test_scores_of_columns_that_are_named_are_those_of_their_answers(tmp_path: Path) -> None:
     row = {"asked": "Where?", "answer_0": "Here.", "answer_1": "There.", "score_0": 0.5, "score_1": -0.5}
     (group,) = read_file(
