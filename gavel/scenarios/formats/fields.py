@@ -12,7 +12,6 @@ fields are metadata. The expected answer of an evaluation becomes the `reference
 a test case, become calls with results before the answer.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +107,7 @@ def prompt(row: Row, fields: Message) -> list[Any]:
     value = "" if value is None else value
     if name == "instruction" and isinstance(value, str):
         given = fields.pop("input", None)
-        value = "\n\n".join(_as_text(each) for each in (value, given) if each)
+        value = "\n\n".join(as_json(each) for each in (value, given) if each)
     return after_context(fields, side(row, value, "user", name))
 
 
@@ -164,7 +163,7 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
         return [{"role": "assistant", "content": None, "tool_calls": value}]
     if names and is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
         return [{"role": role, "content": only}]
-    return [{"role": role, "content": _as_text(value)}]
+    return [{"role": role, "content": as_json(value)}]
 
 
 def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
@@ -352,16 +351,16 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if is_object(asked := fields.get("input"), "messages"):
             given = {name: asked[name] for name in ("messages", "tools") if name in asked}
             fields = {**without(fields, "input"), **given}
-        for value, own in _sides(fields):
+        for name, value, own in _sides(fields):
             offered, asked = tools(own.pop("tools", None)), prompt(row, own)
-            answer = _answer(row, value, own.get("preference", "answer"), alone=not asked)
+            answer = _answer(row, value, name, alone=not asked)
             if not asked and not answer:
                 source.leave_out(row, "answer that is null")
                 continue
             ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
             whole = next((end for end in ends if len(answer) > len(end) and answer[: len(end)] == end), list[Any]())
             before = asked[: len(asked) - len(whole)]
-            reward = _SIDES.get(own.get("preference", ""))
+            reward = _SIDES.get(name)
             yield attempt(
                 row,
                 PAIRS.name if reward else SIDE_BY_SIDE,
@@ -374,8 +373,8 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             )
 
 
-def _sides(fields: Message) -> Iterator[tuple[Any, Message]]:
-    """The answers of a row, and the other fields that are of each."""
+def _sides(fields: Message) -> Iterator[tuple[str, Any, Message]]:
+    """The answers of a row, with their sides or columns, and the other fields that are of each."""
     pair = _pair(fields)
     if pair.get("chosen") == "messages":
         *asked, last = fields["messages"]
@@ -384,7 +383,7 @@ def _sides(fields: Message) -> Iterator[tuple[Any, Message]]:
     of_column = _divide(fields, list(columns.values()))
     for name, column in columns.items():
         for value in _alternatives(fields[column]):
-            yield value, {**of_column[column], "preference" if pair else "answer_column": name}
+            yield name, value, {**of_column[column], "preference" if pair else "answer_column": name}
 
 
 def _pair(value: Any) -> dict[str, str]:
@@ -600,7 +599,7 @@ def _as_said(value: Any) -> Any:
     """Messages as they are, anything else as its text."""
     if _is_said(value):
         return value
-    return [value] if _are_messages([value]) else json.dumps(value, ensure_ascii=False)
+    return [value] if _are_messages([value]) else as_json(value)
 
 
 def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
@@ -699,7 +698,7 @@ def _read_cases(rows: Sequence[Row], source: Source, is_ragas: bool) -> Iterator
         facts = [fact for name in _FACTS for fact in _listed(fields.get(name)) if fact]
         kept = without(fields, "context")
         if facts:
-            kept["reference"] = "\n\n".join(map(_as_text, facts))
+            kept["reference"] = "\n\n".join(map(as_json, facts))
         form = RAGAS.name if is_ragas else DEEPEVAL.name
         metrics = with_single_score(numbers)
         yield attempt(row, form, None if turns else before, [*before, *said] if turns else said, kept, metrics=metrics)
@@ -720,21 +719,17 @@ def _side(row: Row, fields: Message, name: str, role: str) -> list[Any]:
 def _used(fields: Message) -> Iterator[Message]:
     """Takes an assistant's retrievals and calls before its answer out of the fields."""
     passages = _listed(fields.pop("retrieval_context", None) or fields.pop("retrieved_contexts", None))
-    called = [{"name": "retrieve", "output": "\n\n".join(map(_as_text, passages))}] if passages else []
+    called = [{"name": "retrieve", "output": "\n\n".join(map(as_json, passages))}] if passages else []
     for call in [*called, *as_list(fields.pop("tools_called", None))]:
         own = {_snake(name): each for name, each in call.items()} if is_object(call) else {"name": call}
         made = {"name": str(own.get("name")), "arguments": own.get("input_parameters")}
         yield {"role": "assistant", "content": None, "tool_calls": [made]}
         if own.get("output") is not None:
-            yield {"role": "tool", "name": own.get("name"), "content": _as_text(own["output"])}
+            yield {"role": "tool", "name": own.get("name"), "content": as_json(own["output"])}
 
 
 def _listed(value: Any) -> list[Any]:
     return as_list(value) or ([value] if value else [])
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else as_json(value)
 
 
 def _snake(name: str) -> str:

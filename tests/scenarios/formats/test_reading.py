@@ -542,7 +542,8 @@ Q, PARIS, LYON = ask(7), {"role": "assistant", "content": "It is Paris."}, {"rol
     "row",
     [
         {"conversation_a": [Q, PARIS], "conversation_b": [Q, LYON], "model_a": "m", "model_b": "n", "winner": "a"},
-        {"prompt": Q["content"], "response1": "It is Paris.", "response2": "Lyon.", "model1": "m", "model2": "n"},
+        {"prompt": Q["content"], "response1": "It is Paris.", "response2": "Lyon.", "model1": "m", "model2": "n"}
+        | {"preference": [1, 2]},
         {"messages": [Q, PARIS, Q], "answerA": [Q, PARIS], "answerB": [Q, LYON], "modelA": "m", "modelB": "n"},
     ],
 )
