@@ -58,12 +58,13 @@ def completion_tokens(trajectory: Trajectory) -> int:
 def metric_means(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Mean of each metric over the trajectories that have it, in order of appearance; of a bool, the share of True.
 
-    `reward` comes first, over the scored trajectories; it is absent while none is scored.
+    Numbers that are not finite are left out. `reward` comes first, over the scored trajectories; it is absent while
+    none is scored.
     """
     sums: dict[str, tuple[float, int]] = {"reward": (0.0, 0)}
     for trajectory in trajectories:
         for name, value in (trajectory.metrics | {"reward": trajectory.reward}).items():
-            if isinstance(value, numbers.Real):
+            if isinstance(value, numbers.Real) and math.isfinite(value):
                 total, count = sums.get(name, (0.0, 0))
                 sums[name] = (total + float(value), count + 1)
     return {name: total / count for name, (total, count) in sums.items() if count}

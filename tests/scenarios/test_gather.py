@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import io
+import math
 import sys
 import time
 import warnings
@@ -18,6 +19,7 @@ from gavel.scenarios.gather import (
     completion_tokens,
     gather_trajectories,
     gather_trajectory_groups,
+    metric_means,
 )
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -448,3 +450,11 @@ async def test_a_terminal_shows_progress_scores_failures_and_tokens(monkeypatch:
     await gather_with_figures(None)
     for part in ("[explore]", "2/2", "reward 0.25", "solved 1.00", "1 failed", "2,000 tokens"):
         assert part in terminal.getvalue()
+
+
+def test_a_mean_leaves_out_what_is_not_finite() -> None:
+    rewards = (0.5, math.inf, math.nan, None)
+    assert metric_means([Trajectory(reward=reward, metrics={"m": 1.0}) for reward in rewards]) == {
+        "reward": 0.5,
+        "m": 1.0,
+    }

@@ -25,7 +25,6 @@ from gavel.scenarios.formats.exported import (
     Turn,
     attempts,
     count_untold,
-    reward_or_none,
     tool_functions,
     turns,
 )
@@ -105,7 +104,7 @@ def _build_conversation(attempt: StoredAttempt, losses: Losses) -> Message:
     return {
         "conversations": said,
         "item_id": losses.text(_item(attempt)),
-        "reward": reward_or_none(attempt),
+        "reward": attempt.reward,
         **({} if success is None else {SUCCESS: losses.number(float(success))}),
     }
 

@@ -38,7 +38,6 @@ from gavel.scenarios.formats.exported import (
     attempts,
     facts,
     hex_id,
-    reward_or_none,
     tool_functions,
     turns,
 )
@@ -62,10 +61,10 @@ from gavel.scenarios.trajectory import History, MessageOrChoice, RolloutError, T
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         if not row.value["traces"]:
-            source.left_out["episode without a trace"] += 1
+            source.leave_out(row, "episode without a trace")
         for trace in row.value["traces"]:
             if not is_object(trace, "nodes") or not trace["nodes"]:
-                source.left_out["trace without messages"] += 1
+                source.leave_out(row, "trace without messages")
                 continue
             yield _attempt(row, trace)
 
@@ -253,7 +252,7 @@ def _task(stored: StoredGroup, losses: Losses) -> Message:
 
 def _scores(attempt: StoredAttempt, known: Message) -> Message:
     """Reward, metrics, and facts without a field of their own."""
-    reward = reward_or_none(attempt)
+    reward = attempt.reward
     metrics: Message = known.get("metrics", {})
     return {
         "rewards": {} if reward is None else {"reward": {"score": reward, "weight": 1.0}},

@@ -69,6 +69,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "gteq": operator.ge,
 }
 _MOST_NODES = 200
+_THREE_PLACES = re.compile(r""""[^"]*"|'[^']*'|(?<![\w.])(?P<open>[1-9]\d{0,2}\.\d{3})(?![\w.])""")
+"""A text, or a number such as `1.000`, which may be one or a thousand: a condition with it is not read."""
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
 _RUBRIC_COMMENT = re.compile(r'(?P<kept>"[^"\n]*")|<!--.*?-->|(?P<unclosed><!--.*)', re.DOTALL)
@@ -232,6 +234,8 @@ def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
         return f"{found[1]} (weight {found[2] or 2})"
     if reads(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
         return quoted
+    if readable := [form for mark, end in (("", ""), (".", "0")) if reads(form := _spelled_out(text, mark, end))]:
+        return "` or `- ".join(readable)
     if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
         words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
         form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
@@ -259,6 +263,11 @@ def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
     cuts = (count for count in range(len(words) - 1, 1, -1) if words[count - 1].lower() not in _WORDS_OF_FORMS)
     beginnings = (" ".join(words[:count]) for count in cuts)
     return next(filter(reads, beginnings), "")
+
+
+def _spelled_out(text: str, mark: str, end: str) -> str:
+    """With the numbers that may be ones of thousands spelled so that they are not: `1000`, or `1.0000`."""
+    return _THREE_PLACES.sub(lambda found: found["open"].replace(".", mark) + end if found["open"] else found[0], text)
 
 
 # --- statements -----------------------------------------------------------------------------------------------------
@@ -746,6 +755,8 @@ def _markdown(*, html: bool, has_links: bool) -> "MarkdownIt":
 @lru_cache(256)
 def _condition(text: str) -> nodes.Node | None:
     """A condition made of names, constants, comparisons, and, or, not; None for anything else."""
+    if any(found["open"] for found in _THREE_PLACES.finditer(text)):
+        return None
     try:
         template = _JINJA.parse(f"{{{{ {text} }}}}")
         outputs = [part for output in template.find_all(nodes.Output) for part in output.nodes]

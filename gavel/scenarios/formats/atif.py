@@ -31,7 +31,6 @@ from gavel.scenarios.formats.exported import (
     attempts,
     count_untold,
     facts,
-    reward_or_none,
     tool_definitions,
     turns,
 )
@@ -157,7 +156,7 @@ def _build_document(attempt: StoredAttempt, model: str | None, losses: Losses) -
     if status != "finished":
         losses.add("attempt that did not finish: its status stands in the document's notes, ATIF has no field for it")
         document["notes"] = f"{status}: {losses.text(reason or 'no reason is recorded')}"
-    numbers = {"reward": reward_or_none(attempt), **known.get("metrics", {})}
+    numbers = {"reward": attempt.reward, **known.get("metrics", {})}
     document |= {
         "session_id": attempt.place.id,
         "trajectory_id": attempt.id,

@@ -36,7 +36,6 @@ from gavel.scenarios.formats.exported import (
     StoredGroup,
     Turn,
     attempts,
-    reward_or_none,
     tool_definitions,
     turns,
 )
@@ -225,7 +224,7 @@ def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: flo
 def _scored(stored: StoredGroup, losses: Losses) -> list[StoredAttempt]:
     """The members with a score, the best first."""
     members = list(attempts(stored))
-    scored = [each for each in members if reward_or_none(each) is not None and each.trajectory.status != "failed"]
+    scored = [each for each in members if each.reward is not None and each.trajectory.status != "failed"]
     losses.add("member without a score: left out", len(members) - len(scored))
     losses.attempts += len(members) - len(scored)
     return sorted(scored, key=_reward, reverse=True)

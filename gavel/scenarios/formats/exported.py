@@ -144,8 +144,9 @@ class StoredAttempt:
 
     @property
     def reward(self) -> float | None:
-        """The reward; None = not scored."""
-        return self.trajectory.reward
+        """The reward as JSON can hold it; None = not scored. One that is not finite is counted with the `facts`."""
+        reward = self.trajectory.reward
+        return reward if reward is not None and math.isfinite(reward) else None
 
 
 def attempts(stored: StoredGroup) -> Iterator[StoredAttempt]:
@@ -180,16 +181,10 @@ def count_untold(stored: StoredGroup, losses: Losses) -> None:
         losses.add("exception of a group in which no member ended: left out", len(stored.group.exceptions))
 
 
-def reward_or_none(attempt: StoredAttempt) -> float | None:
-    """The reward as JSON can hold it: a non-finite one is counted with the `facts`."""
-    reward = attempt.reward
-    return reward if reward is not None and Losses().number(reward) is not None else None
-
-
 def scores(attempt: StoredAttempt, known: Mapping[str, Any]) -> dict[str, Any]:
     """The known values of reward, judge's score and metrics of `facts`, by name."""
     judgement: dict[str, Any] = known.get("judgement") or {}
-    given = {"reward": reward_or_none(attempt), "judge": judgement.get("score")}
+    given = {"reward": attempt.reward, "judge": judgement.get("score")}
     found = {name: value for name, value in given.items() if value is not None}
     for name, value in known.get("metrics", {}).items():
         if value is not None:

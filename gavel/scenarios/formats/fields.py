@@ -12,7 +12,6 @@ fields are metadata. The expected answer of an evaluation becomes the `reference
 a test case, become calls with results before the answer.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pydantic import JsonValue
 from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
+from gavel.scenarios.formats.chat import KNOWN_ROLES
 from gavel.scenarios.formats.row import (
     ABSENT,
     INDEPENDENT,
@@ -43,6 +43,7 @@ from gavel.scenarios.formats.row import (
     at,
     check_item,
     first_line,
+    first_of,
     is_list,
     is_object,
     refused,
@@ -70,12 +71,17 @@ def attempt(
     **more: Any,
 ) -> Attempt:
     """The attempt that answers the messages `before`, of any vendor's form. None = where the prompt ends is not known.
-    `form`: empty = that of the messages; `more`: see `row.trajectory`."""
+    One without an answer has failed. `form`: empty = that of the messages; `more`: see `row.trajectory`."""
+    if before is not None and not answer:
+        more = {"status": "failed", "status_reason": UNANSWERED} | more
     said, found = chat.messages([*(before or ()), *answer], row.where)
     prompt = None if before is None else len(chat.messages(before, row.where)[0])
     return Attempt(
         trajectory(said, row.where, fields=fields, **more), row, form or found, dict(task) if task else None, prompt
     )
+
+
+UNANSWERED = "no turn of the assistant"
 
 
 def system_message(value: Any) -> list[Message]:
@@ -94,14 +100,21 @@ OF_PROMPTS = (*_ASKED, "input", "history", *SYSTEM[:2])
 
 def prompt(row: Row, fields: Message) -> list[Any]:
     """Takes what a row asks, in any format of rows, out of its fields; empty if it asks nothing."""
-    name = next((name for name in _ASKED if name in fields), None)
-    if name is None:
+    name = _given(fields, *_ASKED)
+    if name not in fields:
         return []
     value = fields.pop(name)
+    value = "" if value is None else value
     if name == "instruction" and isinstance(value, str):
         given = fields.pop("input", None)
-        value = "\n\n".join(_as_text(each) for each in (value, given) if each)
+        value = "\n\n".join(as_json(each) for each in (value, given) if each)
     return after_context(fields, side(row, value, "user", name))
+
+
+def _given(fields: Message, *names: str) -> str:
+    """The first of the fields that holds a value; else the first that is there; else empty."""
+    there = [name for name in names if name in fields]
+    return next((name for name in there if fields[name] is not None), next(iter(there), ""))
 
 
 def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
@@ -109,7 +122,7 @@ def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
     of messages, or of pairs of what the user and the assistant said."""
     own = [each for each in said[:1] if is_object(each) and "system" in (each.get("role"), each.get("from"))]
     told = None if own else next((name for name in SYSTEM[:2] if system_message(fields.get(name))), None)
-    turns = cell(given) if isinstance(given := fields.get("history"), str) else given
+    turns = cell(fields.get("history"))
     if is_list(turns) and all(is_list(pair) and len(pair) == 2 for pair in turns):
         turns = [message for pair in turns for message in _exchange(*pair)]
     turns = turns if is_list(turns) and (not turns or is_conversation(turns)) else None
@@ -124,8 +137,9 @@ def _exchange(asked: Any, answered: Any) -> list[Message]:
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
-    """Text as one message, and messages (also as JSON text) unchanged. Raises `RowError` for anything else."""
-    given = value
+    """Text or a number as one message, and messages (also as JSON text) unchanged. Raises `RowError` for anything
+    else."""
+    given = value = as_json(value) if isinstance(value, int | float) else value
     if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
         given = items
     elif isinstance(value, str) and is_printed(value):
@@ -138,7 +152,7 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
 def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any]:
     """The messages of any value: a conversation (also as JSON text, or under these names at any depth), the calls of
     one message, or else one message of `role` with its text or JSON. Raises `RowError` for a cut or printed one."""
-    payload = cell(value) if isinstance(value, str) else value
+    payload = cell(value)
     if payload is None or (names and payload in ("", {}, [])):
         return []
     if isinstance(payload, str) and is_printed(payload):
@@ -149,12 +163,12 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
         return [{"role": "assistant", "content": None, "tool_calls": value}]
     if names and is_object(payload) and len(payload) == 1 and isinstance(only := next(iter(payload.values())), str):
         return [{"role": role, "content": only}]
-    return [{"role": role, "content": _as_text(value)}]
+    return [{"role": role, "content": as_json(value)}]
 
 
 def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
     """The conversation in a payload, at any depth; empty if there is none."""
-    payload = cell(payload) if isinstance(payload, str) else payload
+    payload = cell(payload)
     if is_list(payload) and is_conversation(payload):
         return payload
     if is_list(payload) and len(payload) == 1:
@@ -208,7 +222,9 @@ def _read_conversations(rows: Sequence[Row], source: Source) -> Iterator[Found]:
     for row in rows:
         if is_object(row.value, _OWN):
             yield _own(row)
-        elif is_list(row.value) or _list_name(row.value):
+        elif (name := _list_name(row.value)) and row.value[name] is None:
+            source.leave_out(row, f"row without {name}")
+        elif is_list(row.value) or name:
             yield from _read_choices(row)
         else:
             yield _response(row)
@@ -251,7 +267,7 @@ def _response(row: Row) -> Attempt:
 
 def offered_tools(body: Any) -> list[Message] | None:
     """The tools that a request offers."""
-    if not is_object(body := cell(body) if isinstance(body, str) else body):
+    if not is_object(body := cell(body)):
         return None
     config = body.get("toolConfig")
     given = body.get("tools", body.get("functions"))
@@ -274,9 +290,17 @@ def _is_completion(value: Any) -> bool:
     """Whether it is a prompt, as text or as messages without an answer, with its completion."""
     if is_object(value, "prompt|instruction|question", "completion|response") or _samples_name(value) is not None:
         return True
-    if not is_object(value, "messages", "|".join(_ANSWER)) or not is_list(value["messages"]):
+    if not is_object(value, "messages", "|".join(_ANSWER)) or not is_list(value["messages"]) or not _asks(value):
         return False
-    return not any(is_object(item, "role") and item["role"] == "assistant" for item in value["messages"])
+    return not is_answered(value["messages"]) or _is_said(value[_given(value, *_ANSWER)])
+
+
+def _asks(fields: Message) -> bool:
+    """Whether an answer may follow what a row asks: text, or messages that do not end with one."""
+    asked = fields.get(_given(fields, *_ASKED))
+    if not is_list(asked) or not asked:
+        return isinstance(asked, str)
+    return not is_answered(asked[-1:])
 
 
 def _samples_name(value: Any) -> str | None:
@@ -289,7 +313,7 @@ def _samples_name(value: Any) -> str | None:
 def _split_samples(row: Row) -> Iterator[Row]:
     """One row for each answer of a row with several; a list of as many rewards is split among them."""
     name = _samples_name(row.value)
-    if name is None or is_object(row.value, "completion|response"):
+    if name is None or row.value.get(_given(row.value, "completion", "response")) is not None:
         yield row
         return
     fields = without(row.value, name)
@@ -300,17 +324,16 @@ def _split_samples(row: Row) -> Iterator[Row]:
         if is_object(sample) and not _are_messages([sample]):
             sample, others = _text(row, f"{name}.{number}", sample)
             own |= others
-        side(row, sample, "assistant", f"{name}.{number}")  # its error names the answer
+        _answer(row, sample, f"{name}.{number}")  # its error names the answer
         yield Row(row.where, {**own, "completion": sample})
 
 
 def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
     for row in chain.from_iterable(map(_split_samples, rows)):
         fields: Message = row.value
-        name = next(each for each in _ANSWER if each in fields)
+        name = _given(fields, *_ANSWER)
         rest = without(fields, name, "tools")
-        before = prompt(row, rest)
-        answer = side(row, fields[name], "assistant", "completion")
+        before, answer = prompt(row, rest), _answer(row, fields[name], "completion")
         yield attempt(row, COMPLETIONS.name, before, answer, rest, tools=tools(fields.get("tools")))
 
 
@@ -325,41 +348,123 @@ _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         fields: Message = dict(row.value)
-        for name, (other, _) in _SIDES.items():
-            fields.setdefault(name, fields.pop(other, None))
         if is_object(asked := fields.get("input"), "messages"):
             given = {name: asked[name] for name in ("messages", "tools") if name in asked}
             fields = {**without(fields, "input"), **given}
-        answers = [
-            (name, each, reward) for name, (_, reward) in _SIDES.items() for each in _alternatives(fields.pop(name))
-        ]
-        offered, asked = tools(fields.pop("tools", None)), prompt(row, fields)
-        sides = [side(row, each, "assistant", name) for name, each, _ in answers]
-        ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
-        whole = (end for end in ends if all(len(each) > len(end) and each[: len(end)] == end for each in sides))
-        before = asked[: len(asked) - len(next(whole, ()))]
-        for name, each, reward in answers:
-            answer = _answer(row, each, name, alone=not before)
-            made = attempt(
+        for name, value, own in _sides(fields):
+            offered, asked = tools(own.pop("tools", None)), prompt(row, own)
+            answer = _answer(row, value, name, alone=not asked)
+            if not asked and not answer:
+                source.leave_out(row, "answer that is null")
+                continue
+            ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
+            whole = next((end for end in ends if len(answer) > len(end) and answer[: len(end)] == end), list[Any]())
+            before = asked[: len(asked) - len(whole)]
+            reward = _SIDES.get(name)
+            yield attempt(
                 row,
-                PAIRS.name,
-                None,
-                [*before, *answer],
-                {**without(fields, *_ASKED[:3]), "preference": name},
+                PAIRS.name if reward else SIDE_BY_SIDE,
+                None if answer else before,
+                [*before, *answer] if answer else [],
+                without(own, *_ASKED[:3]),
                 task={"pair": row.where},
                 tools=offered,
-                metrics={INDEPENDENT: reward},
+                metrics={INDEPENDENT: reward[1]} if reward else None,
             )
-            yield made
+
+
+def _sides(fields: Message) -> Iterator[tuple[str, Any, Message]]:
+    """The answers of a row, with their sides or columns, and the other fields that are of each."""
+    pair = _pair(fields)
+    if pair.get("chosen") == "messages":
+        *asked, last = fields["messages"]
+        fields, pair = {**fields, "messages": asked, "chosen": [last]}, {**pair, "chosen": "chosen"}
+    columns = pair or {name: name for name in _alike(fields)}
+    of_column = _divide(fields, list(columns.values()))
+    for name, column in columns.items():
+        for value in _alternatives(fields[column]):
+            yield name, value, {**of_column[column], "preference" if pair else "answer_column": name}
+
+
+def _pair(value: Any) -> dict[str, str]:
+    """The columns with the chosen and the rejected answer. The chosen one may be the last of the messages, beside a
+    `rejected_message`."""
+    if not is_object(value):
+        return {}
+    found = {name: column for name, (other, _) in _SIDES.items() if (column := _given(value, name, other))}
+    if not found and is_list(value.get("messages")) and not _asks(value):
+        others = [
+            name for name, each in value.items() if name.startswith("rejected_") and _is_message_or_text(name, each)
+        ]
+        found = {"chosen": "messages", "rejected": others[0]} if len(others) == 1 else {}
+    return found if len(found) == len(_SIDES) else {}
+
+
+def _is_message_or_text(name: str, value: Any) -> bool:
+    return _are_messages(as_list(value) or [value]) or (isinstance(value, str) and name.partition("_")[2] in _TEXTS)
+
+
+def _alike(value: Any) -> list[str]:
+    """The columns that hold answers side by side, of one name but for a letter or number at its end: conversations, or
+    texts and messages after what the row asks."""
+    if not is_object(value):
+        return []
+    found: list[list[str]] = []
+    for stem, columns in columns_by_stem(value).items():
+        given = [value[name] for name in columns.values() if value[name] is not None]
+        answers = (
+            stem in _TEXTS and _asks(value) and all(_is_said(each) or isinstance(each, int | float) for each in given)
+        )
+        if len(columns) > 1 and given and (answers or all(map(is_answered, given))):
+            found.append(list(columns.values()))
+    return found[0] if len(found) == 1 else []
+
+
+_ENDING = re.compile(r"(.*[^\W\d_])(?:[_ -](?P<small>[a-z])|[_ -]?(?P<end>[A-Z]|\d+))")
+
+
+def columns_by_stem(fields: Message) -> dict[str, dict[str, str]]:
+    """The columns whose names end in a letter or number: name before it -> ending -> column."""
+    stems: dict[str, dict[str, str]] = {}
+    for name in fields:
+        if found := _ENDING.fullmatch(name):
+            stems.setdefault(found[1], {})[found["small"] or found["end"]] = name
+    return stems
+
+
+def _divide(fields: Message, columns: Sequence[str]) -> dict[str, Message]:
+    """The other fields for each of some columns. `model_a` and `model_b` are the `model` of columns that end alike."""
+    stems = columns_by_stem(fields)
+    ends = next(
+        (ends for ends in stems.values() if len(columns) > 1 and {*columns} <= {*ends.values()}), dict[str, str]()
+    )
+    parted = {stem: each for stem, each in stems.items() if ends and each.keys() == ends.keys()}
+    rest = without(fields, *columns, *(name for each in parted.values() for name in each.values()))
+    own = {
+        name: {stem: fields[each[end]] for stem, each in parted.items() if each != ends} for end, name in ends.items()
+    }
+    return {name: rest | own.get(name, {}) for name in columns}
+
+
+def is_answered(value: Any) -> bool:
+    """Whether it is a conversation in which the assistant speaks."""
+    roles = (
+        [first_of(item, "role", "from", "type") for item in value] if is_list(value) and is_conversation(value) else []
+    )
+    return any(KNOWN_ROLES.get(str(role).lower()) == "assistant" for role in roles)
 
 
 def _alternatives(value: Any) -> list[Any]:
-    """The answers of a side: a list of texts is as many."""
-    return value if is_list(value) and value and all(isinstance(each, str) for each in value) else [value]
+    """The answers of a side: a list of texts, or of lists of messages, is as many."""
+    given = [each for each in as_list(value) if each is not None]
+    many = all(isinstance(each, str) for each in given) or all(map(is_list, given))
+    return value if given and many else [value]
 
 
-def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
-    """An answer; one that stands alone may be a conversation in one text, as in Anthropic's HH data."""
+def _answer(row: Row, value: Any, name: str, *, alone: bool = False) -> list[Any]:
+    """An answer, empty for null; one that stands alone may be a conversation in one text, as in Anthropic's HH data."""
+    if value is None or value == []:
+        return []
     parts = _SPEAKER.split(value) if alone and isinstance(value, str) else []
     if len(parts) < 3 or parts[0].strip():
         return side(row, value, "assistant", name)
@@ -367,8 +472,14 @@ def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
     return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
 
 
-_PAIR = ("chosen|preferred_output", "rejected|non_preferred_output")
-PAIRS = Format("preference pairs", _PAIR, lambda value: is_object(value, *_PAIR), _read_pairs, task="pair")
+SIDE_BY_SIDE = "answers side by side"
+PAIRS = Format(
+    "preference pairs",
+    ("chosen|preferred_output", "rejected|non_preferred_output"),
+    lambda value: bool(_pair(value) or (not is_object(value, "|".join((*_ANSWER, *_SAMPLES))) and _alike(value))),
+    _read_pairs,
+    task="pair",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +487,7 @@ class Columns:
     """The fields (dotted paths) with the prompt and the answers of a row, for names that no format knows."""
 
     prompt: str | None = None
-    """None = `prompt` or `messages`."""
+    """None = `prompt` or `messages`, if answers are no whole conversations."""
     answers: Sequence[str] = ()
     """Fields that each hold an attempt. Empty = `completion`, `response` or `output`."""
 
@@ -385,21 +496,30 @@ class Columns:
         return [*filter(None, [self.prompt]), *self.answers]
 
     def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
-        """One row with `prompt` and `completion` for each answer; empty cells are counted.
+        """One row with `prompt` and `completion`, or `messages`, for each answer; empty cells are counted.
 
         `known`: the fields of all rows. Raises `RowError` for a field that no row has.
         """
-        names = (self.prompt,) if self.prompt else ("prompt", "messages")
-        asked, prompt = _column(row, names, known, "--prompt-column")
         columns = [
             _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
         ]
-        rest = without(row.value, asked, *(name for name, _ in columns), "prompt", "completion")
-        found = [answer for name, value in columns for answer in _split_answers(row, name, value)]
-        for name, answer, others in found:
+        fields = _divide(row.value, [name for name, _ in columns])
+        names = (self.prompt,) if self.prompt else ("prompt", "messages")
+        is_whole = all(value is None or is_answered(value) for _, value in columns)
+        if is_whole and not self.prompt and not any(name in known for name in names):
+            for name, value in columns:
+                if value is None:
+                    source.leave_out(row, f"row without {name}")
+                else:
+                    yield Row(row.where, {"answer_column": name, **fields[name], "messages": value})
+            return
+        asked, prompt = _column(row, names, known, "--prompt-column")
+        found = [(name, *answer) for name, value in columns for answer in _split_answers(row, name, value)]
+        for column, name, answer, others in found:
             if answer is None or prompt is None:
-                source.left_out[f"row without {name if answer is None else asked}"] += 1
+                source.leave_out(row, f"row without {name if answer is None else asked}")
                 continue
+            rest = without(fields[column], asked, "prompt", "completion")
             own = {**rest, **others, "prompt": _as_said(prompt), "completion": _as_said(answer)}
             yield Row(row.where, own | ({"answer_column": name} if len(found) > 1 else {}))
 
@@ -479,7 +599,7 @@ def _as_said(value: Any) -> Any:
     """Messages as they are, anything else as its text."""
     if _is_said(value):
         return value
-    return [value] if _are_messages([value]) else json.dumps(value, ensure_ascii=False)
+    return [value] if _are_messages([value]) else as_json(value)
 
 
 def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Iterator[Attempt]:
@@ -494,8 +614,9 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     for row in rows:
         if not is_object(row.value):
             raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
-        for found in _read_completions(columns.rename(row, known, source), source):
-            yield replace(found, row=row, form=TABLE)
+        for each in columns.rename(row, known, source):
+            for found in _read_completions([each], source) if "completion" in each.value else _read_choices(each):
+                yield replace(found, row=row, form=TABLE)
 
 
 TABLE = "prompt and answer columns"
@@ -568,7 +689,7 @@ def _read_cases(rows: Sequence[Row], source: Source, is_ragas: bool) -> Iterator
         elif given.get(answered) is not None and (is_ragas or answered in fields):
             said = [*used, *_side(row, fields, answered, "assistant")]
         else:
-            source.left_out["sample without a response" if is_ragas else "test case without an output"] += 1
+            source.leave_out(row, "sample without a response" if is_ragas else "test case without an output")
             continue
         measured = [each for each in as_list(fields.pop("metrics_data", None)) if is_object(each, "name")]
         scores = {str(each["name"]): each.get("score") for each in measured}
@@ -577,7 +698,7 @@ def _read_cases(rows: Sequence[Row], source: Source, is_ragas: bool) -> Iterator
         facts = [fact for name in _FACTS for fact in _listed(fields.get(name)) if fact]
         kept = without(fields, "context")
         if facts:
-            kept["reference"] = "\n\n".join(map(_as_text, facts))
+            kept["reference"] = "\n\n".join(map(as_json, facts))
         form = RAGAS.name if is_ragas else DEEPEVAL.name
         metrics = with_single_score(numbers)
         yield attempt(row, form, None if turns else before, [*before, *said] if turns else said, kept, metrics=metrics)
@@ -592,27 +713,23 @@ def _turn(row: Row, turn: Message) -> Iterator[Message]:
 def _side(row: Row, fields: Message, name: str, role: str) -> list[Any]:
     """Takes a field's messages out of the row. Raises `RowError` for anything but text or messages."""
     value = fields.pop(name, [])
-    return side(row, _as_text(value) if isinstance(value, int | float) else value, role, name) if value != [] else []
+    return side(row, value, role, name) if value != [] else []
 
 
 def _used(fields: Message) -> Iterator[Message]:
     """Takes an assistant's retrievals and calls before its answer out of the fields."""
     passages = _listed(fields.pop("retrieval_context", None) or fields.pop("retrieved_contexts", None))
-    called = [{"name": "retrieve", "output": "\n\n".join(map(_as_text, passages))}] if passages else []
+    called = [{"name": "retrieve", "output": "\n\n".join(map(as_json, passages))}] if passages else []
     for call in [*called, *as_list(fields.pop("tools_called", None))]:
         own = {_snake(name): each for name, each in call.items()} if is_object(call) else {"name": call}
         made = {"name": str(own.get("name")), "arguments": own.get("input_parameters")}
         yield {"role": "assistant", "content": None, "tool_calls": [made]}
         if own.get("output") is not None:
-            yield {"role": "tool", "name": own.get("name"), "content": _as_text(own["output"])}
+            yield {"role": "tool", "name": own.get("name"), "content": as_json(own["output"])}
 
 
 def _listed(value: Any) -> list[Any]:
     return as_list(value) or ([value] if value else [])
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else as_json(value)
 
 
 def _snake(name: str) -> str:

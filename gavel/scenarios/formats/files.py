@@ -28,7 +28,7 @@ from pydantic_core import to_jsonable_python
 
 from gavel.base.extras import install_line
 from gavel.scenarios.formats.row import Row, RowError
-from gavel.scenarios.formats.text import decode, rows
+from gavel.scenarios.formats.text import SAID, decode, rows
 
 GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
     b"\x1f\x8b",
@@ -271,7 +271,12 @@ def table_rows(path: Path, data: bytes) -> list[Row]:
             table = opened(pyarrow.BufferReader(data)).read_all()
     except pyarrow.ArrowException as error:
         raise RowError(f"{path} is a damaged {kind} file: {error}", "Write it again.") from error
-    return [Row(f"{path}:{number}", plain(row)) for number, row in enumerate(table.to_pylist(), 1)]
+    found: list[dict[str, Any]] = table.to_pylist()
+    values = {name: [row[name] for row in found if row[name] is not None] for name in table.column_names}
+    said = {name: None for name, each in values.items() if each and (name in SAID or isinstance(each[0], list))}
+    return [
+        Row(f"{path}:{number}", said | plain(row)) for number, row in enumerate(found, 1)
+    ]  # a lacking answer is told
 
 
 def plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ are exported too, its conversation is that of the last call, which repeats the e
 call repeats (sub-agents') become additional histories.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,17 +116,20 @@ _PAIRS = (
     ("modelInput", "modelOutput"),
     ("request_body", "response_body"),
     ("input.inputBodyJson", "output.outputBodyJson"),
+    ("sample", "sample"),
+    ("item", "sample"),
 )
-"""Where request and response stand in a row (dotted paths)."""
+"""Where request and response stand in a row (dotted paths). OpenAI's graders have the sample beside the item."""
 
 
-def _split_exchange(value: Any) -> tuple[Message, Any, Sequence[str]] | None:
+def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
     """The request, the response, and the row's fields that held them; None if it holds no exchange."""
     if not is_object(value):
         return None
     for asked, answered in _PAIRS:
-        request, used = _body(at(value, asked)), (asked.partition(".")[0], answered.partition(".")[0])
-        if _is_request(request) and (used[1] in value or "error" in value):
+        request, holder = _body(at(value, asked)), answered.partition(".")[0]
+        if _is_request(request) and (holder in value or "error" in value):
+            used = {asked.partition(".")[0], holder} - {"item"}  # its other fields are the task's
             return request, _body(at(value, answered)), used
     if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
         return value, value, ("prompt", "choices")
@@ -138,13 +141,8 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Sequence[str]] | None:
 
 def _body(value: Any) -> Any:
     """A body, possibly stored as JSON text or under `body`."""
-    body = parsed(value)
+    body = cell(value)
     return body["body"] if is_object(body, "body") and is_object(body["body"]) else body
-
-
-def parsed(value: Any) -> Any:
-    """Parses a payload that a table stores as JSON text."""
-    return cell(value) if isinstance(value, str) else value
 
 
 def _read_exchanges(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -167,10 +165,10 @@ def _make_attempts(
     """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
     if answers.problem:
         why = "response not read" if answers.problem == _UNREAD else "request failed"
-        source.left_out[f"{why} ({answers.problem})"] += 1
+        source.leave_out(row, f"{why} ({answers.problem})")
     prompts = as_list(request.get("prompt"))
     if prompts and answers.attempts and not any(isinstance(each, str | dict) for each in prompts):
-        source.left_out["request whose prompt is token ids: its text is not known"] += len(answers.attempts)
+        source.leave_out(row, "request whose prompt is token ids: its text is not known", len(answers.attempts))
         return
     for number, answer in enumerate(answers.attempts):
         if prompts and all(isinstance(each, str) for each in prompts):  # each has as many choices
@@ -214,7 +212,7 @@ def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if before or answer:
             yield attempt(row, NEMO_GYM.name, before or None, answer, fields, task=task, tools=offered, **ended)
         else:
-            source.left_out["rollout without messages"] += 1
+            source.leave_out(row, "rollout without messages")
 
 
 NEMO_GYM = Format(
@@ -237,7 +235,7 @@ def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         found, name = _read_answers(row.value), _name(row.value)
         request = requests.get(name, {})
         if requests and not request and not found.problem:
-            source.left_out["answer to no request of the input file"] += 1
+            source.leave_out(row, "answer to no request of the input file")
             continue
         fields = {"custom_id": name}
         yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
@@ -311,7 +309,7 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             asked = [*before, *talk(row, asked, "user", _LISTS)]
         said, before = conversation(row, asked, fields[answered]), conversation(row, asked, None)
         if not said:
-            source.left_out["row without input and output"] += 1
+            source.leave_out(row, "row without input and output")
             continue
         is_after = said[: len(before)] == before
         answer = said[len(before) :] if is_after else said
@@ -357,7 +355,7 @@ def _read_traces(rows: Sequence[Row], source: Source, tracer: _Tracer) -> Iterat
         if made := _trace(members, tracer):
             yield made
         else:
-            source.left_out[f"trace without {tracer.asked} and {tracer.answered}"] += 1
+            source.leave_out(members[0][0], f"trace without {tracer.asked} and {tracer.answered}")
 
 
 def _records(value: Message) -> Iterator[Message]:
@@ -418,7 +416,7 @@ def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | Non
 
 
 def _parameters(record: Message) -> Any:
-    extra = parsed(record.get("extra"))
+    extra = cell(record.get("extra"))
     return extra.get("invocation_params") if is_object(extra) else None
 
 
@@ -432,7 +430,7 @@ def _error(record: Message) -> str:
 
 
 def _scores(root: Message) -> Message:
-    scores, stats = as_list(parsed(root.get("scores"))), parsed(root.get("feedback_stats"))
+    scores, stats = as_list(cell(root.get("scores"))), cell(root.get("feedback_stats"))
     found = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
     return found | {n: each["avg"] for n, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")}
 

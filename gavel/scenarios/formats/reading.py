@@ -33,8 +33,12 @@ from gavel.scenarios.formats.fields import (
     GROUPS,
     OF_PROMPTS,
     PAIRS,
+    SIDE_BY_SIDE,
     TABLE,
+    UNANSWERED,
     Columns,
+    columns_by_stem,
+    is_answered,
     read_columns,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
@@ -173,24 +177,28 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     for each in found:
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
             _check_roles(each)
-            each.trajectory.status, each.trajectory.status_reason = "failed", "no turn of the assistant"
+            each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
     grouped = group(found, by, form.task if form else "")
-    if grouped.unasked:
-        reason = "row with an empty prompt: fill its cells, or name the task with --by FIELD; first: "
-        source.left_out[reason + grouped.unasked[0].row.where] = len(grouped.unasked)
+    for each in grouped.unasked:
+        source.leave_out(each.row, "row with an empty prompt: fill its cells, or name the task with --by FIELD")
     if not any(each.trajectories for each in grouped.groups):
-        reasons = "".join(f"; {number:,} × {reason}" for reason, number in source.left_out.items())
-        problem = f"{', '.join(map(str, paths))} holds no trajectory{reasons}."
-        raise RowError(problem, "Give a file with one trajectory or group on each line.")
+        problem = "; ".join([f"{', '.join(map(str, paths))} holds no trajectory", *source.told()])
+        raise RowError(f"{problem}.", "Give a file with one trajectory or group on each line.")
     names = Counter(each.form for each in found)
     forms = ", ".join(names) if len(names) == 1 else " and ".join(f"{n} ({count:,})" for n, count in names.items())
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
-    notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
+    notes = [f"left out: {each}." for each in source.told()]
     return Reading(
         grouped.groups,
         summary,
-        [*notes, *source.notes, *describe_shortfalls(found), *_describe_unread(found, grouped.groups), *grouped.notes],
+        [
+            *notes,
+            *source.notes,
+            *describe_shortfalls(found),
+            *_describe_unread(found, grouped.groups, columns),
+            *grouped.notes,
+        ],
     )
 
 
@@ -251,7 +259,8 @@ def _detect_format(rows: Sequence[Row]) -> Format:
 def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
     """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
     conversation at least so many times."""
-    if not any(map(_IDENTIFIER.search, items[0])) if least else "COLUMN" not in _proposals(items[0]):
+    asked, answered = _proposals(items[0])
+    if not any(map(_IDENTIFIER.search, items[0])) if least else "COLUMN" not in (asked, *answered):
         return None
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
     named = [name for name in ("role", "from") if is_object(items[0], name, "content|value")]
@@ -296,10 +305,10 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     if empty := [name for name, value in fields.items() if value == []]:
         problem += f" Without anything in it: {', '.join(empty)}."
     texts = [name for name, value in fields.items() if isinstance(value, str | list | dict) and value != []]
-    if len(texts) < 2:
-        return RowError(problem, _FORM)
     asked, answered = _proposals(fields)
-    (one, _, prompt), (other, _, answer) = asked.partition("."), answered.partition(".")
+    if len(texts) < 2 and asked:
+        return RowError(problem, _FORM)
+    (one, _, prompt), (other, _, answer) = asked.partition("."), answered[0].partition(".")
     alike = [
         name for name, value in fields.items() if is_object(value, prompt.partition(".")[0], answer.partition(".")[0])
     ]
@@ -308,10 +317,10 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
             f"{row.where} holds its rows by name, not as a list: {', '.join(alike[:3])}.",
             "Write one row on each line: jq -c '.[]' FILE > rows.jsonl.",
         )
-    columns = f"--prompt-column {shlex.quote(asked)} --answer-column {shlex.quote(answered)}"
-    return RowError(
-        problem, f"Say which columns hold what: {columns}; or rename them to prompt and completion. {_FORM}"
-    )
+    named = [*([("--prompt-column", asked)] if asked else ()), *(("--answer-column", each) for each in answered)]
+    columns = " ".join(f"{option} {shlex.quote(name)}" for option, name in named)
+    renamed = "them to prompt and completion" if asked else "one to messages"
+    return RowError(problem, f"Say which columns hold what: {columns}; or rename {renamed}. {_FORM}")
 
 
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
@@ -329,8 +338,9 @@ _NEAR = 0.5
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 
 
-def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
-    """The likely columns (dotted paths) of prompt and answer, by names and texts; else `COLUMN`."""
+def _proposals(fields: dict[str, Any]) -> tuple[str, list[str]]:
+    """The likely columns (dotted paths) of prompt and answers, by names and texts; else `COLUMN`. A column with a whole
+    conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it."""
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
     asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
@@ -339,7 +349,13 @@ def _proposals(fields: dict[str, Any]) -> tuple[str, str]:
     likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
     written = [path for path, text in likely if _SENTENCE.search(text)]
     short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
-    return asked, next(iter(written + short), "COLUMN")
+    answered = next(iter(written + short), "COLUMN")
+    if whole := [name for name, value in fields.items() if is_answered(value)]:
+        if answered not in fields or is_answered(fields[whole[0]][-1:]):
+            return "", whole
+        asked = whole[0]
+    alike = (list(columns.values()) for columns in columns_by_stem(fields).values())
+    return asked, next((columns for columns in alike if answered in columns), [answered])
 
 
 def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
@@ -393,14 +409,15 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
     return notes
 
 
-def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup]) -> list[str]:
+def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None) -> list[str]:
     """Notes on columns that nobody reads: texts that may be part of the task, and rewards that are no number."""
     rows = {id(each.trajectory): each for each in found if isinstance(each, Attempt) and each.form in _OF_ROWS}
     unread: dict[str, str] = {}
+    read = {*TRUTHS, *(name.partition(".")[0] for name in (columns.names if columns else ()))}
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
         is_asked = all(any(message.get("role") == "user" for message in each.messages()) for each in members)
-        for name in dict.fromkeys(name for each in members for name in each.metadata if name not in TRUTHS):
+        for name in dict.fromkeys(name for each in members for name in each.metadata if name not in read):
             values = {json.dumps(each.metadata.get(name), sort_keys=True) for each in members}
             is_text = any(map(_SENTENCE.search, values)) and (len(values) > 1 or not is_asked)
             if is_text or (name in OF_PROMPTS and values - _NOTHING):
@@ -427,7 +444,7 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup]) 
 
 
 _NOTHING = {'""', "[]", "{}", "null"}
-_OF_ROWS = (COMPLETIONS.name, PAIRS.name, LOGGED.name, TABLE)
+_OF_ROWS = (COMPLETIONS.name, PAIRS.name, SIDE_BY_SIDE, LOGGED.name, TABLE)
 
 
 def _given(trajectory: Trajectory) -> Any:

@@ -4,7 +4,6 @@ import ast
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -86,10 +85,17 @@ class Source:
     """The files being read, at least one."""
 
     paths: list[Path]
-    left_out: Counter[str] = field(default_factory=Counter[str])
-    """Rows without anything to judge, by reason."""
+    left_out: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Where rows without anything to judge stand, by reason."""
     notes: list[str] = field(default_factory=list[str])
     """Other notes for the user on how it was read."""
+
+    def leave_out(self, row: Row, reason: str, count: int = 1) -> None:
+        self.left_out.setdefault(reason, []).extend([row.where] * count)
+
+    def told(self) -> list[str]:
+        """`2 × row without completion`, for each reason, with the first such row."""
+        return [f"{len(where):,} × {reason}; first: {where[0]}" for reason, where in self.left_out.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
 def at(value: Any, path: str) -> Any:
     """The value of a field, or at a dotted path (`out.0.text`), also into JSON text; `ABSENT` where there is none."""
     for part in [path] if is_object(value, path) else path.split("."):
-        value = cell(value) if isinstance(value, str) else value
+        value = cell(value)
         if is_list(value) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
@@ -289,7 +295,7 @@ def name_of(fields: Mapping[str, Any]) -> str:
 def tool_call(call: Any) -> Any:
     """A tool call in OpenAI's form: other programs keep it flat, with other names, or arguments as an object or JSON
     text. Anything else is returned unchanged."""
-    fields = loaded(call) if isinstance(call, str) else call
+    fields = loaded(call)
     if not is_object(fields):
         return call
     body = fields.get("function")
@@ -312,17 +318,19 @@ def as_json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
-def loaded(text: str) -> Any:
-    """A text parsed as JSON; None if it is invalid."""
+def loaded(text: Any) -> Any:
+    """A text parsed as JSON, None if it is invalid; any other value unchanged."""
     try:
-        return json.loads(text)
+        return json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError):
         return None
 
 
-def cell(text: str) -> Any:
+def cell(text: Any) -> Any:
     """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
-    else its text."""
+    else its text. Any value but a text is unchanged."""
+    if not isinstance(text, str):
+        return text
     start = text.lstrip()[:2]
     if start in ('"{', '"[') and isinstance(quoted := loaded(text), str):
         return cell(quoted)
@@ -339,7 +347,7 @@ def cell(text: str) -> Any:
 def tools(value: Any) -> list[Message] | None:
     """Tool schemas in OpenAI's form, from a list, its JSON text or an object by their names, in any vendor's form; None
     if there are none."""
-    value = loaded(value) if isinstance(value, str) else value
+    value = loaded(value)
     if is_object(value):
         value = [{"name": name, **schema} for name, schema in value.items()]
     if not is_list(value) or not value:

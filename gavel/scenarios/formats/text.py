@@ -74,7 +74,7 @@ def _parse_json(text: str, where: str) -> list[tuple[int, Any]]:
         except (ValueError, RecursionError) as error:
             raise _no_json(text, where, line, error) from error
         _check_keys(text[at:end], where, line)
-        found.append((line, cell(value) if isinstance(value, str) else value))
+        found.append((line, cell(value)))
         start, at = at, _space_from(text, end)
         line += text.count("\n", start, at)
     return found
@@ -245,7 +245,7 @@ def is_rendered(text: str) -> bool:
     return bool(_RENDERED_BEGINS.match(text)) and bool(_RENDERED_ENDS.search(text[-400:]))
 
 
-_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input", "question", "answer")
+SAID = ("prompt", "completion", "response", "chosen", "rejected", "output", "user_input", "question", "answer")
 """Text columns: their cells are text even if they look like JSON, unless they are messages."""
 
 
@@ -312,7 +312,7 @@ def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
                 )
             named = zip(names, cells, strict=True)
             found.append(
-                Row(place, {n: _said(text) if n in _SAID or n in said else cell(text) for n, text in named if n})
+                Row(place, {n: _said(text) if n in SAID or n in said else cell(text) for n, text in named if n})
             )
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error

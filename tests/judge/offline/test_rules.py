@@ -120,12 +120,23 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ('"calls look_up before refund"', "calls look_up before refund"),
         ("calls only look_up and refund", ""),
         ('says "Done" (weight: 3)', 'says "Done" (weight 3)'),
+        ('calls a when n < 0.125 or m == "1.000" or n > 1.0005', ""),
         ("calls refund when status == open and not late", 'calls refund when status == "open" and not late'),
     ],
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
     assert read_rubric(f"- {form}" if form else "", reference="x" if "reference" in form else None).unread == ()
+
+
+def test_a_number_that_may_be_of_thousands_is_asked_about():
+    """In German `1.000` is a thousand."""
+    assert read_rubric("- calls look only when total >= 1.000").rules == ()
+    forms = nearest_form("calls look only when total >= 1.000 and n < 12.500").split("` or `- ")
+    assert forms == [
+        f"calls look only when total >= {a} and n < {b}" for a, b in (("1000", 12500), ("1.0000", "12.5000"))
+    ]
+    assert all(read_rubric(f"- {form}").unread == () for form in forms)
 
 
 def test_a_nearest_form_names_tools_that_there_are():

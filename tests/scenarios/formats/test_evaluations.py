@@ -168,7 +168,10 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     (tmp_path / "t.json").write_text(json.dumps(rows))
     reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
     assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
-    assert reading.notes[:2] == ["left out: 2 × row without out", "left out: 1 × row without in.q"]
+    assert reading.notes[:2] == [
+        f"left out: 2 × row without out; first: {tmp_path / 't.json'}[2].",
+        f"left out: 1 × row without in.q; first: {tmp_path / 't.json'}[3].",
+    ]
     assert "in JSON" in reading.notes[2]
     for out in ([{"t": "x"}], '[{"t": "x"}]', "[{'t': 'x'}]"):
         reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": out}], columns=Columns("in.0.q", ("out.0.t",)))
@@ -378,7 +381,7 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
     [
         ([{"Frage": "q", "Answer A": "a", "Answer B": "b"}] * 2, None, "--answer-column 'Answer A'"),
         ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
-        ([{"prompt": "x", "responses": ["a", 3]}] * 2, None, "responses.1"),
+        ([{"prompt": "x", "responses": ["a", {"n": 3}]}] * 2, None, "responses.1"),
         ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
         ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
         ([{"q": "x", "a": {"value": "y", "label": 1}}], Columns("q", ("a",)), "--answer-column a.value"),

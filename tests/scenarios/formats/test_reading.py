@@ -27,6 +27,7 @@ import pytest
 import zstandard
 
 from gavel.base.extras import install_line
+from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
@@ -263,7 +264,9 @@ def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None
     assert reading.summary == "reads as: batch output, 6 rows in 2 groups by opening messages"
     assert [len(group) for group in reading.groups] == [2, 3]
     assert reading.groups[1].trajectories[0].messages() == CONVERSATION
-    assert reading.notes == ["left out: 1 × request failed (rate_limit_exceeded)"]
+    assert reading.notes == [
+        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -530,6 +533,145 @@ def test_the_columns_of_a_prompt_are_read_beside_every_kind_of_answer(
         last = "Where is\n\norder 7?" if asked == "instruction" else "Where is order 7?"
         assert told == [("system", "Be kind."), ("user", HISTORY[0][0]), ("assistant", "It is lost."), ("user", last)]
         assert not each.metadata.keys() & {"system", "history", "question", "instruction", "input", "prompt"}
+
+
+Q, PARIS, LYON = ask(7), {"role": "assistant", "content": "It is Paris."}, {"role": "assistant", "content": "Lyon."}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"conversation_a": [Q, PARIS], "conversation_b": [Q, LYON], "model_a": "m", "model_b": "n", "winner": "a"},
+        {"prompt": Q["content"], "response1": "It is Paris.", "response2": "Lyon.", "model1": "m", "model2": "n"}
+        | {"preference": [1, 2]},
+        {"messages": [Q, PARIS, Q], "answerA": [Q, PARIS], "answerB": [Q, LYON], "modelA": "m", "modelB": "n"},
+    ],
+)
+def test_answers_side_by_side_are_a_group_with_what_is_of_each(tmp_path: Path, row: dict[str, Any]) -> None:
+    reading = read_file(written(tmp_path / "rows.jsonl", row, row))
+    assert reading.summary == "reads as: answers side by side, 2 rows in 2 groups by pair"
+    for group in reading.groups:
+        assert [each.messages()[-2:] for each in group] == [[Q, PARIS], [Q, LYON]]
+        assert [each.metadata["model"] for each in group] == ["m", "n"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [Q, PARIS], "rejected_message": LYON},
+        {"messages": [Q, PARIS], "rejected_response": "Lyon.", "rejected_tokens": 3},
+        {"prompt": [Q], "chosen": [PARIS], "rejected": [[LYON], [Q, LYON]]},
+    ],
+)
+def test_rejected_answers_are_read_in_every_form(tmp_path: Path, row: dict[str, Any]) -> None:
+    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
+    chosen, *rejected = [each.messages() for each in group]
+    assert chosen == [Q, PARIS]
+    assert rejected == [[Q, LYON]] * len(rejected)
+    assert [each.metrics["independent_reward"] for each in group] == [1.0, *[0.0] * len(rejected)]
+
+
+def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
+    item = {"messages": [Q], "reference_answer": "Paris"}
+    row = {"item": item, "sample": {"output_text": "…", "choices": [{"message": PARIS}]}}
+    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
+    assert group.trajectories[0].messages() == [Q, PARIS]
+    assert group.trajectories[0].metadata == {"item": item}
+
+
+@pytest.mark.parametrize(
+    ("row", "remedy", "members"),
+    [
+        ({"task_id": 1, "traj": [Q, PARIS, Q], "reward": 1.0}, "--answer-column traj", [[Q, PARIS, Q]]),
+        (
+            {"question": {"full_text": Q["content"]}, **{f"answer_{n}": "It is Paris." for n in (0, 1)}, "score_1": 1},
+            "--prompt-column question.full_text --answer-column answer_0 --answer-column answer_1",
+            [[Q, PARIS]] * 2,
+        ),
+        (
+            {"context": [Q, PARIS, Q], "response1": "Lyon.", "response2": "Lyon."},
+            "--prompt-column context --answer-column response1 --answer-column response2",
+            [[Q, PARIS, Q, LYON]] * 2,
+        ),
+    ],
+)
+def test_the_columns_to_name_are_read_when_they_are_named(
+    tmp_path: Path, row: dict[str, Any], remedy: str, members: list[Any]
+) -> None:
+    path = written(tmp_path / "rows.jsonl", row)
+    with pytest.raises(RowError) as error:
+        read_file(path)
+    assert f"{remedy};" in error.value.remedy
+    given = list(zip(remedy.split()[::2], remedy.split()[1::2], strict=True))
+    prompt = next((name for option, name in given if option == "--prompt-column"), None)
+    answers = [name for option, name in given if option == "--answer-column"]
+    reading = read_file(path, columns=Columns(prompt, answers))
+    assert [each.messages() for each in reading.groups[0]] == members
+    assert not any("part of the task" in note for note in reading.notes)
+
+
+def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: Path) -> None:
+    asked = written(tmp_path / "asked.jsonl", {"prompt": Q["content"], "a": [PARIS]})
+    assert read_file(asked, columns=Columns(None, ("a",))).groups[0].trajectories[0].messages() == [Q, PARIS]
+    alone = written(tmp_path / "alone.jsonl", {"a": [Q, PARIS]}, {"a": None})
+    reading = read_file(alone, columns=Columns(None, ("a",)))
+    assert reading.groups[0].trajectories[0].messages() == [Q, PARIS]
+    assert f"left out: 1 × row without a; first: {alone}:2." in reading.notes
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"instruction": "Where?", "output": "Here.", "output_1": "a", "output_2": "b"}, "inputs and outputs"),
+        ({"messages": [Q, PARIS, Q], "output": {"steps": 3}}, "OpenAI messages"),
+        ({"messages": [Q, PARIS, Q], "output": "Lyon."}, "TRL prompt/completion"),
+        ({"question": "Where?", "model_a": "a", "model_b": "b", "completion": "Here."}, "TRL prompt/completion"),
+    ],
+)
+def test_a_plain_answer_is_read_before_what_stands_beside_it(tmp_path: Path, row: dict[str, Any], form: str) -> None:
+    assert read_file(written(tmp_path / "rows.jsonl", row)).summary.startswith(f"reads as: {form}, 1 row")
+
+
+def test_scores_of_columns_that_are_named_are_those_of_their_answers(tmp_path: Path) -> None:
+    row = {"asked": "Where?", "answer_0": "Here.", "answer_1": "There.", "score_0": 0.5, "score_1": -0.5}
+    (group,) = read_file(
+        written(tmp_path / "rows.jsonl", row), columns=Columns("asked", ("answer_0", "answer_1"))
+    ).groups
+    assert [each.metrics["independent_reward"] for each in group] == [0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("rows", "answers"),
+    [
+        ([{"completion": "A."}, {"completion": None}], [True, False]),
+        ([{"responses": ["A.", None]}], [True, False]),
+        ([{"chosen": "A.", "rejected": "B."}, {"chosen": "A.", "rejected": None}], [True, True, True, False]),
+        ([{"history": HISTORY, "completion": "A."}, {"history": HISTORY, "completion": None}], [True, False]),
+    ],
+)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_an_answer_that_is_null_is_a_failed_attempt_and_loses_no_other(
+    tmp_path: Path, rows: list[dict[str, Any]], answers: list[bool], form: str
+) -> None:
+    rows = [{"prompt": "Where?", "tag": None, **row} for row in rows]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    if form == "parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "rows.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    reading = read_file(path)
+    assert [each.status == "finished" for group in reading.groups for each in group] == answers
+    assert any(f"First: {path}:{len(rows)} (no turn of the assistant)." in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [({"messages": None}, "row without messages"), ({"chosen": "A.", "rejected": None}, "answer that is null")],
+)
+def test_a_row_without_anything_to_show_is_counted_by_name(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
+    whole = {"messages": CONVERSATION} if "messages" in row else {"chosen": "A.", "rejected": "B."}
+    path = written(tmp_path / "rows.jsonl", whole, row)
+    assert f"left out: 1 × {reason}; first: {path}:2." in read_file(path).notes
 
 
 def test_a_prompt_that_pairs_repeat_is_said_once(tmp_path: Path) -> None:
