@@ -18,7 +18,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
 from gavel.trainer.deploy.host import Deployment
 from gavel.trainer.deploy.record import DeployError, open_record, read_records
-from gavel.trainer.deploy.smoke_test import SmokeTest, compare_greedy_text, compare_logprobs, read_recorded_prompts
+from gavel.trainer.deploy.smoke_test import SmokeTest, compare_logprobs, read_recorded_prompts
 from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
@@ -70,17 +70,11 @@ def forwarded(base_url: str) -> Callable[[Call], Answer]:
 
 
 @pytest.mark.slow
-async def test_greedy_text_tells_where_there_are_no_logprobs(run: Path, served: tuple[int | None, str]) -> None:
-    step, base_url = served
-    host, chat = FakeServer(), forwarded(base_url)
-    unsupported = Answer({"error": {"message": "logprobs is not supported"}}, 400)
-    host.respond = lambda call: unsupported if call.json.get("logprobs") else chat(call)
+async def test_nothing_is_told_where_there_are_no_logprobs(run: Path) -> None:
+    host = FakeServer()
+    host.respond = lambda call: Answer({"error": {"message": "logprobs is not supported"}}, 400)
     with contextlib.closing(host):
-        if step == 12:
-            assert "step 12" in await proven(run, f"{host.url}/v1")
-            return
-        with pytest.raises(DeployError, match="greedy text"):
-            await proven(run, f"{host.url}/v1")
+        assert "too few to tell" in await proven(run, f"{host.url}/v1")
 
 
 @pytest.mark.slow
@@ -131,16 +125,6 @@ def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
     finding = compare_logprobs(noisy(said["step 12"], noise), "step 12", said)
     assert finding.served is None
     assert "base" in finding.said
-
-
-def test_greedy_text_is_told_by_how_far_it_is_the_same() -> None:
-    host = ["I look up order 7.", "Blue."]
-    said = {"step 12": ["I look up order 7.", "Blue."], "base": ["I refund it.", "Red"]}
-    assert compare_greedy_text(host, "step 12", said).served is True
-    assert compare_greedy_text(host, "base", said).served is False
-    assert "step 12" in compare_greedy_text(host, "base", said).said
-    assert compare_greedy_text(["No idea", "Nothing"], "step 12", said).served is False
-    assert compare_greedy_text(host, "step 12", {"step 12": host, "base": host}).served is None
 
 
 @pytest.mark.slow
