@@ -10,13 +10,13 @@ no single one is enough, the strongest of each are added one after the other unt
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gavel.trainer.device_memory import GIB
 from gavel.trainer.learner.step_bytes import checkpoints_by_default
 from gavel.trainer.memory.needs import Device as Device
-from gavel.trainer.memory.needs import MemoryNeeds
+from gavel.trainer.memory.needs import MemoryNeeds, Needs
 from gavel.trainer.policy.loading import published_quantization
 from gavel.trainer.run_config import RunConfig, engine_table
 
@@ -119,7 +119,7 @@ def _four_bits(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
 
 def _sampler(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
     """A vLLM that is started here sleeps while the learner computes; the embedded engine's part is done elsewhere."""
-    if needs.device.kind != "cuda" or not needs.of(run).sampler.held:
+    if needs.device.kind != "cuda" or not needs.of(run).sampler_bytes:
         return []
     if run.backend.engine != "transformers":
         note = " (vLLM hands its memory over while the learner computes)"
@@ -155,7 +155,7 @@ _CHOICES: tuple[Callable[[MemoryNeeds, RunConfig], Sequence[Option]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlan:
+class MemoryPlan(Needs):
     """The plan of a run, in bytes unless a name says otherwise."""
 
     model: str
@@ -169,38 +169,19 @@ class MemoryPlan:
     parameters: int
     adapter_parameters: int
     adapted_layers: int
-    base: int
-    adapter_and_optimizer: int
-    """The adapter, its gradient and AdamW's state."""
-    context: int
-    """Tokens of a conversation."""
     group_size: int
     largest_group: int
     """Unique tokens of a group whose members share half of the context."""
-    sampler: str
-    sampler_bytes: int
-    """Bytes of the embedded engine's caches and merged weights (its base is the learner's), or vLLM's whole share."""
-    cache_per_conversation: int
-    conversations: int
-    """Sampled at once."""
-    checkpointing: bool
-    """True if the run would use gradient checkpointing."""
     pass_checkpointed: int
-    """A pass of the learner over `micro_batch_tokens`, with gradient checkpointing."""
+    """A pass of the learner over `longest`, with gradient checkpointing."""
     pass_whole: int
     """The same pass without gradient checkpointing."""
     all_logits: int
     """Bytes that all logits of such a pass would take in float32; they are never allocated."""
-    micro_batch_tokens: int
-    """The micro-batch size that the run would use, in tokens."""
     whole_pass_tokens: int | None
     """Max tokens of a pass without checkpointing; larger passes use it. None: all or none."""
     fitting_tokens: int
     """The largest micro-batch that fits."""
-    needed: int
-    """Everything at once."""
-    missing: int
-    """Bytes that the device, or vLLM's share of it, lacks."""
     fits: bool
     remedies: list[str]
     """Options to set, the least costly first, each with its saving."""
@@ -215,6 +196,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     whole = passes[False].tokens(found.left) if train.whole_pass_tokens is None else train.whole_pass_tokens
     by_size = train.gradient_checkpointing is None and checkpoints_by_default(device.kind) is None
     return MemoryPlan(
+        **asdict(found),
         model=base_model,
         family=needs.config.model_type,
         device=device.kind,
@@ -225,24 +207,13 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         parameters=policy.parameter_count,
         adapter_parameters=sum(parameter.numel() for parameter in policy.parameters()),
         adapted_layers=len(policy.parameters()) // 2,
-        base=found.base,
-        adapter_and_optimizer=4 * found.adapter,
-        context=found.context,
         group_size=run.loop.group_size,
         largest_group=found.context // 2 + run.loop.group_size * (found.context - found.context // 2),
-        sampler=found.sampler.name,
-        sampler_bytes=found.sampler.held,
-        cache_per_conversation=found.sampler.conversation,
-        conversations=found.sampler.conversations,
-        checkpointing=found.checkpointing,
         pass_checkpointed=passes[True].of(found.longest) - 3 * found.adapter,
         pass_whole=passes[False].of(found.longest) - 3 * found.adapter,
         all_logits=4 * found.longest * policy.vocabulary,
-        micro_batch_tokens=found.micro_batch_tokens,
         whole_pass_tokens=min(whole, found.micro_batch_tokens) if by_size else None,
         fitting_tokens=passes[found.checkpointing].tokens(found.left),
-        needed=found.needed,
-        missing=found.missing,
         fits=not found.missing,
         remedies=remedies(needs, run) if found.missing else [],
     )
