@@ -13,7 +13,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -36,6 +36,7 @@ from gavel.trainer.backends.remote.wire import (
     Job,
     JobState,
     RemoteBackendError,
+    SentAdapter,
     UploadMissingError,
     raise_fault,
 )
@@ -44,19 +45,15 @@ from gavel.trainer.backends.remote.wire import (
 @dataclass(frozen=True, slots=True)
 class BatchFile:
     path: Path
-    sha256: str
     parts: list[str]
     """SHA-256 of each."""
 
     @classmethod
     def of(cls, path: Path) -> Self:
         """Reads it once."""
-        whole, parts = hashlib.sha256(), list[str]()
         with path.open("rb") as stream:
-            while part := stream.read(PART_BYTES):
-                whole.update(part)
-                parts.append(hashlib.sha256(part).hexdigest())
-        return cls(path, whole.hexdigest(), parts)
+            parts = iter(lambda: stream.read(PART_BYTES), b"")
+            return cls(path, [hashlib.sha256(part).hexdigest() for part in parts])
 
 
 @contextlib.contextmanager
@@ -218,15 +215,16 @@ class Connection:
         key: tuple[str, str],
         job: Job,
         file: BatchFile | None = None,
-        spare: Sequence[BatchFile] = (),
+        adapter: SentAdapter | None = None,
         abandoned: threading.Event | None = None,
     ) -> JobState:
         """Sends the job, with its file first, and waits until it is done. Raises what it failed with.
 
-        `spare`: files that are sent only when the server asks for them. Raises `AbandonedError` soon after the event is
-        set.
+        The files of `adapter` are sent only when the server asks for them. Raises `AbandonedError` soon after `abandoned`
+        is set.
         """
         sent = [] if file is None else [file]
+        spare = [BatchFile(Path(adapter.directory, n), parts) for n, parts in adapter.parts.items()] if adapter else []
         with self._attempts(abandoned) as attempts:
             for left in reversed(range(_UPLOADS)):
                 for each in sent:
@@ -236,7 +234,7 @@ class Connection:
                 except UploadMissingError:
                     if not left:
                         raise
-                sent = [*([] if file is None else [file]), *spare]
+                sent, spare = [*sent, *spare], []
         raise AssertionError
 
     def get(self, path: str, **parameters: str) -> Any:

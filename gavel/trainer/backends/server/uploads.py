@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gavel.base.errors import GavelError
 from gavel.base.files import file_sha256, new_folder, write_atomically
+from gavel.trainer.backends.remote.connection import BatchFile
 from gavel.trainer.backends.remote.wire import (
     PART_BYTES,
     DamagedUploadError,
@@ -121,7 +122,7 @@ class SentAdapters:
         self._check_name(sent)
         with tempfile.TemporaryDirectory(dir=self._own, prefix=_PREFIX) as name:
             self._write(sent, Path(name))
-            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"files"}), encoding="utf-8")
+            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"parts"}), encoding="utf-8")
             yield Path(name)
         self._forget(sent)
 
@@ -135,10 +136,10 @@ class SentAdapters:
         self._forget(sent)
 
     def _write(self, sent: SentAdapter, directory: Path) -> None:
-        if not sent.files.keys() <= set(FILES):
-            raise SentAdapterError(f"an adapter has no file {', '.join(sent.files)}", f"It has {' and '.join(FILES)}.")
-        for name in sent.files:
-            self._uploads.write(sent.parts[name], directory / name)
+        if not sent.parts.keys() <= set(FILES):
+            raise SentAdapterError(f"an adapter has no file {', '.join(sent.parts)}", f"It has {' and '.join(FILES)}.")
+        for name, parts in sent.parts.items():
+            self._uploads.write(parts, directory / name)
 
     def _forget(self, sent: SentAdapter) -> None:
         for parts in sent.parts.values():
@@ -149,7 +150,8 @@ class SentAdapters:
             there = find_checkpoint(sent.named, self._root)
         except NamedCheckpointError:
             return
-        if any(file_sha256(there / name) != sha256 for name, sha256 in sent.files.items() if (there / name).is_file()):
+        files = {name: there / name for name in sent.parts if (there / name).is_file()}
+        if any(BatchFile.of(file).parts != sent.parts[name] for name, file in files.items()):
             raise SentAdapterError(
                 f"both machines have a checkpoint {sent.named!r}, and they are not the same",
                 f"Name the client's by its directory: {json.dumps(sent.directory)}",
