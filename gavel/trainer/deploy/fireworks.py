@@ -93,24 +93,18 @@ class FireworksHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         deployment = self._shared or record.remote_name
         model_id = f"{self._model(record)}#{self._deployment(deployment)}"
-        served = Deployment(self, record, f"{self._url}/inference/v1", model_id, KEY_VARIABLE)
         async with self._client() as api:
             await self._make_model(api, adapter, record, report)
             await self._upload(api, adapter, record, report)
             if not self._shared:
                 await self._make_deployment(api, adapter, record, report)
-            ready, state = await self._deployment_state(api, deployment)
-            if ready is None and not wait:
-                report(f"the deployment is {state}: the same command without --no-wait loads the adapter into it")
-                return served
             await poll_until(lambda: self._deployment_state(api, deployment), "the deployment", report)
             loaded = await self._load(api, record, deployment)
-            if wait:
-                await poll_until(lambda: self._loaded_state(api, loaded), "the adapter", report)
-        return served
+            await poll_until(lambda: self._loaded_state(api, loaded), "the adapter", report)
+        return Deployment(self, record, f"{self._url}/inference/v1", model_id, KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as api:

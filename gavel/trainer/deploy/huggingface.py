@@ -70,18 +70,14 @@ class HuggingFaceHost:
     def check(self, adapter: AdapterFacts) -> list[str]:
         return own_server_misfits(adapter)
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         hub = self._hub()
         commit = await self._publish(hub, adapter, record, report)
         what = f"the endpoint {_endpoint_name(record)} cannot be made"
         make = partial(self._make, hub, adapter, record, commit, report)
         await make_once(record, what, partial(self._find, hub, record), make)
-        url, state = await self._state(hub, record)
-        if url is None and wait:
-            url = await poll_until(lambda: self._state(hub, record), "the endpoint", report)
-        elif url is None:
-            report(f"the endpoint is {state}: the same command without --no-wait waits for it")
-        return Deployment(self, record, f"{url}/v1" if url else "", record.remote_name, KEY_VARIABLE)
+        url = await poll_until(lambda: self._state(hub, record), "the endpoint", report)
+        return Deployment(self, record, f"{url}/v1", record.remote_name, KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         found = await self._endpoint(self._hub(), record)

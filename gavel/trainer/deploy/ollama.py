@@ -58,7 +58,7 @@ class OllamaHost:
     def check(self, adapter: AdapterFacts) -> list[str]:
         return []  # merged, an adapter is of any rank and kind; the architecture is known when it is merged
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         server, name = self._client(), self._model(record)
 
         async def find() -> Ids | None:

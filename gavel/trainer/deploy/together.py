@@ -73,7 +73,7 @@ class TogetherHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         name = record.remote_name
         async with self._client() as client:
             base_id, profile = await _find_profile(client, adapter)
@@ -108,9 +108,8 @@ class TogetherHost:
                 ),
             )
             await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
-            if wait:
-                ready = partial(_check_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
-                await poll_until(ready, "together", report)
+            ready = partial(_check_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
+            await poll_until(ready, "together", report)
             base_url = f"{str(client.base_url).rstrip('/')}/v1"
         return Deployment(self, record, base_url, f"{endpoint['name']}:{model['name']}", KEY_VARIABLE)
 

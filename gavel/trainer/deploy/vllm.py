@@ -64,7 +64,7 @@ class VllmHost:
     def check(self, adapter: AdapterFacts) -> list[str]:
         return find_misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "experts", "embeddings"))
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         name = record.remote_name
         async with self._client() as client:
             served = await self._served(client)

@@ -59,7 +59,7 @@ class WandbHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         artifact = self._artifact(record)
 
         async def find() -> Ids | None:
