@@ -123,12 +123,12 @@ async def deploy(
 async def _prove(
     deployment: Deployment, run: Path, adapter: AdapterFacts, description: Mapping[str, Any], report: Report
 ) -> str:
-    from gavel.trainer.deploy.smoke_test import SmokeTest
+    from gavel.trainer.deploy.smoke_test import smoke_test
 
     record = deployment.record
     record.save()
     try:
-        return await SmokeTest(run, adapter.step, adapter.directory, description)(deployment, report)
+        return await smoke_test(deployment, run, adapter.step, adapter.directory, description, report)
     except DeployError as error:
         record.smoke_test = f"failed: {error.message}"
         record.save()

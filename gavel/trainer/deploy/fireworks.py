@@ -44,43 +44,41 @@ _MISFIT = "What Fireworks says does not fit must be changed in the run; nothing 
 _QUOTA = "The quota of the account is reached: raise it or undeploy something, and give the same command again."
 
 
-def open_host(
-    place: str,
-    *,
-    base: str = "",
-    deployment: str = "",
-    accelerator: str = "",
-    accelerators: int = 1,
-    idle_minutes: int = 15,
-) -> "FireworksHost":
-    """`place`: the account (default FIREWORKS_ACCOUNT_ID). `base`: accounts/fireworks/models/… of the base model.
-
-    `deployment`: one of the account with addons enabled, that stays; else one is made, of `accelerators` GPUs of the
-    kind `accelerator` (NVIDIA_H100_80GB, …; default: the host's choice), without a replica after `idle_minutes`.
-    """
-    account = (place or os.environ.get("FIREWORKS_ACCOUNT_ID", "")).strip("/").removeprefix("accounts/")
-    if not account.replace("-", "").isalnum() or not account.isascii():
-        raise DeployError(
-            f"{account!r} is no name of an account of Fireworks", "Give fireworks:ACCOUNT, or FIREWORKS_ACCOUNT_ID."
-        )
-    if idle_minutes < 5:
-        raise DeployError(f"idle_minutes={idle_minutes} is too short", "Fireworks takes 5 or more.")
-    sdk("fireworks")
-    machine = {"accelerator_type": accelerator, "accelerator_count": accelerators} if accelerator else {}
-    return FireworksHost(account, base, deployment.rpartition("/")[2], machine, idle_minutes)
-
-
 class FireworksHost:
     """An account of Fireworks."""
 
     name = "fireworks"
     remedies: Mapping[int, str] = {401: _CHECK, 403: _CHECK, 429: _QUOTA}
 
-    def __init__(self, account: str, base: str, deployment: str, machine: dict[str, Any], idle_minutes: int) -> None:
+    def __init__(
+        self,
+        place: str,
+        *,
+        base: str = "",
+        deployment: str = "",
+        accelerator: str = "",
+        accelerators: int = 1,
+        idle_minutes: int = 15,
+    ) -> None:
+        """`place`: the account (default FIREWORKS_ACCOUNT_ID). `base`: accounts/fireworks/models/… of the base model.
+
+        `deployment`: one of the account with addons enabled, that stays; else one is made, of `accelerators` GPUs of
+        the kind `accelerator` (NVIDIA_H100_80GB, …; default: the host's choice), without a replica after
+        `idle_minutes`.
+        """
+        account = (place or os.environ.get("FIREWORKS_ACCOUNT_ID", "")).strip("/").removeprefix("accounts/")
+        if not account.replace("-", "").isalnum() or not account.isascii():
+            raise DeployError(
+                f"{account!r} is no name of an account of Fireworks",
+                "Give fireworks:ACCOUNT, or FIREWORKS_ACCOUNT_ID.",
+            )
+        if idle_minutes < 5:
+            raise DeployError(f"idle_minutes={idle_minutes} is too short", "Fireworks takes 5 or more.")
+        sdk("fireworks")
         self.place = self._account = account
         self._base = base
-        self._shared = deployment
-        self._machine = machine
+        self._shared = deployment.rpartition("/")[2]
+        self._machine = {"accelerator_type": accelerator, "accelerator_count": accelerators} if accelerator else {}
         self._idle_minutes = idle_minutes
         self._url = os.environ.get("FIREWORKS_BASE_URL", _API).rstrip("/")
 
@@ -253,6 +251,9 @@ class FireworksHost:
                 f"Fireworks cannot load the adapter: {found.status.message}", "Undeploy it, and try again."
             )
         return (True if found.state == "DEPLOYED" else None), str(found.state)
+
+
+open_host = FireworksHost
 
 
 def base_name(base_model: str) -> str:

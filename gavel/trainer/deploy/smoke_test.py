@@ -53,6 +53,8 @@ _OTHER_STEPS = 3
 _VLLM_HOSTS = ("vllm", "huggingface")
 _UNCUT = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """vLLM takes its defaults from the base's generation config, and may give the log-probs of what they leave."""
+_SECONDS = 600.0
+"""Deadline of the whole test."""
 _PATIENCE = 180.0
 _REQUEST_SECONDS = 120.0
 BASE = "the base without an adapter"
@@ -75,57 +77,54 @@ class _Answer:
     """The host's count of the prompt's tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeTest:
-    """The test of one checkpoint of a run; loads its base model here."""
+async def smoke_test(
+    deployment: Deployment, run: Path, step: int, adapter: Path, description: Mapping[str, Any], report: Report
+) -> str:
+    """Whether the deployment serves the adapter of a step of the run in a directory, in a sentence.
 
-    run: Path
-    step: int
-    adapter: Path
-    description: Mapping[str, Any]
-    """The run, as in model.json."""
-    seconds: float = 600.0
-    """Deadline of the whole test."""
+    `description`: the run, as in model.json, whose base is loaded here. Raises `DeployError` if something else is
+    served.
+    """
+    report("smoke test: loading the policy here …")
+    try:
+        local = await asyncio.to_thread(LocalPolicy, description, dict(_candidates(run, step, adapter)))
+    except BaseModelError as error:
+        return f"not run: {error.message}"
+    try:
+        async with asyncio.timeout(_SECONDS):
+            finding = await _find(deployment, local, [*PROMPTS, *read_recorded_prompts(run)])
+    except TimeoutError as error:
+        raise DeployError(f"the smoke test was not done after {_SECONDS:.0f} s", "Deploy again.") from error
+    if finding.served is False:
+        raise DeployError(
+            f"the deployment {deployment.id} fails its smoke test: {finding.said}",
+            f"Look at what the host loaded as {deployment.model_id}.",
+        )
+    return finding.said
 
-    async def __call__(self, deployment: Deployment, report: Report) -> str:
-        """Returns the result in a sentence. Raises `DeployError` if the deployment serves something else."""
-        report("smoke test: loading the policy here …")
-        try:
-            local = await asyncio.to_thread(LocalPolicy, self.description, dict(self._candidates()))
-        except BaseModelError as error:
-            return f"not run: {error.message}"
-        try:
-            async with asyncio.timeout(self.seconds):
-                finding = await self._find(deployment, local)
-        except TimeoutError as error:
-            raise DeployError(f"the smoke test was not done after {self.seconds:.0f} s", "Deploy again.") from error
-        if finding.served is False:
-            raise DeployError(
-                f"the deployment {deployment.id} fails its smoke test: {finding.said}",
-                f"Look at what the host loaded as {deployment.model_id}.",
-            )
-        return finding.said
 
-    def _candidates(self) -> Iterator[tuple[str, Path]]:
-        """The step itself, and those kept next to it."""
-        yield f"step {self.step}", self.adapter
-        checkpoints = Checkpoints(self.run / "checkpoints")
-        others = [step for step in checkpoints.steps() if step != self.step and checkpoints.is_whole(step)]
-        for step in sorted(others, key=lambda step: abs(step - self.step))[:_OTHER_STEPS]:
-            yield f"step {step}", checkpoints.path(step)
+def _candidates(run: Path, step: int, adapter: Path) -> Iterator[tuple[str, Path]]:
+    """The step itself, and those kept next to it."""
+    yield f"step {step}", adapter
+    checkpoints = Checkpoints(run / "checkpoints")
+    others = [other for other in checkpoints.steps() if other != step and checkpoints.is_whole(other)]
+    for other in sorted(others, key=lambda other: abs(other - step))[:_OTHER_STEPS]:
+        yield f"step {other}", checkpoints.path(other)
 
-    async def _find(self, deployment: Deployment, local: "LocalPolicy") -> "Finding":
-        prompts = [*PROMPTS, *read_recorded_prompts(self.run)]
-        async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
-            sampled = [await _ask(client, deployment, local, messages) for messages in prompts]
-        finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
-        if finding.served is False:
-            for answer in sampled:
-                ids = local.prompt_ids(answer.messages)
-                if answer.prompt_tokens not in (None, len(ids)):
-                    said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
-                    return Finding(False, finding.said + said)
-        return finding
+
+async def _find(
+    deployment: Deployment, local: "LocalPolicy", prompts: Sequence[Sequence[Mapping[str, Any]]]
+) -> "Finding":
+    async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
+        sampled = [await _ask(client, deployment, local, messages) for messages in prompts]
+    finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
+    if finding.served is False:
+        for answer in sampled:
+            ids = local.prompt_ids(answer.messages)
+            if answer.prompt_tokens not in (None, len(ids)):
+                said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
+                return Finding(False, finding.said + said)
+    return finding
 
 
 def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:

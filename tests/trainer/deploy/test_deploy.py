@@ -18,7 +18,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
 from gavel.trainer.deploy.host import Deployment
 from gavel.trainer.deploy.record import DeployError, open_record, read_records
-from gavel.trainer.deploy.smoke_test import SmokeTest, compare_logprobs, read_recorded_prompts
+from gavel.trainer.deploy.smoke_test import compare_logprobs, read_recorded_prompts, smoke_test
 from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
@@ -46,8 +46,9 @@ def deployment(run: Path, base_url: str) -> Deployment:
 
 
 async def proven(run: Path, base_url: str) -> str:
-    test = SmokeTest(run, 12, facts_of(run, 12).directory, read_description(run / "model.json"))
-    return await test(deployment(run, base_url), lambda line: None)
+    description = read_description(run / "model.json")
+    served = deployment(run, base_url)
+    return await smoke_test(served, run, 12, facts_of(run, 12).directory, description, lambda line: None)
 
 
 @pytest.mark.slow
@@ -81,8 +82,9 @@ async def test_nothing_is_told_where_there_are_no_logprobs(run: Path) -> None:
 async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "desk" / "clerk"
     elsewhere.mkdir(parents=True)
-    test = SmokeTest(elsewhere, 12, facts_of(run, 12).directory, {"base_model": "/no/such/model"})
-    assert (await test(deployment(run, "http://127.0.0.1:9/v1"), lambda line: None)).startswith("not run: ")
+    served, adapter = deployment(run, "http://127.0.0.1:9/v1"), facts_of(run, 12).directory
+    told = await smoke_test(served, elsewhere, 12, adapter, {"base_model": "/no/such/model"}, lambda line: None)
+    assert told.startswith("not run: ")
 
 
 def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:
