@@ -349,7 +349,7 @@ class TrainingRun:
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
             quantized = model.policy.quantization is not None
-            context = max_context or (longest if device == "cuda" or vllm.url else min(longest, COMMON_CONTEXT))
+            context = max_context or (longest if device == "cuda" or vllm.urls else min(longest, COMMON_CONTEXT))
             rank, less = model.lora.rank, max_context is None
             experts = model.lora.experts
             served = Served(base, dtype, device, rank, slots, context, versions, quantized, experts, may_be_less=less)

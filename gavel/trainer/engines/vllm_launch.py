@@ -160,7 +160,7 @@ def open_vllm_engine(
 
     Raises `EngineError`.
     """
-    addresses, adapters = settings.addresses, directory / "adapters"
+    addresses, adapters = settings.urls, directory / "adapters"
     if len(addresses) > 1:
         return EnginePool(
             [partial(_connect, settings, served, url, adapters / str(n), grammars) for n, url in enumerate(addresses)]
@@ -181,7 +181,7 @@ def open_vllm_engine(
 
 def check_startable(settings: VllmSettings) -> None:
     """Raises `EngineError` where servers that are to be started here lack vLLM or a GPU, before a model is loaded."""
-    if settings.addresses:
+    if settings.urls:
         return
     _check_interpreter(settings.python)
     command, environment = [settings.python, "-c", _LOOK_FOR_VLLM], _environment(os.environ, settings)

@@ -361,7 +361,7 @@ class MemoryNeeds:
         engine = run.backend.engine
         if engine != "transformers":
             vllm = engine if isinstance(engine, VllmSettings) else VllmSettings()
-            elsewhere = bool(vllm.addresses) or vllm.sleep or kind == "cpu"
+            elsewhere = bool(vllm.urls) or vllm.sleep or kind == "cpu"
             if elsewhere:
                 return "vLLM", 0, run.backend.slots, 0
             share = round(self.device.total * vllm.gpu_memory_utilization)

@@ -65,7 +65,7 @@ def a_vllm_server() -> ServerProcess:
 def a_local_backend(kind: str, runs: Path) -> LocalBackend:
     if not kind.endswith("over vllm"):
         return LocalBackend(runs)
-    return LocalBackend(runs, engine=VllmSettings(url=a_vllm_server().url), max_context=CONTEXT)
+    return LocalBackend(runs, engine=VllmSettings(urls=(a_vllm_server().url,)), max_context=CONTEXT)
 
 
 @asynccontextmanager
