@@ -239,8 +239,9 @@ class TrainableModel(Model, TrainableSpec):
     ) -> Deployment:
         """Serves a checkpoint at a host (vllm:http://HOST:PORT, together, …: docs/deploy.md) and proves what it serves.
 
-        Waits for at most `deadline` seconds until it serves. `report` hears what is done and what it costs. `options` are those of the host; keys come from the environment. The same call
-        after a crash goes on where it was. Raises `DeployError`.
+        Waits for at most `deadline` seconds until it serves. `report` hears what is done and what it costs. `options`
+        are those of the host; keys come from the environment. The same call after a crash goes on where it was. Raises
+        `DeployError`.
         """
         facts = await exported_facts(self.backend, self, step, best_by)
         description = self.model_dump(mode="json", include=set(TrainableSpec.model_fields))

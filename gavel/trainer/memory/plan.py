@@ -9,7 +9,7 @@ no single one is enough, the strongest of each are added one after the other unt
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,8 +53,7 @@ def remedies(needs: MemoryNeeds, run: RunConfig) -> list[str]:
     lacking = needs.of(run).missing
     found: list[str] = []
     fits_alone = False
-    for choices in _CHOICES:
-        options = choices(needs, run)
+    for options in _choices(needs, run):
         if not options or needs.of(options[-1].over(run)).missing >= lacking:
             continue
         option = _mildest(needs, run, options)
@@ -79,9 +78,9 @@ def _mildest(needs: MemoryNeeds, run: RunConfig, options: Sequence[Option]) -> O
 
 def _together(needs: MemoryNeeds, run: RunConfig) -> str:
     chosen: list[Option] = []
-    for choices in _CHOICES:
+    for number in range(len(_choices(needs, run))):
         # One that does not help yet may with those after it: a pass is as long as its micro-batch or its context.
-        if options := choices(needs, run):
+        if options := _choices(needs, run)[number]:
             chosen.append(options[-1])
             run = options[-1].over(run)
         if not needs.of(run).missing:
@@ -90,68 +89,39 @@ def _together(needs: MemoryNeeds, run: RunConfig) -> str:
     return "A device with more memory, or a smaller base model."
 
 
-def _checkpointing(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    on = needs.of(run).checkpointing
-    return [] if on else [Option("--gradient-checkpointing", {"train.gradient_checkpointing": True})]
-
-
-def _micro_batch(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    del needs
-    return _tokens("--micro-batch-tokens", "train.micro_batch_tokens", run.train.micro_batch_tokens or 0)
-
-
-def _context(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    return _tokens("--max-context", "backend.max_context", needs.of(run).context)
+def _choices(needs: MemoryNeeds, run: RunConfig) -> list[list[Option]]:
+    """For each option, the least costly one first, the values that may need less than the run's, the mildest first."""
+    now, policy, backend, on_gpu = needs.of(run), needs.policy(run), run.backend, needs.device.kind == "cuda"
+    checkpointing, four_bits, sampler, shards = (list[Option]() for _ in range(4))
+    if not now.checkpointing:
+        checkpointing = [Option("--gradient-checkpointing", {"train.gradient_checkpointing": True})]
+    micro_batch = _tokens("--micro-batch-tokens", "train.micro_batch_tokens", run.train.micro_batch_tokens or 0)
+    context = _tokens("--max-context", "backend.max_context", now.context)
+    if on_gpu and now.sampler_bytes and backend.engine != "transformers":
+        note = " (vLLM hands its memory over while the learner computes)"
+        sampler = [Option("--set backend.engine.sleep=true", {"backend.engine.sleep": True}, note)]
+    elif on_gpu and now.sampler_bytes:  # the embedded engine's part is done elsewhere
+        sampler = [Option(f"--engine {_SERVER}", {"backend.engine": _SERVER}, _ELSEWHERE)]
+    quantized = run.model.policy.quantization is not None or published_quantization(needs.config) is not None
+    if not quantized and not backend.shard_base:
+        note = f" (the base takes {size(policy.quantized_bytes)})"
+        four_bits = [Option("--quantization 4bit", {"model.policy.quantization": "4bit"}, note)]
+    if on_gpu and not policy.largest_dequantized and policy.spans is not None:
+        shards = [
+            Option(
+                f"--shard-base --nproc {count} --engine {_SERVER}",
+                {"backend.shard_base": True, "backend.processes": count, "backend.engine": _SERVER},
+                _ELSEWHERE,
+            )
+            for count in _PROCESSES
+            if not backend.shard_base or count > backend.processes
+        ]
+    return [checkpointing, micro_batch, context, sampler, four_bits, shards]
 
 
 def _tokens(name: str, path: str, most: int) -> list[Option]:
     values = range((most - 1) // _STEP * _STEP, _STEP - 1, -_STEP)
     return [Option(f"{name} {value}", {path: value}) for value in values]
-
-
-def _four_bits(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    quantized = run.model.policy.quantization is not None or published_quantization(needs.config) is not None
-    if quantized or run.backend.shard_base:
-        return []
-    note = f" (the base takes {size(needs.policy(run).quantized_bytes)})"
-    return [Option("--quantization 4bit", {"model.policy.quantization": "4bit"}, note)]
-
-
-def _sampler(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """A vLLM that is started here sleeps while the learner computes; the embedded engine's part is done elsewhere."""
-    if needs.device.kind != "cuda" or not needs.of(run).sampler_bytes:
-        return []
-    if run.backend.engine != "transformers":
-        note = " (vLLM hands its memory over while the learner computes)"
-        return [Option("--set backend.engine.sleep=true", {"backend.engine.sleep": True}, note)]
-    return [Option(f"--engine {_SERVER}", {"backend.engine": _SERVER}, _ELSEWHERE)]
-
-
-def _shards(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """The base on several GPUs."""
-    policy, backend = needs.policy(run), run.backend
-    if needs.device.kind != "cuda" or policy.largest_dequantized or policy.spans is None:
-        return []
-    return [
-        Option(
-            f"--shard-base --nproc {count} --engine {_SERVER}",
-            {"backend.shard_base": True, "backend.processes": count, "backend.engine": _SERVER},
-            _ELSEWHERE,
-        )
-        for count in _PROCESSES
-        if not backend.shard_base or count > backend.processes
-    ]
-
-
-_CHOICES: tuple[Callable[[MemoryNeeds, RunConfig], Sequence[Option]], ...] = (
-    _checkpointing,
-    _micro_batch,
-    _context,
-    _sampler,
-    _four_bits,
-    _shards,
-)
-"""Each gives values of an option that may need less than the run's, the mildest first. The least costly comes first."""
 
 
 @dataclass(frozen=True, slots=True)
