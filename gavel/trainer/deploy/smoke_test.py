@@ -70,6 +70,7 @@ _SAME = 1e-4
 @dataclass(frozen=True, slots=True)
 class _Answer:
     messages: Sequence[Mapping[str, Any]]
+    text: str
     tokens: list[str]
     """Their texts; empty where the host gives no log-probs."""
     logprobs: list[float]
@@ -155,11 +156,13 @@ async def _ask(
     deployment: Deployment,
     local: "LocalPolicy",
     messages: Sequence[Mapping[str, Any]],
+    *,
+    logprobs: bool = True,
 ) -> _Answer:
     extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
     if local.chat_template_kwargs:
         extra["chat_template_kwargs"] = local.chat_template_kwargs
-    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
+    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0} | ({"logprobs": True} if logprobs else {})
     create: Any = client.chat.completions.create
     try:
         reply: ChatCompletion = await retry(
@@ -170,8 +173,8 @@ async def _ask(
         )
     except openai.OpenAIError as error:
         has_no_template = "chat template" in str(error)
-        if isinstance(error, openai.BadRequestError) and not has_no_template:
-            return _Answer(messages, [], [], None)  # it gives no log-probs
+        if isinstance(error, openai.BadRequestError) and logprobs and not has_no_template:
+            return await _ask(client, deployment, local, messages, logprobs=False)
         raise DeployError(
             f"the deployment {deployment.id} does not answer the smoke test: {str(error).splitlines()[0]}",
             "The base's tokenizer has no chat template: start the server with --chat-template FILE."
@@ -179,11 +182,12 @@ async def _ask(
             else "Give the same command again; it goes on where it was.",
         ) from error
     if not reply.choices:
-        return _Answer(messages, [], [], None)
+        return _Answer(messages, "", [], [], None)
     choice = reply.choices[0]
     entries = (choice.logprobs.content if choice.logprobs else None) or []
     return _Answer(
         messages,
+        choice.message.content or "",
         [entry.token for entry in entries],
         [entry.logprob for entry in entries],
         reply.usage.prompt_tokens if reply.usage else None,
@@ -201,6 +205,8 @@ def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Find
         prompt = local.prompt_ids(answer.messages)
         for name in local.candidates:
             said[name] += local.logprobs(name, prompt, ids)
+    if not host and not any(answer.text.strip() for answer in answers):
+        return Finding(False, f"it answers {len(answers)} prompts with nothing")
     if len(host) < _ENOUGH:
         return Finding(None, f"the host gives {len(host)} log-probs, too few to tell what it serves")
     return compare_logprobs(host, local.candidates[0], said)

@@ -71,11 +71,21 @@ def forwarded(base_url: str) -> Callable[[Call], Answer]:
 
 
 @pytest.mark.slow
-async def test_nothing_is_told_where_there_are_no_logprobs(run: Path) -> None:
-    host = FakeServer()
-    host.respond = lambda call: Answer({"error": {"message": "logprobs is not supported"}}, 400)
+async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_failure(run: Path) -> None:
+    host, said = FakeServer(), ["Yes."]
+    completion = {"id": "1", "object": "chat.completion", "created": 0, "model": "desk"}
+    unsupported = Answer({"error": {"message": "logprobs is not supported"}}, 400)
+
+    def answer(call: Call) -> Answer:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said[0]}}
+        return unsupported if call.json.get("logprobs") else Answer({**completion, "choices": [choice]})
+
+    host.respond = answer
     with contextlib.closing(host):
         assert "too few to tell" in await proven(run, f"{host.url}/v1")
+        said[0] = ""
+        with pytest.raises(DeployError, match="with nothing"):
+            await proven(run, f"{host.url}/v1")
 
 
 @pytest.mark.slow
