@@ -44,7 +44,7 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.server.uploads import SentAdapters, Uploads, served_files
+from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import Checkpoints
@@ -183,7 +183,6 @@ class Jobs:
         self._backend = backend
         self._root = root
         self._uploads = uploads
-        self._adapters = SentAdapters(root, uploads)
         self._models: dict[Key, ServedModel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -318,7 +317,7 @@ class Jobs:
         sent = _sent_adapter(job)
         begun = (model.directory / "model.json").exists()  # it has its own copy then
         model.ready = False
-        with self._adapters.start(sent) if sent and not begun else contextlib.nullcontext() as start:
+        with self._uploads.start(sent) if sent and not begun else contextlib.nullcontext() as start:
             model.spec = spec if start is None else spec.model_copy(update={"from_checkpoint": str(start)})
             try:
                 await self._load(model)
@@ -355,7 +354,7 @@ class Jobs:
             case "prepare" | "train":
                 config = TrainConfig.model_validate(given["config"])
                 if (sent := _sent_adapter(job)) is not None:
-                    await asyncio.to_thread(self._adapters.keep_reference, sent, model.directory)
+                    await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
                 if job.kind == "prepare":
                     await backend.prepare(trained, config)
                     return {}
