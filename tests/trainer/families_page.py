@@ -15,10 +15,8 @@ that see images are trained on text alone. Each family below is tested (`pytest 
 tiny random model with a non-zero adapter, against a plain pass of transformers and PEFT over one sequence at a time:
 log-probs of learner and embedded engine within 10⁻⁴ nats (float32), gradients within 5·10⁻⁴ of the largest.
 
-- **Learner**: *shared* computes a prefix that several sequences share once; *one by one* computes every sequence by
-  itself (exact, slower, with a warning).
-- **Engine**: *batched* samples many conversations together in the embedded engine. For those that it samples *one by
-  one* take `--engine vllm`.
+- **Learner**: *shared* computes a prefix that several sequences share once; *one by one* is exact, too, and slower.
+- **Engine**: *batched* samples many conversations together in the embedded engine; for *one by one* take `--engine vllm`.
 - **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder, without the vocabulary head,
   routers and gates. *Attention*: `q_proj`, `k_proj`, `v_proj`, `o_proj`. *Latent attention*: `q_a_proj`, `q_b_proj`,
   `kv_a_proj_with_mqa`, `kv_b_proj`, `o_proj`. *MLP*: `gate_proj`, `up_proj`, `down_proj` of dense and shared experts.
