@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import uvicorn
 
+from gavel.base.network import free_port
+
 KEY = "a-key-of-the-tests"
 _START_SECONDS = 240.0
 
@@ -35,12 +37,6 @@ def serving(app: Any) -> Generator[str]:
         thread.join(timeout=_START_SECONDS)
         listener.close()
     assert not thread.is_alive()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class BackendServer:

@@ -16,6 +16,12 @@ from urllib.parse import urlsplit
 import httpx
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
 @lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is this machine's own."""

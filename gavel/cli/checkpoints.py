@@ -286,7 +286,6 @@ def deploy(
     ],
     best: Annotated[bool, typer.Option("--best", help="The step with the highest --best-by, not the newest.")] = False,
     best_by: Annotated[str, typer.Option(help="split/metric of metrics.jsonl.")] = "held_out/success",
-    wait: Annotated[bool, typer.Option(help="Wait until it serves; without, the same command later goes on.")] = True,
     smoke_test: Annotated[
         bool, typer.Option(help="Prove by a few answers that this step is served; loads the base here.")
     ] = True,
@@ -320,7 +319,6 @@ def deploy(
             directory,
             adapter,
             host,
-            wait=wait,
             description=description if smoke_test else None,
             deadline=deadline,
             report=lambda line: typer.echo(line, err=True),

@@ -1,8 +1,6 @@
 """`gavel cluster …`: a cluster that trains for this machine, by SkyPilot."""
 
-import asyncio
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,9 +8,6 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.terminal import run_interruptibly
-
-if TYPE_CHECKING:
-    from gavel.trainer.backends.skypilot.hosts import ClusterHost
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
 Accelerators = Annotated[
@@ -33,16 +28,6 @@ Secrets = Annotated[
     typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
 ]
 Engine = Annotated[str, typer.Option(help="What samples the rollouts there: transformers or vllm.")]
-
-
-def host_of_cluster(name: str) -> "ClusterHost":
-    """Who started it; SkyPilot for a cluster that is not known here. Raises `ClusterError` without SkyPilot."""
-    from gavel.trainer.backends.skypilot.backend import host_of
-    from gavel.trainer.backends.skypilot.cluster import ClusterRecord
-    from gavel.trainer.backends.skypilot.hosts import SkyHost
-
-    record = ClusterRecord.find(name)
-    return SkyHost() if record is None else host_of(record)
 
 
 def up(
@@ -71,53 +56,47 @@ def up(
     It ends itself when it was not used for --idle-minutes. This version of Gavel is installed there.
     """
     need_extra("train", "gavel cluster")
-    from gavel.trainer.backends.skypilot.backend import Launch, SkyPilotBackend
-    from gavel.trainer.backends.skypilot.cluster import cluster_settings, read_secrets
+    from gavel.trainer.backends.skypilot.backend import SkyPilotBackend, is_on, offer_cluster
+    from gavel.trainer.backends.skypilot.cluster import ClusterRecord, cluster_settings
     from gavel.trainer.backends.skypilot.hosts import SkyHost
 
-    values = read_secrets(secret or [])
-    settings = cluster_settings(
-        cluster=name,
-        accelerators=None if accelerators == "none" else accelerators,
-        infra=infra,
-        image=image,
-        num_nodes=num_nodes,
-        idle_minutes_to_autostop=idle_minutes,
-        down=down,
-        secrets=tuple(values),
-        engine=engine,
-        cpus=cpus,
-        memory=memory,
-        disk_gb=disk_gb,
-        use_spot=spot,
-        slots=slots,
-        max_context=max_context,
-        versions=versions,
-        port=port,
-    )
+    values: dict[str, Any] = {
+        "accelerators": None if accelerators == "none" else accelerators,
+        "infra": infra,
+        "image": image,
+        "num_nodes": num_nodes,
+        "idle_minutes_to_autostop": idle_minutes,
+        "down": down,
+        "engine": engine,
+        "cpus": cpus,
+        "memory": memory,
+        "disk_gb": disk_gb,
+        "use_spot": spot,
+        "slots": slots,
+        "max_context": max_context,
+        "versions": versions,
+        "port": port,
+    }
     host = SkyHost()
 
+    def tell(line: str) -> None:
+        typer.echo(line, err=True)
+
     async def start() -> None:
-        launch = Launch(settings, values, host, lambda line: typer.echo(line, err=True))
-        if await launch.running() is None:
-            await launch.offer()
-            if dry_run:
-                return
-            if not yes and not _agreed("Start it?"):
-                raise GavelError("nothing was started", "With --yes it is started without a question.")
-            backend = await SkyPilotBackend.started(launch)
-        elif dry_run:
-            return typer.echo(f"{name} is on. Nothing was started.")
-        else:
-            backend = await SkyPilotBackend.found(launch)
+        if dry_run:
+            settings = cluster_settings(cluster=name, **values)
+            if await is_on(settings, ClusterRecord.find(name), host):
+                return typer.echo(f"{name} is on. Nothing was started.")
+            await offer_cluster(settings, host, tell)
+            return
+        backend = await SkyPilotBackend.launch(
+            name, secrets=secret or [], say=tell, host=host, agree=lambda: yes or _agreed("Start it?"), **values
+        )
         await backend.close()
         typer.echo(f"{name} is up. Train there: gavel train my_scenario.py --backend-url sky://{name}")
         typer.echo(f'In Python: await gavel.SkyPilotBackend.attach("{name}")   End it: gavel cluster down {name}')
 
     run_interruptibly(start())
-
-
-_LOOK_SECONDS = 5.0
 
 
 def logs(
@@ -126,15 +105,13 @@ def logs(
 ) -> None:
     """Show the log of the server on a cluster."""
     need_extra("train", "gavel cluster")
+    from gavel.trainer.backends.skypilot.backend import host_of
     from gavel.trainer.backends.skypilot.cluster import ClusterRecord, redacted
 
-    host, record = host_of_cluster(name), ClusterRecord.find(name)
-    job = record.job if record else None
+    record = ClusterRecord.find(name)
     hidden = [record.key.get_secret_value()] if record else []
-    end = host.follow(name, job, lambda line: typer.echo(redacted(line, hidden)), until_end=follow)
-    while follow and asyncio.run(host.job_state(name, job)) != "ended":
-        time.sleep(_LOOK_SECONDS)
-    end()
+    tell = lambda line: typer.echo(redacted(line, hidden))  # noqa: E731
+    host_of(record).tail(name, record.job if record else None, tell, follow=follow)
 
 
 def down(
@@ -143,9 +120,10 @@ def down(
 ) -> None:
     """End a cluster, with its machines and the runs that are on them. Ending one that is not there does nothing."""
     need_extra("train", "gavel cluster")
-    from gavel.trainer.backends.skypilot.backend import end_cluster
+    from gavel.trainer.backends.skypilot.backend import end_cluster, host_of
+    from gavel.trainer.backends.skypilot.cluster import ClusterRecord
 
-    host = host_of_cluster(name)
+    host = host_of(ClusterRecord.find(name))
 
     async def end() -> None:
         state = await host.state(name)

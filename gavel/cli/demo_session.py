@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
+from gavel.base.network import free_port
 from gavel.base.text import counted
 from gavel.cli.demo import ONE_SENTENCE, DemoJob
 from gavel.cli.options import LIKELIHOOD, STAND_IN, with_cassette
@@ -255,7 +256,8 @@ async def _backend(settings: DemoSettings) -> AsyncGenerator[LocalBackend | Remo
             yield backend
         return
     name, runs = f"demo-{os.getpid()}", str(runs_root())
-    backend = await SkyPilotBackend.launch(name, None, host=ThisMachine(), runs=runs, say=lambda _: None, **size)
+    size |= {"port": free_port(), "runs": runs, "say": lambda _: None}
+    backend = await SkyPilotBackend.launch(name, None, host=ThisMachine(), **size)
     try:
         yield backend
     finally:

@@ -327,7 +327,7 @@ Recipe = Annotated[
 ]
 
 _ENGINE = ("backend", "engine")
-_SERVERS = {"url", "urls", "replicas"}
+_SERVERS = {"urls", "replicas"}
 """Settings of the engine that say which servers it is; they replace those that a file names."""
 
 

@@ -91,11 +91,11 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
     lora = f"{_count(plan.adapter_parameters)} parameters on {plan.adapted_layers} layers"
     say(console, f"on {device} of {plan.device_bytes / _GIB:.0f} GiB · LoRA: {lora}\n")
     used = {True: "", False: " (not used)"}
-    longest = f"{max(plan.micro_batch_tokens, plan.context):,} tokens"
+    longest = f"{plan.longest:,} tokens"
     conversations = f"{counted(plan.conversations, 'conversation')} of {plan.context:,} tokens"
     needs = {
         "base, frozen": plan.base,
-        "adapter, its gradient, AdamW": plan.adapter_and_optimizer,
+        "adapter, its gradient, AdamW": 4 * plan.adapter,
         f"sampler, {plan.sampler}: {conversations}": plan.sampler_bytes,
         f"learner, {longest}, with checkpointing{used[plan.checkpointing]}": plan.pass_checkpointed,
         f"learner, {longest}, without{used[not plan.checkpointing]}": plan.pass_whole,

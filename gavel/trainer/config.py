@@ -27,10 +27,9 @@ class VllmSettings(Constructed):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    url: str | None = Field(default=None, pattern=r"^https?://")
-    """Address of a running server, which must see the run directory; None starts one."""
     urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()
-    """Addresses of running vLLM servers, over which rollouts are spread; they must see the run directory."""
+    """Addresses of running vLLM servers, over which rollouts are spread; they must see the run directory. None starts
+    `replicas` here."""
     replicas: int = Field(default=1, ge=1)
     """vLLM servers to start on this machine, each on a GPU of its own, over which rollouts are spread."""
     api_key: SecretStr | None = None
@@ -56,9 +55,7 @@ class VllmSettings(Constructed):
 
     @field_validator("urls")
     @classmethod
-    def _check_addresses(cls, urls: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if urls and info.data.get("url") is not None:
-            raise ValueError("there is an url too, and urls names all servers")
+    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         if len(urls) != len({url.rstrip("/").removesuffix("/v1") for url in urls}):
             raise ValueError("it names a server twice")
         return urls
@@ -66,14 +63,9 @@ class VllmSettings(Constructed):
     @field_validator("replicas")
     @classmethod
     def _check_replicas(cls, replicas: int, info: ValidationInfo) -> int:
-        if replicas > 1 and (info.data.get("url") or info.data.get("urls")):
+        if replicas > 1 and info.data.get("urls"):
             raise ValueError("replicas are started here, and there are addresses of servers that run already")
         return replicas
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Of the servers that run already; none starts `replicas` here."""
-        return self.urls if self.url is None else (self.url,)
 
 
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk", "critic"]

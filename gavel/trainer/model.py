@@ -231,7 +231,6 @@ class TrainableModel(Model, TrainableSpec):
         host: str,
         step: int | Literal["latest", "best"] = "latest",
         *,
-        wait: bool = True,
         smoke_test: bool = True,
         best_by: str = BEST_BY,
         deadline: float = 3600.0,
@@ -240,9 +239,9 @@ class TrainableModel(Model, TrainableSpec):
     ) -> Deployment:
         """Serves a checkpoint at a host (vllm:http://HOST:PORT, together, …: docs/deploy.md) and proves what it serves.
 
-        `wait`, for at most `deadline` seconds, until it serves; without, the same call later goes on. `report` hears
-        what is done and what it costs. `options` are those of the host; keys come from the environment. The same call
-        after a crash goes on where it was. Raises `DeployError`.
+        Waits for at most `deadline` seconds until it serves. `report` hears what is done and what it costs. `options`
+        are those of the host; keys come from the environment. The same call after a crash goes on where it was. Raises
+        `DeployError`.
         """
         facts = await exported_facts(self.backend, self, step, best_by)
         description = self.model_dump(mode="json", include=set(TrainableSpec.model_fields))
@@ -250,7 +249,6 @@ class TrainableModel(Model, TrainableSpec):
             facts.directory.parents[1],
             facts,
             host,
-            wait=wait,
             description=description if smoke_test else None,
             deadline=deadline,
             report=report,

@@ -95,7 +95,7 @@ def engine_table(engine: object) -> object:
     if engine == "vllm":
         return {}
     if isinstance(engine, str) and engine.startswith(("http://", "https://")):
-        return {"urls": engine} if "," in engine else {"url": engine}
+        return {"urls": engine}
     return engine
 
 

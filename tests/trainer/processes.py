@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from gavel.base.network import free_port
 from gavel.trainer.distributed import World, join
-from gavel.trainer.engines.vllm_launch import free_port
 from gavel.trainer.learner.replicas import follow_leader
 from tests.forkserver import forking
 from tests.limits import HANG_SECONDS

@@ -5,8 +5,7 @@ live: an adapter that the sampler cannot follow is no checkpoint. A process that
 whole checkpoint.
 
 `MemorySettings` chooses what bounds a run's memory once and keeps it in memory.json, so that a resumed run cuts its
-batches as before, on whatever device; what a call sets itself wins. `OutlyingTokens` counts tokens on which sampler and
-learner differ by more than rounding, as they do where a mixture chooses other experts.
+batches as before, on whatever device; what a call sets itself wins.
 """
 
 import contextlib
@@ -39,10 +38,10 @@ from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
-from gavel.trainer.learner.step_bytes import LEAST_TOKENS, FittedPass, checkpoints_by_default
+from gavel.trainer.learner.step_bytes import LEAST_TOKENS, checkpoints_by_default
 from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.policy.adapters import keep_reference, reference_weights
-from gavel.trainer.policy.loading import BaseModelError, check_sampled_here, chooses_experts, usable_context
+from gavel.trainer.policy.loading import BaseModelError, check_sampled_here, usable_context
 from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
@@ -67,15 +66,16 @@ class _Kept(BaseModel, strict=True, extra="ignore"):
 
     gradient_checkpointing: bool | None
     micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
-    measured: dict[str, Any] = {}
 
 
 class MemorySettings:
     """Fills in what a `TrainConfig` leaves open."""
 
-    def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], FittedPass]) -> None:
-        """`fit` measures, given whether activations are checkpointed. Raises `RunDirectoryError` for a file that holds
-        something else."""
+    def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], int]) -> None:
+        """`fit` measures the tokens, given whether activations are checkpointed.
+
+        Raises `RunDirectoryError` for a file that holds something else.
+        """
         self._directory = directory
         self._fit = fit
         chosen: dict[str, Any] = {"gradient_checkpointing": checkpoints_by_default(device), "micro_batch_tokens": {}}
@@ -107,13 +107,7 @@ class MemorySettings:
         """Tokens of a micro-batch, as they were measured first."""
         mode = "with_checkpointing" if checkpointing else "without_checkpointing"
         if mode not in self._kept.micro_batch_tokens:
-            fitted = self._fit(checkpointing)
-            self._kept.micro_batch_tokens[mode] = fitted.tokens
-            self._kept.measured[mode] = {
-                "free_bytes": fitted.free,
-                "pass_bytes": round(fitted.need.fixed),
-                "pass_bytes_per_token": round(fitted.need.per_token),
-            }
+            self._kept.micro_batch_tokens[mode] = self._fit(checkpointing)
             self._save()
         return self._kept.micro_batch_tokens[mode]
 
@@ -125,34 +119,6 @@ class MemorySettings:
 logger = logging.getLogger(__name__)
 _MANY = 0.01
 """Share of a step's tokens."""
-
-
-class OutlyingTokens:
-    """The counts of a run's steps. Warns once at the first step with many, and again whenever the share has doubled."""
-
-    def __init__(self, *, experts: bool) -> None:
-        """`experts`: whether the model is a mixture of experts."""
-        self._experts = experts
-        self._told = _MANY / 2
-
-    def of_step(self, share: float, tokens: int, config: TrainConfig) -> dict[str, float]:
-        """The metric `tokens_outlying`. `share`: that of `tokens`, trained in the step, that differ by > 0.5 nats."""
-        count = round(share * tokens)
-        corrected = config.sampler_correction is not None
-        if not corrected and share >= 2 * self._told:
-            self._told = share
-            cause = "other experts were chosen, or the policy went on" if self._experts else "the policy went on since"
-            logger.warning(
-                "Sampler and learner differ by more than 0.5 nats on %d of %d tokens (%.1f %%): %s. Their ratios are "
-                "off; sampler_correction with mode 'token_mask' leaves them out (docs/algorithms.md).",
-                count,
-                tokens,
-                100 * share,
-                cause,
-            )
-        return {"tokens_outlying": count}
-
-
 _STATE = Path(TRAINER_STATE) / "state.pt"
 
 
@@ -201,8 +167,7 @@ class TrainingRun:
         longest = usable_context(config)
         if serving.vllm is None:
             check_sampled_here(config)
-        self._warns_of_experts = chooses_experts(config)
-        self._outlying = OutlyingTokens(experts=self._warns_of_experts)
+        self._told_of_outliers = False
         self._replicas = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=serving.shard_base
         )
@@ -265,7 +230,8 @@ class TrainingRun:
             learnt = judge_totals(groups) | {"groups_trained": batch.groups} | batch.critic
             learnt |= self._learn(batch, config)
             if batch.sequences:
-                learnt |= self._outlying.of_step(learnt["logprob_outliers"], batch.trained_tokens, config)
+                learnt["tokens_outlying"] = round(learnt["logprob_outliers"] * batch.trained_tokens)
+                self._warn_of_outliers(learnt["logprob_outliers"], config)
             return self._complete("train", groups, batch, learnt | dict(extra))
 
     def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
@@ -314,21 +280,14 @@ class TrainingRun:
         self.policy.set_adapter_weights(now)
         return first
 
-    def _fit(self, checkpointing: bool) -> FittedPass:
-        return self._replicas.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
+    def _fit(self, checkpointing: bool) -> int:
+        return self._replicas.fitting_tokens(checkpointing=checkpointing, reserved=self._engine.cache_growth())
 
     def _base_logprobs(self, *batch: TokenSequence) -> torch.Tensor:
         with self.policy.model.disable_adapter():
             return self._replicas.logprobs(*batch)
 
     def _refer(self, config: TrainConfig) -> None:
-        if self._warns_of_experts and config.sampler_correction is None:
-            self._warns_of_experts = False
-            logger.warning(
-                "Sampler and learner of a mixture of experts may choose other experts for a token, whose ratio is then "
-                "off. The metric tokens_outlying counts such tokens, and sampler_correction with mode 'token_mask' "
-                "leaves them out (docs/algorithms.md)."
-            )
         asked = config.reference if config.beta or config.kl_in_reward else "base"
         if asked == self._reference:
             return
@@ -339,6 +298,17 @@ class TrainingRun:
             weights = reference_weights(self.policy, kept)
         self._replicas.refer_to(weights)
         self._reference = asked
+
+    def _warn_of_outliers(self, share: float, config: TrainConfig) -> None:
+        """Once a run."""
+        if share >= _MANY and config.sampler_correction is None and not self._told_of_outliers:
+            self._told_of_outliers = True
+            logger.warning(
+                "Sampler and learner differ by more than 0.5 nats on %.1f %% of the tokens: a mixture chose other "
+                "experts, or the policy went on since. Their ratios are off; sampler_correction with mode 'token_mask' "
+                "leaves them out (docs/algorithms.md).",
+                100 * share,
+            )
 
     def _complete(
         self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]
@@ -379,7 +349,7 @@ class TrainingRun:
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
             quantized = model.policy.quantization is not None
-            context = max_context or (longest if device == "cuda" or vllm.url else min(longest, COMMON_CONTEXT))
+            context = max_context or (longest if device == "cuda" or vllm.urls else min(longest, COMMON_CONTEXT))
             rank, less = model.lora.rank, max_context is None
             experts = model.lora.experts
             served = Served(base, dtype, device, rank, slots, context, versions, quantized, experts, may_be_less=less)

@@ -70,7 +70,6 @@ async def deploy(
     adapter: AdapterFacts,
     address: str,
     *,
-    wait: bool = True,
     deadline: float = 3600.0,
     description: Mapping[str, Any] | None = None,
     report: Report = logger.info,
@@ -96,7 +95,7 @@ async def deploy(
         try:
             with explain_errors(host):
                 async with asyncio.timeout(deadline):
-                    deployment = await host.deploy(adapter, record, report, wait)
+                    deployment = await host.deploy(adapter, record, report)
         except DeployError as error:
             if not record.made or record.id in error.remedy:
                 raise
@@ -112,12 +111,11 @@ async def deploy(
             "model_id": deployment.model_id,
             "key_variable": deployment.key_variable,
         }
-        if wait:
-            record.state = "deployed"
-            record.smoke_test = "not run: it is not proven which weights are served"
-            if description is not None:
-                record.smoke_test = await _prove(deployment, run, adapter, description, report)
-            report(f"smoke test: {record.smoke_test}")
+        record.state = "deployed"
+        record.smoke_test = "not run: it is not proven which weights are served"
+        if description is not None:
+            record.smoke_test = await _prove(deployment, run, adapter, description, report)
+        report(f"smoke test: {record.smoke_test}")
         record.save()
     return deployment
 
@@ -125,12 +123,12 @@ async def deploy(
 async def _prove(
     deployment: Deployment, run: Path, adapter: AdapterFacts, description: Mapping[str, Any], report: Report
 ) -> str:
-    from gavel.trainer.deploy.smoke_test import SmokeTest
+    from gavel.trainer.deploy.smoke_test import smoke_test
 
     record = deployment.record
     record.save()
     try:
-        return await SmokeTest(run, adapter.step, adapter.directory, description)(deployment, report)
+        return await smoke_test(deployment, run, adapter.step, adapter.directory, description, report)
     except DeployError as error:
         record.smoke_test = f"failed: {error.message}"
         record.save()

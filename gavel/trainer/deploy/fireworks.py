@@ -44,43 +44,41 @@ _MISFIT = "What Fireworks says does not fit must be changed in the run; nothing 
 _QUOTA = "The quota of the account is reached: raise it or undeploy something, and give the same command again."
 
 
-def open_host(
-    place: str,
-    *,
-    base: str = "",
-    deployment: str = "",
-    accelerator: str = "",
-    accelerators: int = 1,
-    idle_minutes: int = 15,
-) -> "FireworksHost":
-    """`place`: the account (default FIREWORKS_ACCOUNT_ID). `base`: accounts/fireworks/models/… of the base model.
-
-    `deployment`: one of the account with addons enabled, that stays; else one is made, of `accelerators` GPUs of the
-    kind `accelerator` (NVIDIA_H100_80GB, …; default: the host's choice), without a replica after `idle_minutes`.
-    """
-    account = (place or os.environ.get("FIREWORKS_ACCOUNT_ID", "")).strip("/").removeprefix("accounts/")
-    if not account.replace("-", "").isalnum() or not account.isascii():
-        raise DeployError(
-            f"{account!r} is no name of an account of Fireworks", "Give fireworks:ACCOUNT, or FIREWORKS_ACCOUNT_ID."
-        )
-    if idle_minutes < 5:
-        raise DeployError(f"idle_minutes={idle_minutes} is too short", "Fireworks takes 5 or more.")
-    sdk("fireworks")
-    machine = {"accelerator_type": accelerator, "accelerator_count": accelerators} if accelerator else {}
-    return FireworksHost(account, base, deployment.rpartition("/")[2], machine, idle_minutes)
-
-
 class FireworksHost:
     """An account of Fireworks."""
 
     name = "fireworks"
     remedies: Mapping[int, str] = {401: _CHECK, 403: _CHECK, 429: _QUOTA}
 
-    def __init__(self, account: str, base: str, deployment: str, machine: dict[str, Any], idle_minutes: int) -> None:
+    def __init__(
+        self,
+        place: str,
+        *,
+        base: str = "",
+        deployment: str = "",
+        accelerator: str = "",
+        accelerators: int = 1,
+        idle_minutes: int = 15,
+    ) -> None:
+        """`place`: the account (default FIREWORKS_ACCOUNT_ID). `base`: accounts/fireworks/models/… of the base model.
+
+        `deployment`: one of the account with addons enabled, that stays; else one is made, of `accelerators` GPUs of
+        the kind `accelerator` (NVIDIA_H100_80GB, …; default: the host's choice), without a replica after
+        `idle_minutes`.
+        """
+        account = (place or os.environ.get("FIREWORKS_ACCOUNT_ID", "")).strip("/").removeprefix("accounts/")
+        if not account.replace("-", "").isalnum() or not account.isascii():
+            raise DeployError(
+                f"{account!r} is no name of an account of Fireworks",
+                "Give fireworks:ACCOUNT, or FIREWORKS_ACCOUNT_ID.",
+            )
+        if idle_minutes < 5:
+            raise DeployError(f"idle_minutes={idle_minutes} is too short", "Fireworks takes 5 or more.")
+        sdk("fireworks")
         self.place = self._account = account
         self._base = base
-        self._shared = deployment
-        self._machine = machine
+        self._shared = deployment.rpartition("/")[2]
+        self._machine = {"accelerator_type": accelerator, "accelerator_count": accelerators} if accelerator else {}
         self._idle_minutes = idle_minutes
         self._url = os.environ.get("FIREWORKS_BASE_URL", _API).rstrip("/")
 
@@ -93,24 +91,18 @@ class FireworksHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         deployment = self._shared or record.remote_name
         model_id = f"{self._model(record)}#{self._deployment(deployment)}"
-        served = Deployment(self, record, f"{self._url}/inference/v1", model_id, KEY_VARIABLE)
         async with self._client() as api:
             await self._make_model(api, adapter, record, report)
             await self._upload(api, adapter, record, report)
             if not self._shared:
                 await self._make_deployment(api, adapter, record, report)
-            ready, state = await self._deployment_state(api, deployment)
-            if ready is None and not wait:
-                report(f"the deployment is {state}: the same command without --no-wait loads the adapter into it")
-                return served
             await poll_until(lambda: self._deployment_state(api, deployment), "the deployment", report)
             loaded = await self._load(api, record, deployment)
-            if wait:
-                await poll_until(lambda: self._loaded_state(api, loaded), "the adapter", report)
-        return served
+            await poll_until(lambda: self._loaded_state(api, loaded), "the adapter", report)
+        return Deployment(self, record, f"{self._url}/inference/v1", model_id, KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as api:
@@ -259,6 +251,9 @@ class FireworksHost:
                 f"Fireworks cannot load the adapter: {found.status.message}", "Undeploy it, and try again."
             )
         return (True if found.state == "DEPLOYED" else None), str(found.state)
+
+
+open_host = FireworksHost
 
 
 def base_name(base_model: str) -> str:

@@ -60,7 +60,6 @@ class Deployment:
     host: "DeployHost"
     record: DeploymentRecord
     base_url: str
-    """Empty until the host has given it one."""
     model_id: str
     """The value for `model` in a request."""
     key_variable: str | None
@@ -78,8 +77,6 @@ class Deployment:
 
     def openai_client(self) -> AsyncOpenAI:
         """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
-        if not self.base_url:
-            raise DeployError(f"{self.id} is not served yet", "Deploy it again, and wait.")
         key = key_of(self.key_variable) if self.key_variable else "none"  # the openai package wants one
         http_client = DefaultAsyncHttpxClient(trust_env=not is_on_this_machine(self.base_url))  # no proxy for loopback
         return AsyncOpenAI(base_url=self.base_url, api_key=key, http_client=http_client)
@@ -104,11 +101,8 @@ class DeployHost(Protocol):
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""
         ...
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
-        """Uploads and serves the adapter, going on with what is there by the names of `record`; makes nothing twice.
-
-        `wait`: until it serves; if not, the same command later goes on.
-        """
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
+        """Uploads and serves the adapter, going on with what is there by the names of `record`; makes nothing twice."""
         ...
 
     async def status(self, record: DeploymentRecord) -> str:

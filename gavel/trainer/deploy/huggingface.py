@@ -32,36 +32,32 @@ _PORT = 8000
 _CHECK = f"Check {KEY_VARIABLE}: it must be of this user or organisation, and may write. {GOES_ON}"
 
 
-def open_host(
-    place: str,
-    *,
-    vendor: str = "aws",
-    region: str = "us-east-1",
-    instance_type: str = "nvidia-l4",
-    instance_size: str = "x1",
-    idle_minutes: int = 15,
-    image: str = "vllm/vllm-openai:latest",
-    gated: bool = False,
-) -> "HuggingFaceHost":
-    """`place`: the user or organisation. The endpoint has no replica after `idle_minutes` without a request.
-
-    `gated`: the base model can be read with HF_TOKEN alone, which the endpoint is given as a secret.
-    """
-    place = place.rstrip("/")
-    if not place or "/" in place:
-        raise DeployError(f"{place!r} is no user or organisation", "Give huggingface:NAME.")
-    machine = {"vendor": vendor, "region": region, "instance_type": instance_type, "instance_size": instance_size}
-    return HuggingFaceHost(place, machine, idle_minutes, image, gated)
-
-
 class HuggingFaceHost:
     """A user or an organisation of the Hub."""
 
     name = "huggingface"
     remedies: Mapping[int, str] = {401: _CHECK, 403: _CHECK}
 
-    def __init__(self, namespace: str, machine: dict[str, str], idle_minutes: int, image: str, gated: bool) -> None:
-        self.place = self._namespace = namespace
+    def __init__(
+        self,
+        place: str,
+        *,
+        vendor: str = "aws",
+        region: str = "us-east-1",
+        instance_type: str = "nvidia-l4",
+        instance_size: str = "x1",
+        idle_minutes: int = 15,
+        image: str = "vllm/vllm-openai:latest",
+        gated: bool = False,
+    ) -> None:
+        """`place`: the user or organisation. The endpoint has no replica after `idle_minutes` without a request.
+
+        `gated`: the base model can be read with HF_TOKEN alone, which the endpoint is given as a secret.
+        """
+        self.place = self._namespace = place.rstrip("/")
+        if not self.place or "/" in self.place:
+            raise DeployError(f"{place!r} is no user or organisation", "Give huggingface:NAME.")
+        machine = {"vendor": vendor, "region": region, "instance_type": instance_type, "instance_size": instance_size}
         self._machine = machine
         self._idle_minutes = idle_minutes
         self._image = image
@@ -70,18 +66,14 @@ class HuggingFaceHost:
     def check(self, adapter: AdapterFacts) -> list[str]:
         return own_server_misfits(adapter)
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         hub = self._hub()
         commit = await self._publish(hub, adapter, record, report)
         what = f"the endpoint {_endpoint_name(record)} cannot be made"
         make = partial(self._make, hub, adapter, record, commit, report)
         await make_once(record, what, partial(self._find, hub, record), make)
-        url, state = await self._state(hub, record)
-        if url is None and wait:
-            url = await poll_until(lambda: self._state(hub, record), "the endpoint", report)
-        elif url is None:
-            report(f"the endpoint is {state}: the same command without --no-wait waits for it")
-        return Deployment(self, record, f"{url}/v1" if url else "", record.remote_name, KEY_VARIABLE)
+        url = await poll_until(lambda: self._state(hub, record), "the endpoint", report)
+        return Deployment(self, record, f"{url}/v1", record.remote_name, KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         found = await self._endpoint(self._hub(), record)
@@ -190,6 +182,9 @@ class HuggingFaceHost:
         if found.status == "paused":
             raise DeployError(f"the endpoint {name} is paused", "Resume it in its console, or undeploy it.")
         return (found.url if found.status in ("running", "scaledToZero") else None), str(found.status)
+
+
+open_host = HuggingFaceHost
 
 
 def _endpoint_name(record: DeploymentRecord) -> str:

@@ -33,15 +33,6 @@ _IN_A_STREAM = -1
 _QUANTIZATIONS = ("", "q8_0", "q4_K_M", "q4_K_S")
 
 
-def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
-    """`place`: the server's address. `quantize`: q8_0, q4_K_M or q4_K_S; by default the weights stay as they are."""
-    if quantize not in _QUANTIZATIONS:
-        raise DeployError(f"Ollama has no quantization {quantize!r}", f"There are: {', '.join(_QUANTIZATIONS[1:])}.")
-    url = place or os.environ.get("OLLAMA_HOST") or "http://127.0.0.1:11434"
-    sdk("ollama")
-    return OllamaHost(place_of_server(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434"), quantize)
-
-
 class OllamaHost:
     """A running Ollama server."""
 
@@ -51,14 +42,20 @@ class OllamaHost:
         _IN_A_STREAM: "What it says must be put right on that server.",
     }
 
-    def __init__(self, url: str, quantize: str) -> None:
-        self.place = self._url = url
+    def __init__(self, place: str, *, quantize: str = "") -> None:
+        """`place`: the server's address. `quantize`: q8_0, q4_K_M or q4_K_S; by default the weights stay so."""
+        if quantize not in _QUANTIZATIONS:
+            known = ", ".join(_QUANTIZATIONS[1:])
+            raise DeployError(f"Ollama has no quantization {quantize!r}", f"There are: {known}.")
+        url = place or os.environ.get("OLLAMA_HOST") or "http://127.0.0.1:11434"
+        sdk("ollama")
+        self.place = self._url = place_of_server(url if "://" in url else f"http://{url}", "ollama:http://HOST:11434")
         self._quantize = quantize
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         return []  # merged, an adapter is of any rank and kind; the architecture is known when it is merged
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         server, name = self._client(), self._model(record)
 
         async def find() -> Ids | None:
@@ -135,6 +132,9 @@ class OllamaHost:
             return await server.create_blob(file)
 
         return await ask(f"{file.name} cannot be sent to {self._url}", send)
+
+
+open_host = OllamaHost
 
 
 def _model_files(merged: Path) -> list[Path]:

@@ -4,18 +4,16 @@ The base with this step's adapter, with those of the steps beside it and without
 which of them the host's own tokens come from. Prompts that the run recorded are asked too, for an adapter differs there
 the most.
 
-Log-probs, where the host gives them: let s be those of the host, a of the adapter that was deployed and c of another
-candidate, each `[T]`. The share  w = Σ (s − c)(a − c) / Σ (a − c)²  is 1 for the adapter and 0 for c; a host's rounding
-moves it by no more than a few standard errors, so a base without the adapter, or another step, is told apart as far as
-the tokens allow. Greedy text, elsewhere: it begins as that of the weights that are served, and goes on so until
-rounding parts the two.
+Let s be the host's log-probs, a those of the adapter that was deployed and c of another candidate, each `[T]`. The
+share  w = Σ (s − c)(a − c) / Σ (a − c)²  is 1 for the adapter and 0 for c; a host's rounding moves it by no more than a
+few standard errors, so a base without the adapter, or another step, is told apart as far as the tokens allow. Of a host
+that gives no log-probs nothing is told.
 """
 
 import asyncio
 import contextlib
 import logging
 import math
-import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -50,11 +48,13 @@ _RECORDED = 3
 """Prompts of the run itself."""
 _TOKENS = 32
 _ENOUGH = 24
-"""Tokens with log-probs that are compared; with fewer the greedy text decides."""
+"""Tokens with log-probs below which nothing is told."""
 _OTHER_STEPS = 3
 _VLLM_HOSTS = ("vllm", "huggingface")
 _UNCUT = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """vLLM takes its defaults from the base's generation config, and may give the log-probs of what they leave."""
+_SECONDS = 600.0
+"""Deadline of the whole test."""
 _PATIENCE = 180.0
 _REQUEST_SECONDS = 120.0
 BASE = "the base without an adapter"
@@ -63,10 +63,6 @@ _SHARE_OFF = 0.2
 """By which the share may be off 1 beyond its error: an earlier step of the same run lies on the way to this one."""
 _TOLERANCE = 0.25
 """Nats by which a host's log-probs are off on average at most, by another precision or a quantized base."""
-_ALIKE, _CLEAR = 0.5, 0.15
-"""Share of the host's text that is the same from its beginning, on average, and by how much one must lead."""
-_MARKS = re.compile(r"</?[a-z_|]{1,24}>")
-"""<think>, <tool_call>: some hosts take them out of the text."""
 _SAME = 1e-4
 """Nats; candidates that are closer (root mean square) are the same for any host."""
 
@@ -82,62 +78,54 @@ class _Answer:
     """The host's count of the prompt's tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeTest:
-    """The test of one checkpoint of a run; loads its base model here."""
+async def smoke_test(
+    deployment: Deployment, run: Path, step: int, adapter: Path, description: Mapping[str, Any], report: Report
+) -> str:
+    """Whether the deployment serves the adapter of a step of the run in a directory, in a sentence.
 
-    run: Path
-    step: int
-    adapter: Path
-    description: Mapping[str, Any]
-    """The run, as in model.json."""
-    seconds: float = 600.0
-    """Deadline of the whole test."""
+    `description`: the run, as in model.json, whose base is loaded here. Raises `DeployError` if something else is
+    served.
+    """
+    report("smoke test: loading the policy here …")
+    try:
+        local = await asyncio.to_thread(LocalPolicy, description, dict(_candidates(run, step, adapter)))
+    except BaseModelError as error:
+        return f"not run: {error.message}"
+    try:
+        async with asyncio.timeout(_SECONDS):
+            finding = await _find(deployment, local, [*PROMPTS, *read_recorded_prompts(run)])
+    except TimeoutError as error:
+        raise DeployError(f"the smoke test was not done after {_SECONDS:.0f} s", "Deploy again.") from error
+    if finding.served is False:
+        raise DeployError(
+            f"the deployment {deployment.id} fails its smoke test: {finding.said}",
+            f"Look at what the host loaded as {deployment.model_id}.",
+        )
+    return finding.said
 
-    async def __call__(self, deployment: Deployment, report: Report) -> str:
-        """Returns the result in a sentence. Raises `DeployError` if the deployment serves something else."""
-        report("smoke test: loading the policy here …")
-        try:
-            local = await asyncio.to_thread(LocalPolicy, self.description, dict(self._candidates()))
-        except BaseModelError as error:
-            return f"not run: {error.message}"
-        try:
-            async with asyncio.timeout(self.seconds):
-                finding = await self._find(deployment, local)
-        except TimeoutError as error:
-            raise DeployError(f"the smoke test was not done after {self.seconds:.0f} s", "Deploy again.") from error
-        if finding.served is False:
-            raise DeployError(
-                f"the deployment {deployment.id} fails its smoke test: {finding.said}",
-                f"Look at what the host loaded as {deployment.model_id}.",
-            )
-        return finding.said
 
-    def _candidates(self) -> Iterator[tuple[str, Path]]:
-        """The step itself, and those kept next to it."""
-        yield f"step {self.step}", self.adapter
-        checkpoints = Checkpoints(self.run / "checkpoints")
-        others = [step for step in checkpoints.steps() if step != self.step and checkpoints.is_whole(step)]
-        for step in sorted(others, key=lambda step: abs(step - self.step))[:_OTHER_STEPS]:
-            yield f"step {step}", checkpoints.path(step)
+def _candidates(run: Path, step: int, adapter: Path) -> Iterator[tuple[str, Path]]:
+    """The step itself, and those kept next to it."""
+    yield f"step {step}", adapter
+    checkpoints = Checkpoints(run / "checkpoints")
+    others = [other for other in checkpoints.steps() if other != step and checkpoints.is_whole(other)]
+    for other in sorted(others, key=lambda other: abs(other - step))[:_OTHER_STEPS]:
+        yield f"step {other}", checkpoints.path(other)
 
-    async def _find(self, deployment: Deployment, local: "LocalPolicy") -> "Finding":
-        prompts = [*PROMPTS, *read_recorded_prompts(self.run)]
-        async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
-            sampled = [await _ask(client, deployment, local, messages, greedy=False) for messages in prompts]
-            finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
-            if finding is None:
-                greedy = [await _ask(client, deployment, local, messages, greedy=True) for messages in prompts]
-                finding = await asyncio.to_thread(_test_by_text, local, greedy)
-        if finding is None:
-            return Finding(False, f"it answers {len(prompts)} prompts with nothing")
-        if finding.served is False:
-            for answer in sampled:
-                ids = local.prompt_ids(answer.messages)
-                if answer.prompt_tokens not in (None, len(ids)):
-                    said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
-                    return Finding(False, finding.said + said)
-        return finding
+
+async def _find(
+    deployment: Deployment, local: "LocalPolicy", prompts: Sequence[Sequence[Mapping[str, Any]]]
+) -> "Finding":
+    async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
+        sampled = [await _ask(client, deployment, local, messages) for messages in prompts]
+    finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
+    if finding.served is False:
+        for answer in sampled:
+            ids = local.prompt_ids(answer.messages)
+            if answer.prompt_tokens not in (None, len(ids)):
+                said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
+                return Finding(False, finding.said + said)
+    return finding
 
 
 def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
@@ -169,12 +157,12 @@ async def _ask(
     local: "LocalPolicy",
     messages: Sequence[Mapping[str, Any]],
     *,
-    greedy: bool,
+    logprobs: bool = True,
 ) -> _Answer:
     extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
     if local.chat_template_kwargs:
         extra["chat_template_kwargs"] = local.chat_template_kwargs
-    sampling: dict[str, Any] = {"temperature": 0.0} if greedy else {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
+    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0} | ({"logprobs": True} if logprobs else {})
     create: Any = client.chat.completions.create
     try:
         reply: ChatCompletion = await retry(
@@ -185,8 +173,8 @@ async def _ask(
         )
     except openai.OpenAIError as error:
         has_no_template = "chat template" in str(error)
-        if isinstance(error, openai.BadRequestError) and not greedy and not has_no_template:
-            return _Answer(messages, "", [], [], None)  # it gives no log-probs
+        if isinstance(error, openai.BadRequestError) and logprobs and not has_no_template:
+            return await _ask(client, deployment, local, messages, logprobs=False)
         raise DeployError(
             f"the deployment {deployment.id} does not answer the smoke test: {str(error).splitlines()[0]}",
             "The base's tokenizer has no chat template: start the server with --chat-template FILE."
@@ -206,8 +194,7 @@ async def _ask(
     )
 
 
-def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
-    """Returns None if there are too few log-probs."""
+def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding":
     host: list[float] = []
     said: dict[str, list[float]] = {name: [] for name in local.candidates}
     for answer in answers:
@@ -218,17 +205,11 @@ def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Find
         prompt = local.prompt_ids(answer.messages)
         for name in local.candidates:
             said[name] += local.logprobs(name, prompt, ids)
-    return compare_logprobs(host, local.candidates[0], said) if len(host) >= _ENOUGH else None
-
-
-def _test_by_text(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding | None":
-    """Returns None if there is no text."""
-    answers = [answer for answer in answers if answer.text.strip()]
-    if not answers:
-        return None
-    prompts = [local.prompt_ids(answer.messages) for answer in answers]
-    said = {name: [local.greedy_text(name, prompt, _TOKENS) for prompt in prompts] for name in local.candidates}
-    return compare_greedy_text([answer.text for answer in answers], local.candidates[0], said)
+    if not host and not any(answer.text.strip() for answer in answers):
+        return Finding(False, f"it answers {len(answers)} prompts with nothing")
+    if len(host) < _ENOUGH:
+        return Finding(None, f"the host gives {len(host)} log-probs, too few to tell what it serves")
+    return compare_logprobs(host, local.candidates[0], said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,27 +253,6 @@ def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, 
     if untold:
         return Finding(None, f"within {mean_off:.2g} nats, {ours} cannot be told from {', '.join(untold)}")
     return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
-
-
-def compare_greedy_text(host: Sequence[str], ours: str, candidates: Mapping[str, Sequence[str]]) -> Finding:
-    """`host` and each of `candidates`: the greedy replies to the same prompts, those of the host not empty."""
-    alike = {name: math.fsum(map(_alike, host, texts)) / len(host) for name, texts in candidates.items()}
-    nearest = max(alike, key=lambda name: (alike[name], name == ours))
-    share = f"{alike[ours]:.0%} of its greedy text"
-    if alike[nearest] < _ALIKE:
-        return Finding(False, f"only {share} is that of {ours}: it serves something else")
-    if alike[nearest] > alike[ours] + _CLEAR:
-        return Finding(False, f"it serves {nearest}, not {ours}, by its greedy text")
-    untold = [name for name, value in alike.items() if name != ours and value > alike[ours] - _CLEAR]
-    if untold:
-        return Finding(None, f"by its greedy text, {ours} cannot be told from {', '.join(untold)}")
-    return Finding(True, f"it serves {ours}: {share} is the same here")
-
-
-def _alike(host: str, here: str) -> float:
-    host, here = (_MARKS.sub("", text).strip() for text in (host, here))
-    same = next((at for at, (a, b) in enumerate(zip(host, here, strict=False)) if a != b), min(len(host), len(here)))
-    return same / max(1, len(host))
 
 
 def _rms(one: Sequence[float], other: Sequence[float]) -> float:
@@ -360,15 +320,6 @@ class LocalPolicy:
             logits: Any = plain_logits(self._model, ids)
         said = logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
         return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
-
-    def greedy_text(self, candidate: str, prompt_ids: Sequence[int], tokens: int) -> str:
-        """`candidate`'s greedy continuation of the prompt, without special tokens."""
-        ids = torch.tensor([list(prompt_ids)], device=self._model.device)
-        with self._active(candidate):
-            said = self._model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False
-            )
-        return self._tokenizer.decode(said[0, len(prompt_ids) :], skip_special_tokens=True)
 
     @contextlib.contextmanager
     def _active(self, candidate: str) -> Generator[None]:

@@ -41,15 +41,6 @@ _EXPIRED = {403: "The signed address has expired; the same command asks for anot
 _DOES_NOT_SUIT = "Its rank, targets or base do not suit, or there is no capacity: undeploy it, and see docs/deploy.md."
 
 
-def open_host(place: str, *, inactive_minutes: int = 30) -> "TogetherHost":
-    """`inactive_minutes` (30 to 1440): a deployment without requests stops after it. Raises `DeployError`."""
-    if place:
-        raise DeployError(f"together takes no address ({place!r})", "Write: together")
-    if inactive_minutes not in _INACTIVE:
-        raise DeployError(f"inactive_minutes={inactive_minutes} is not taken", "Together takes 30 to 1440.")
-    return TogetherHost(inactive_minutes)
-
-
 class TogetherHost:
     """Drives the `together` package, but for the parts of a file, which its client does not upload."""
 
@@ -60,7 +51,12 @@ class TogetherHost:
         409: "Something of this name is being removed; give the same command again in a minute.",
     }
 
-    def __init__(self, inactive_minutes: int) -> None:
+    def __init__(self, place: str, *, inactive_minutes: int = 30) -> None:
+        """`inactive_minutes` (30 to 1440): a deployment without requests stops after it. Raises `DeployError`."""
+        if place:
+            raise DeployError(f"together takes no address ({place!r})", "Write: together")
+        if inactive_minutes not in _INACTIVE:
+            raise DeployError(f"inactive_minutes={inactive_minutes} is not taken", "Together takes 30 to 1440.")
         self._inactive_minutes = inactive_minutes
 
     def check(self, adapter: AdapterFacts) -> list[str]:
@@ -73,7 +69,7 @@ class TogetherHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         name = record.remote_name
         async with self._client() as client:
             base_id, profile = await _find_profile(client, adapter)
@@ -108,9 +104,8 @@ class TogetherHost:
                 ),
             )
             await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
-            if wait:
-                ready = partial(_check_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
-                await poll_until(ready, "together", report)
+            ready = partial(_check_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
+            await poll_until(ready, "together", report)
             base_url = f"{str(client.base_url).rstrip('/')}/v1"
         return Deployment(self, record, base_url, f"{endpoint['name']}:{model['name']}", KEY_VARIABLE)
 
@@ -185,6 +180,9 @@ class TogetherHost:
         project = key_of(PROJECT_VARIABLE, "Set it in .env (`tg whoami` prints the project).")
         async with package.AsyncTogether(api_key=key, project_id=project, max_retries=0) as client:
             yield client
+
+
+open_host = TogetherHost
 
 
 def _state(deployment: Any) -> str:

@@ -38,33 +38,28 @@ SERVER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _LOAD_SECONDS = 300.0
 
 
-def open_host(place: str, *, path_map: str = "", base: str = "") -> "VllmHost":
-    """`place`: the server's address. `path_map`: HERE=THERE, as the server sees a directory of this machine.
-
-    `base`: the base model as the server names it, where that is not the run's name for it. Raises `DeployError`.
-    """
-    url = place_of_server(place, "vllm:http://HOST:PORT")
-    here, sign, there = path_map.partition("=")
-    if path_map and not (here and sign and there):
-        raise DeployError(f"path_map={path_map!r} does not map a path", "Give HERE=THERE, such as /runs=/mnt/runs.")
-    return VllmHost(url, (here.rstrip("/"), there.rstrip("/")), base)
-
-
 class VllmHost:
     """A running server with runtime updates of adapters."""
 
     name = "vllm"
     remedies: Mapping[int, str] = {401: f"Check the API key in {KEY_VARIABLE}: the server was started with another."}
 
-    def __init__(self, url: str, path_map: tuple[str, str], base: str) -> None:
-        self.place = self._url = url
-        self._path_map = path_map
+    def __init__(self, place: str, *, path_map: str = "", base: str = "") -> None:
+        """`place`: the server's address. `path_map`: HERE=THERE, as the server sees a directory of this machine.
+
+        `base`: the base model as the server names it, where that is not the run's name for it. Raises `DeployError`.
+        """
+        self.place = self._url = place_of_server(place, "vllm:http://HOST:PORT")
+        here, sign, there = path_map.partition("=")
+        if path_map and not (here and sign and there):
+            raise DeployError(f"path_map={path_map!r} does not map a path", "Give HERE=THERE, such as /runs=/mnt/runs.")
+        self._path_map = here.rstrip("/"), there.rstrip("/")
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         return find_misfits("vLLM", adapter, ranks=RANKS, takes=("rslora", "experts", "embeddings"))
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         name = record.remote_name
         async with self._client() as client:
             served = await self._served(client)
@@ -168,6 +163,9 @@ class VllmHost:
         if not path.is_relative_to(Path(here).absolute()):
             raise DeployError(f"{path} does not lie in {here}, which path_map maps", "Map the directory of the runs.")
         return str(there / path.relative_to(Path(here).absolute()))
+
+
+open_host = VllmHost
 
 
 def _copy_of(record: DeploymentRecord) -> Path:

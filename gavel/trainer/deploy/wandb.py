@@ -30,24 +30,20 @@ _REGION = "coreweave-us"
 """The storage region of the artifact; Inference reads only from its own."""
 
 
-def open_host(place: str, *, base: str = "") -> "WandbHost":
-    """`place`: team/project. `base`: the base as W&B Inference names it, where that is not the run's name for it."""
-    entity, _, project = place.rstrip("/").partition("/")
-    if not entity or not project or "/" in project:
-        raise DeployError(f"{place!r} is no project of W&B", "Give wandb:TEAM/PROJECT; a personal account has none.")
-    return WandbHost(entity, project, base)
-
-
 class WandbHost:
     """A project of a team."""
 
     name = "wandb"
     remedies: Mapping[int, str] = {}
 
-    def __init__(self, entity: str, project: str, base: str) -> None:
-        self.place = f"{entity}/{project}"
-        self._entity = entity
-        self._project = project
+    def __init__(self, place: str, *, base: str = "") -> None:
+        """`place`: team/project. `base`: the base as W&B Inference names it, where the run has another name for it."""
+        self._entity, _, self._project = place.rstrip("/").partition("/")
+        if not self._entity or not self._project or "/" in self._project:
+            raise DeployError(
+                f"{place!r} is no project of W&B", "Give wandb:TEAM/PROJECT; a personal account has none."
+            )
+        self.place = f"{self._entity}/{self._project}"
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
@@ -59,7 +55,7 @@ class WandbHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report, wait: bool) -> Deployment:
+    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         artifact = self._artifact(record)
 
         async def find() -> Ids | None:
@@ -129,3 +125,6 @@ class WandbHost:
                 f"Check {KEY_VARIABLE} and the team's project {self._entity}/{self._project}; the same command goes on "
                 "where it was.",
             ) from error
+
+
+open_host = WandbHost

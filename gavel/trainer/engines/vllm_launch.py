@@ -12,7 +12,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 import httpx
 import torch
 
+from gavel.base.network import free_port
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines.engine_pool import EnginePool
 from gavel.trainer.engines.grammar import Grammars
@@ -160,7 +160,7 @@ def open_vllm_engine(
 
     Raises `EngineError`.
     """
-    addresses, adapters = settings.addresses, directory / "adapters"
+    addresses, adapters = settings.urls, directory / "adapters"
     if len(addresses) > 1:
         return EnginePool(
             [partial(_connect, settings, served, url, adapters / str(n), grammars) for n, url in enumerate(addresses)]
@@ -181,7 +181,7 @@ def open_vllm_engine(
 
 def check_startable(settings: VllmSettings) -> None:
     """Raises `EngineError` where servers that are to be started here lack vLLM or a GPU, before a model is loaded."""
-    if settings.addresses:
+    if settings.urls:
         return
     _check_interpreter(settings.python)
     command, environment = [settings.python, "-c", _LOOK_FOR_VLLM], _environment(os.environ, settings)
@@ -230,12 +230,6 @@ def _connect(
         process=process,
         grammars=grammars,
     )
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 def _devices(replicas: int, kind: str) -> list[str | None]:

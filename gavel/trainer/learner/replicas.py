@@ -22,7 +22,7 @@ from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.learner.step_bytes import FittedPass, fitting_tokens, measure_pass
+from gavel.trainer.learner.step_bytes import fitting_tokens, measure_pass
 from gavel.trainer.policy.policy import DEFAULT_SETTINGS, Policy
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def _score(learner: Learner, *batch: TokenSequence) -> torch.Tensor:
     return trained_logprobs(learner.policy, batch)
 
 
-def _fit(learner: Learner, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> FittedPass:
+def _fit(learner: Learner, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> int:
     policy, world = learner.policy, learner.world
     memory = memory or DeviceMemory(policy.device)
     with world.together(communicating=policy.sharded):
@@ -70,7 +70,7 @@ def _fit(learner: Learner, checkpointing: bool, reserved: int, memory: DeviceMem
         state = 3 * sum(parameter.nbytes for parameter in policy.parameters())  # the gradient and AdamW's means
         free = max(0, memory.free() - reserved - state)
     least_free, most = min(world.gather(free)), max(world.gather(need), key=lambda each: each.per_token)
-    return FittedPass(fitting_tokens(most, least_free, policy.device_kind), least_free, most)
+    return fitting_tokens(most, least_free, policy.device_kind)
 
 
 def _written(value: object) -> bytes:
@@ -143,8 +143,8 @@ class LearnerReplicas:
         """`trained_logprobs` of some sequences, without a gradient. `[T]`"""
         return self._run(_score, *batch)
 
-    def fitting_pass(self, *, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> FittedPass:
-        """The largest micro-batch for the process with the least free memory, by passes that are measured now.
+    def fitting_tokens(self, *, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> int:
+        """Tokens of the largest micro-batch for the process with the least free memory, by passes measured now.
 
         `reserved`: bytes that others will take of it. `memory`: the leader's, by default that of its device.
         """

@@ -53,16 +53,6 @@ class PassBytes:
         return max(0, int((free - self.fixed) / self.per_token))
 
 
-@dataclass(frozen=True, slots=True)
-class FittedPass:
-    """A micro-batch, and the figures that it follows from."""
-
-    tokens: int
-    free: int
-    """Bytes."""
-    need: PassBytes
-
-
 def checkpoints_by_default(device: str) -> bool | None:
     """None on a GPU, whose memory is small beside its speed: in the passes that would not fit otherwise."""
     return None if device == "cuda" else False

@@ -240,21 +240,6 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampler:
-    """Memory of the rollout engine."""
-
-    name: str
-    held: int
-    """Bytes. Of the embedded engine: its caches and merged weights, its base is the learner's; of vLLM its share."""
-    conversation: int
-    """Bytes of a conversation's cache."""
-    conversations: int
-    """Sampled at once."""
-    missing: int = 0
-    """Bytes that vLLM's share lacks for the base and one conversation."""
-
-
-@dataclass(frozen=True, slots=True)
 class Needs:
     """Memory needs of one run, in bytes unless a name says otherwise."""
 
@@ -262,18 +247,24 @@ class Needs:
     adapter: int
     context: int
     """Tokens of a conversation."""
-    sampler: Sampler
+    sampler: str
+    sampler_bytes: int
+    """Bytes of the embedded engine's caches and merged weights (its base is the learner's), or vLLM's whole share."""
+    cache_per_conversation: int
+    conversations: int
+    """Sampled at once."""
     checkpointing: bool
     """True if the run would use gradient checkpointing."""
     left: int
     """Bytes left for the learner's passes."""
     micro_batch_tokens: int
+    """The micro-batch size that the run would use, in tokens."""
     longest: int
     """Tokens of the largest pass: a longer sequence is a micro-batch of its own."""
     needed: int
     """Everything at once."""
     missing: int
-    """Bytes that the device lacks; 0 if the run fits."""
+    """Bytes that the device, or vLLM's share of it, lacks; 0 if the run fits."""
 
 
 class MemoryNeeds:
@@ -319,23 +310,27 @@ class MemoryNeeds:
             on = checkpoints_by_default(self.device.kind)
         checkpointing = on is not False
         context = self._context(run, usable - base - adapter)
-        sampler = self._sampler(run, context, usable - base - adapter)
-        left = usable - base - adapter - sampler.held
+        conversation = self._conversation(run, context)
+        sampler, held, conversations, lacking = self._sampler(run, context, usable - base - adapter, conversation)
+        left = usable - base - adapter - held
         passes = self.passes(run, checkpointing=checkpointing)
         tokens = train.micro_batch_tokens or fitting_tokens(passes, left / (1 - MARGIN), self.device.kind)
         longest = max(tokens, context)
-        needed = base + adapter + sampler.held + passes.of(longest)
+        needed = base + adapter + held + passes.of(longest)
         return Needs(
             base=base,
             adapter=adapter,
             context=context,
             sampler=sampler,
+            sampler_bytes=held,
+            cache_per_conversation=conversation,
+            conversations=conversations,
             checkpointing=checkpointing,
             left=left,
             micro_batch_tokens=tokens,
             longest=longest,
             needed=needed,
-            missing=max(0, needed - usable) + sampler.missing,
+            missing=max(0, needed - usable) + lacking,
         )
 
     def _conversation(self, run: RunConfig, tokens: int) -> int:
@@ -357,20 +352,22 @@ class MemoryNeeds:
         share = max(0, round(free * SHARE_OF_MEMORY[self.device.kind]))
         return shared_context(share, most, run.backend.slots, self._conversation(run, most), self.device.kind)
 
-    def _sampler(self, run: RunConfig, context: int, free: int) -> Sampler:
-        """By the rules of the engines: the embedded one's cache grows into a share of what is free, vLLM has a
-        share of all."""
-        policy, kind, conversation = self.policy(run), self.device.kind, self._conversation(run, context)
+    def _sampler(self, run: RunConfig, context: int, free: int, conversation: int) -> tuple[str, int, int, int]:
+        """The engine's name, its bytes, the conversations that it holds, and the bytes that vLLM's share lacks.
+
+        By the rules of the engines: the embedded one's cache grows into a share of what is free, vLLM has one of all.
+        """
+        policy, kind = self.policy(run), self.device.kind
         engine = run.backend.engine
         if engine != "transformers":
             vllm = engine if isinstance(engine, VllmSettings) else VllmSettings()
-            elsewhere = bool(vllm.addresses) or vllm.sleep or kind == "cpu"
+            elsewhere = bool(vllm.urls) or vllm.sleep or kind == "cpu"
             if elsewhere:
-                return Sampler("vLLM", 0, conversation, run.backend.slots)
+                return "vLLM", 0, run.backend.slots, 0
             share = round(self.device.total * vllm.gpu_memory_utilization)
             fitting = max(0, share - policy.base_bytes) // conversation
             missing = max(0, policy.base_bytes + conversation - share)
-            return Sampler("vLLM", share, conversation, min(run.backend.slots, fitting), missing)
+            return "vLLM", share, min(run.backend.slots, fitting), missing
         versions = run.loop.max_staleness + 1 + run.backend.earlier_policies
         if policy.dtype == torch.float32 and run.model.policy.quantization is None:
             adapters = versions * sum(each.weight.nbytes for each in adapted_weights(policy.model.get_base_model()))
@@ -378,7 +375,7 @@ class MemoryNeeds:
             adapters = sum(parameter.nbytes for parameter in policy.parameters()) * versions
         slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY[kind]) // conversation))
         alone = ", one conversation at a time" if why_unbatched(self.config, context) else ""
-        return Sampler(f"embedded{alone}", adapters + slots * conversation, conversation, slots)
+        return f"embedded{alone}", adapters + slots * conversation, slots, 0
 
 
 class _Plain:

@@ -9,14 +9,14 @@ no single one is enough, the strongest of each are added one after the other unt
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gavel.trainer.device_memory import GIB
 from gavel.trainer.learner.step_bytes import checkpoints_by_default
 from gavel.trainer.memory.needs import Device as Device
-from gavel.trainer.memory.needs import MemoryNeeds
+from gavel.trainer.memory.needs import MemoryNeeds, Needs
 from gavel.trainer.policy.loading import published_quantization
 from gavel.trainer.run_config import RunConfig, engine_table
 
@@ -53,8 +53,7 @@ def remedies(needs: MemoryNeeds, run: RunConfig) -> list[str]:
     lacking = needs.of(run).missing
     found: list[str] = []
     fits_alone = False
-    for choices in _CHOICES:
-        options = choices(needs, run)
+    for options in _choices(needs, run):
         if not options or needs.of(options[-1].over(run)).missing >= lacking:
             continue
         option = _mildest(needs, run, options)
@@ -79,9 +78,9 @@ def _mildest(needs: MemoryNeeds, run: RunConfig, options: Sequence[Option]) -> O
 
 def _together(needs: MemoryNeeds, run: RunConfig) -> str:
     chosen: list[Option] = []
-    for choices in _CHOICES:
+    for number in range(len(_choices(needs, run))):
         # One that does not help yet may with those after it: a pass is as long as its micro-batch or its context.
-        if options := choices(needs, run):
+        if options := _choices(needs, run)[number]:
             chosen.append(options[-1])
             run = options[-1].over(run)
         if not needs.of(run).missing:
@@ -90,18 +89,34 @@ def _together(needs: MemoryNeeds, run: RunConfig) -> str:
     return "A device with more memory, or a smaller base model."
 
 
-def _checkpointing(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    on = needs.of(run).checkpointing
-    return [] if on else [Option("--gradient-checkpointing", {"train.gradient_checkpointing": True})]
-
-
-def _micro_batch(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    del needs
-    return _tokens("--micro-batch-tokens", "train.micro_batch_tokens", run.train.micro_batch_tokens or 0)
-
-
-def _context(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    return _tokens("--max-context", "backend.max_context", needs.of(run).context)
+def _choices(needs: MemoryNeeds, run: RunConfig) -> list[list[Option]]:
+    """For each option, the least costly one first, the values that may need less than the run's, the mildest first."""
+    now, policy, backend, on_gpu = needs.of(run), needs.policy(run), run.backend, needs.device.kind == "cuda"
+    checkpointing, four_bits, sampler, shards = (list[Option]() for _ in range(4))
+    if not now.checkpointing:
+        checkpointing = [Option("--gradient-checkpointing", {"train.gradient_checkpointing": True})]
+    micro_batch = _tokens("--micro-batch-tokens", "train.micro_batch_tokens", run.train.micro_batch_tokens or 0)
+    context = _tokens("--max-context", "backend.max_context", now.context)
+    if on_gpu and now.sampler_bytes and backend.engine != "transformers":
+        note = " (vLLM hands its memory over while the learner computes)"
+        sampler = [Option("--set backend.engine.sleep=true", {"backend.engine.sleep": True}, note)]
+    elif on_gpu and now.sampler_bytes:  # the embedded engine's part is done elsewhere
+        sampler = [Option(f"--engine {_SERVER}", {"backend.engine": _SERVER}, _ELSEWHERE)]
+    quantized = run.model.policy.quantization is not None or published_quantization(needs.config) is not None
+    if not quantized and not backend.shard_base:
+        note = f" (the base takes {size(policy.quantized_bytes)})"
+        four_bits = [Option("--quantization 4bit", {"model.policy.quantization": "4bit"}, note)]
+    if on_gpu and not policy.largest_dequantized and policy.spans is not None:
+        shards = [
+            Option(
+                f"--shard-base --nproc {count} --engine {_SERVER}",
+                {"backend.shard_base": True, "backend.processes": count, "backend.engine": _SERVER},
+                _ELSEWHERE,
+            )
+            for count in _PROCESSES
+            if not backend.shard_base or count > backend.processes
+        ]
+    return [checkpointing, micro_batch, context, sampler, four_bits, shards]
 
 
 def _tokens(name: str, path: str, most: int) -> list[Option]:
@@ -109,53 +124,8 @@ def _tokens(name: str, path: str, most: int) -> list[Option]:
     return [Option(f"{name} {value}", {path: value}) for value in values]
 
 
-def _four_bits(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    quantized = run.model.policy.quantization is not None or published_quantization(needs.config) is not None
-    if quantized or run.backend.shard_base:
-        return []
-    note = f" (the base takes {size(needs.policy(run).quantized_bytes)})"
-    return [Option("--quantization 4bit", {"model.policy.quantization": "4bit"}, note)]
-
-
-def _sampler(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """A vLLM that is started here sleeps while the learner computes; the embedded engine's part is done elsewhere."""
-    if needs.device.kind != "cuda" or not needs.of(run).sampler.held:
-        return []
-    if run.backend.engine != "transformers":
-        note = " (vLLM hands its memory over while the learner computes)"
-        return [Option("--set backend.engine.sleep=true", {"backend.engine.sleep": True}, note)]
-    return [Option(f"--engine {_SERVER}", {"backend.engine": _SERVER}, _ELSEWHERE)]
-
-
-def _shards(needs: MemoryNeeds, run: RunConfig) -> list[Option]:
-    """The base on several GPUs."""
-    policy, backend = needs.policy(run), run.backend
-    if needs.device.kind != "cuda" or policy.largest_dequantized or policy.spans is None:
-        return []
-    return [
-        Option(
-            f"--shard-base --nproc {count} --engine {_SERVER}",
-            {"backend.shard_base": True, "backend.processes": count, "backend.engine": _SERVER},
-            _ELSEWHERE,
-        )
-        for count in _PROCESSES
-        if not backend.shard_base or count > backend.processes
-    ]
-
-
-_CHOICES: tuple[Callable[[MemoryNeeds, RunConfig], Sequence[Option]], ...] = (
-    _checkpointing,
-    _micro_batch,
-    _context,
-    _sampler,
-    _four_bits,
-    _shards,
-)
-"""Each gives values of an option that may need less than the run's, the mildest first. The least costly comes first."""
-
-
 @dataclass(frozen=True, slots=True)
-class MemoryPlan:
+class MemoryPlan(Needs):
     """The plan of a run, in bytes unless a name says otherwise."""
 
     model: str
@@ -169,38 +139,19 @@ class MemoryPlan:
     parameters: int
     adapter_parameters: int
     adapted_layers: int
-    base: int
-    adapter_and_optimizer: int
-    """The adapter, its gradient and AdamW's state."""
-    context: int
-    """Tokens of a conversation."""
     group_size: int
     largest_group: int
     """Unique tokens of a group whose members share half of the context."""
-    sampler: str
-    sampler_bytes: int
-    """Bytes of the embedded engine's caches and merged weights (its base is the learner's), or vLLM's whole share."""
-    cache_per_conversation: int
-    conversations: int
-    """Sampled at once."""
-    checkpointing: bool
-    """True if the run would use gradient checkpointing."""
     pass_checkpointed: int
-    """A pass of the learner over `micro_batch_tokens`, with gradient checkpointing."""
+    """A pass of the learner over `longest`, with gradient checkpointing."""
     pass_whole: int
     """The same pass without gradient checkpointing."""
     all_logits: int
     """Bytes that all logits of such a pass would take in float32; they are never allocated."""
-    micro_batch_tokens: int
-    """The micro-batch size that the run would use, in tokens."""
     whole_pass_tokens: int | None
     """Max tokens of a pass without checkpointing; larger passes use it. None: all or none."""
     fitting_tokens: int
     """The largest micro-batch that fits."""
-    needed: int
-    """Everything at once."""
-    missing: int
-    """Bytes that the device, or vLLM's share of it, lacks."""
     fits: bool
     remedies: list[str]
     """Options to set, the least costly first, each with its saving."""
@@ -215,6 +166,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     whole = passes[False].tokens(found.left) if train.whole_pass_tokens is None else train.whole_pass_tokens
     by_size = train.gradient_checkpointing is None and checkpoints_by_default(device.kind) is None
     return MemoryPlan(
+        **asdict(found),
         model=base_model,
         family=needs.config.model_type,
         device=device.kind,
@@ -225,24 +177,13 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         parameters=policy.parameter_count,
         adapter_parameters=sum(parameter.numel() for parameter in policy.parameters()),
         adapted_layers=len(policy.parameters()) // 2,
-        base=found.base,
-        adapter_and_optimizer=4 * found.adapter,
-        context=found.context,
         group_size=run.loop.group_size,
         largest_group=found.context // 2 + run.loop.group_size * (found.context - found.context // 2),
-        sampler=found.sampler.name,
-        sampler_bytes=found.sampler.held,
-        cache_per_conversation=found.sampler.conversation,
-        conversations=found.sampler.conversations,
-        checkpointing=found.checkpointing,
         pass_checkpointed=passes[True].of(found.longest) - 3 * found.adapter,
         pass_whole=passes[False].of(found.longest) - 3 * found.adapter,
         all_logits=4 * found.longest * policy.vocabulary,
-        micro_batch_tokens=found.micro_batch_tokens,
         whole_pass_tokens=min(whole, found.micro_batch_tokens) if by_size else None,
         fitting_tokens=passes[found.checkpointing].tokens(found.left),
-        needed=found.needed,
-        missing=found.missing,
         fits=not found.missing,
         remedies=remedies(needs, run) if found.missing else [],
     )

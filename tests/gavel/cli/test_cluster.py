@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gavel.base.network import free_port
 from gavel.cli.app import app
 from gavel.trainer.backends.skypilot.cluster import ClusterRecord
-from tests.backend_server import free_port
 from tests.fake_sky_cloud import FakeCloud, fake_cloud
 
 pytestmark = pytest.mark.slow

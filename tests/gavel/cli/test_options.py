@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> str:
     [
         ({"vllm_url": ["http://gpu-1:8000", "http://gpu-2:8000"]}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
         ({"engine": "http://gpu-1:8000, http://gpu-2:8000"}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
-        ({"engine": "http://gpu-1:8000"}, {"url": "http://gpu-1:8000"}),
+        ({"engine": "http://gpu-1:8000"}, {"urls": ("http://gpu-1:8000",)}),
         ({"vllm_replicas": 2, "engine": "vllm"}, {"replicas": 2}),
     ],
 )
@@ -141,7 +141,10 @@ def test_a_setting_that_the_chosen_loss_has_not_is_an_error_that_names_those_it_
     ("assignments", "engine"),
     [
         (["backend.engine=vllm", "backend.engine.sleep=true"], VllmSettings(sleep=True)),
-        (["backend.engine=http://x", "backend.engine.api_key=k"], VllmSettings(url="http://x", api_key=SecretStr("k"))),
+        (
+            ["backend.engine=http://x", "backend.engine.api_key=k"],
+            VllmSettings(urls=("http://x",), api_key=SecretStr("k")),
+        ),
     ],
 )
 def test_an_engine_and_its_settings_are_assigned_in_any_order(assignments: list[str], engine, turn: int) -> None:

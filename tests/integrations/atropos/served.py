@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.backend_server import free_port
+from gavel.base.network import free_port
 
 _START_SECONDS = 540.0
 _END_SECONDS = 540.0

@@ -18,6 +18,7 @@ pytest.importorskip("atroposlib", reason="make test-bridges installs it")
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from examples.atropos_environment import ScenarioEnv, environment
+from gavel.base.network import free_port
 from gavel.integrations.atropos.queue import GroupQueue, QueueState
 from gavel.integrations.atropos.sender import AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import create_app
@@ -29,7 +30,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
-from tests.backend_server import free_port, serving
+from tests.backend_server import serving
 from tests.integrations.atropos.groups import REGISTRATION, body
 from tests.integrations.atropos.served import AtroposServer
 

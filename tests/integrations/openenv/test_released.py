@@ -16,10 +16,10 @@ pytest.importorskip("openenv", reason="make test-bridges installs openenv")
 
 from openenv.core.generic_client import GenericEnvClient
 
+from gavel.base.network import free_port
 from gavel.integrations.openenv.server import OpenEnvService
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
-from tests.backend_server import free_port
 from tests.integrations.openenv.players import HALVER, call, script
 from tests.integrations.openenv.served import running
 from tests.integrations.openenv.test_server import DESK, SCRIPTS

@@ -16,6 +16,7 @@ import pytest
 import torch
 from openai.types.chat.chat_completion import Choice
 
+from gavel.base.network import free_port
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -64,7 +65,7 @@ def a_vllm_server() -> ServerProcess:
 def a_local_backend(kind: str, runs: Path) -> LocalBackend:
     if not kind.endswith("over vllm"):
         return LocalBackend(runs)
-    return LocalBackend(runs, engine=VllmSettings(url=a_vllm_server().url), max_context=CONTEXT)
+    return LocalBackend(runs, engine=VllmSettings(urls=(a_vllm_server().url,)), max_context=CONTEXT)
 
 
 @asynccontextmanager
@@ -76,7 +77,7 @@ async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
     if kind == "sky-local":
         cluster = f"conformance-{next(_clusters)}"
         launched = await SkyPilotBackend.launch(
-            cluster, None, host=ThisMachine(), runs=str(runs), say=lambda _: None, patience=60
+            cluster, None, host=ThisMachine(), port=free_port(), runs=str(runs), say=lambda _: None, patience=60
         )
         try:
             yield launched

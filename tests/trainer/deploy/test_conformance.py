@@ -29,9 +29,9 @@ class Desk:
         self.target, self.run = target, run
         self.said: list[str] = []
 
-    async def deploy(self, **given: bool) -> Deployment:
+    async def deploy(self) -> Deployment:
         adapter = facts_of_run(self.run, 12)
-        return await deploy(self.run, adapter, self.target.address, deadline=120.0, report=self.said.append, **given)
+        return await deploy(self.run, adapter, self.target.address, deadline=120.0, report=self.said.append)
 
     async def undeploy(self) -> None:
         await undeploy(self.record, report=self.said.append)
@@ -131,16 +131,6 @@ async def _at_once_or_again(command: Callable[[], Awaitable[object]]) -> None:
         if "same command" not in error.remedy:
             raise
         await command()
-
-
-async def test_a_deployment_that_is_not_waited_for_is_finished_by_the_same_command(begin: Begin) -> None:
-    desk = begin()
-    first = await desk.deploy(wait=False)
-    assert desk.record.state == "deploying"
-    served = await desk.deploy()
-    assert (first.model_id, desk.record.state) == (served.model_id, "deployed")
-    made = desk.target.made()
-    assert len(made) == len(set(made))
 
 
 async def test_a_wrong_or_missing_key_is_told_and_no_key_is_shown(

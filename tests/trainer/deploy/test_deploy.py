@@ -18,7 +18,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
 from gavel.trainer.deploy.host import Deployment
 from gavel.trainer.deploy.record import DeployError, open_record, read_records
-from gavel.trainer.deploy.smoke_test import SmokeTest, compare_greedy_text, compare_logprobs, read_recorded_prompts
+from gavel.trainer.deploy.smoke_test import compare_logprobs, read_recorded_prompts, smoke_test
 from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
@@ -46,8 +46,9 @@ def deployment(run: Path, base_url: str) -> Deployment:
 
 
 async def proven(run: Path, base_url: str) -> str:
-    test = SmokeTest(run, 12, facts_of(run, 12).directory, read_description(run / "model.json"))
-    return await test(deployment(run, base_url), lambda line: None)
+    description = read_description(run / "model.json")
+    served = deployment(run, base_url)
+    return await smoke_test(served, run, 12, facts_of(run, 12).directory, description, lambda line: None)
 
 
 @pytest.mark.slow
@@ -70,16 +71,20 @@ def forwarded(base_url: str) -> Callable[[Call], Answer]:
 
 
 @pytest.mark.slow
-async def test_greedy_text_tells_where_there_are_no_logprobs(run: Path, served: tuple[int | None, str]) -> None:
-    step, base_url = served
-    host, chat = FakeServer(), forwarded(base_url)
+async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_failure(run: Path) -> None:
+    host, said = FakeServer(), ["Yes."]
+    completion = {"id": "1", "object": "chat.completion", "created": 0, "model": "desk"}
     unsupported = Answer({"error": {"message": "logprobs is not supported"}}, 400)
-    host.respond = lambda call: unsupported if call.json.get("logprobs") else chat(call)
+
+    def answer(call: Call) -> Answer:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said[0]}}
+        return unsupported if call.json.get("logprobs") else Answer({**completion, "choices": [choice]})
+
+    host.respond = answer
     with contextlib.closing(host):
-        if step == 12:
-            assert "step 12" in await proven(run, f"{host.url}/v1")
-            return
-        with pytest.raises(DeployError, match="greedy text"):
+        assert "too few to tell" in await proven(run, f"{host.url}/v1")
+        said[0] = ""
+        with pytest.raises(DeployError, match="with nothing"):
             await proven(run, f"{host.url}/v1")
 
 
@@ -87,8 +92,9 @@ async def test_greedy_text_tells_where_there_are_no_logprobs(run: Path, served: 
 async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "desk" / "clerk"
     elsewhere.mkdir(parents=True)
-    test = SmokeTest(elsewhere, 12, facts_of(run, 12).directory, {"base_model": "/no/such/model"})
-    assert (await test(deployment(run, "http://127.0.0.1:9/v1"), lambda line: None)).startswith("not run: ")
+    served, adapter = deployment(run, "http://127.0.0.1:9/v1"), facts_of(run, 12).directory
+    told = await smoke_test(served, elsewhere, 12, adapter, {"base_model": "/no/such/model"}, lambda line: None)
+    assert told.startswith("not run: ")
 
 
 def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:
@@ -131,16 +137,6 @@ def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
     finding = compare_logprobs(noisy(said["step 12"], noise), "step 12", said)
     assert finding.served is None
     assert "base" in finding.said
-
-
-def test_greedy_text_is_told_by_how_far_it_is_the_same() -> None:
-    host = ["I look up order 7.", "Blue."]
-    said = {"step 12": ["I look up order 7.", "Blue."], "base": ["I refund it.", "Red"]}
-    assert compare_greedy_text(host, "step 12", said).served is True
-    assert compare_greedy_text(host, "base", said).served is False
-    assert "step 12" in compare_greedy_text(host, "base", said).said
-    assert compare_greedy_text(["No idea", "Nothing"], "step 12", said).served is False
-    assert compare_greedy_text(host, "step 12", {"step 12": host, "base": host}).served is None
 
 
 @pytest.mark.slow

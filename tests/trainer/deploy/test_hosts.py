@@ -18,7 +18,7 @@ from gavel.trainer.deploy.deploy import deploy, undeploy
 from gavel.trainer.deploy.fireworks import base_name
 from gavel.trainer.deploy.host import Deployment, open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
-from gavel.trainer.deploy.smoke_test import SmokeTest
+from gavel.trainer.deploy.smoke_test import smoke_test
 from gavel.trainer.deploy.together import PART
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
@@ -471,7 +471,7 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
             wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
-                await SmokeTest(run, 12, adapter.directory, description)(wrong, lines.append)
+                await smoke_test(wrong, run, 12, adapter.directory, description, lines.append)
         await deployment.undeploy()
         assert await deployment.host.status(deployment.record) == "not loaded there"
         assert await other.host.status(other.record) == "serving"

@@ -202,7 +202,7 @@ async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
-        await register(tmp_path, VllmSettings(url=f"http://127.0.0.1:{port}"))
+        await register(tmp_path, VllmSettings(urls=(f"http://127.0.0.1:{port}",)))
     assert "Start it" in error.value.remedy
 
 

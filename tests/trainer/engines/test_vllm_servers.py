@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gavel.base.network import free_port
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.protocol import EngineError
@@ -21,7 +22,6 @@ from gavel.trainer.engines.vllm_launch import (
     ServerProcess,
     _arguments,
     check_startable,
-    free_port,
     open_vllm_engine,
 )
 from tests.limits import HANG_SECONDS

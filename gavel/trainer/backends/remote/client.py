@@ -13,7 +13,6 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -97,13 +96,7 @@ def _fetch(connection: Connection, path: str, file: Path, sha256: str) -> None:
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
-@dataclass(frozen=True, slots=True)
-class LocalAdapter:
-    sent: SentAdapter
-    files: list[BatchFile]
-
-
-def find_local_start(named: str, root: Path) -> LocalAdapter | None:
+def find_local_start(named: str, root: Path) -> SentAdapter | None:
     """The checkpoint that a run is to begin with; None for a name that is nothing here, so that of one on the server.
 
     Raises `NamedCheckpointError` for a run or directory without a whole checkpoint.
@@ -119,20 +112,14 @@ def find_local_start(named: str, root: Path) -> LocalAdapter | None:
     return _adapter(named, directory, run=of, step=int(directory.name), base_model=described.get("base_model"))
 
 
-def local_reference(directory: Path) -> LocalAdapter | None:
+def local_reference(directory: Path) -> SentAdapter | None:
     """None for a directory that holds no adapter here."""
     return _adapter(str(directory), directory) if all((directory / name).is_file() for name in _FILES) else None
 
 
-def _adapter(named: str, directory: Path, **origin: str | int | None) -> LocalAdapter:
-    paths = {name: directory / name for name in _FILES if (directory / name).is_file()}
-    files = {name: BatchFile.of(path) for name, path in paths.items()}
-    hashes = {
-        "files": {name: file.sha256 for name, file in files.items()},
-        "parts": {name: file.parts for name, file in files.items()},
-    }
-    fields = {"named": named, "directory": os.path.abspath(directory), **hashes, **origin}
-    return LocalAdapter(SentAdapter.model_validate(fields), list(files.values()))
+def _adapter(named: str, directory: Path, **origin: Any) -> SentAdapter:
+    parts = {name: BatchFile.of(directory / name).parts for name in _FILES if (directory / name).is_file()}
+    return SentAdapter(named=named, directory=os.path.abspath(directory), parts=parts, **origin)
 
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
@@ -296,7 +283,7 @@ class RemoteBackend:
         kind: Kind,
         arguments: dict[str, Any],
         groups: list[TrajectoryGroup] | None = None,
-        adapter: LocalAdapter | None = None,
+        adapter: SentAdapter | None = None,
     ) -> JobState:
         abandoned = threading.Event()
         try:
@@ -311,11 +298,11 @@ class RemoteBackend:
         kind: Kind,
         arguments: dict[str, Any],
         groups: list[TrajectoryGroup] | None = None,
-        adapter: LocalAdapter | None = None,
+        adapter: SentAdapter | None = None,
         abandoned: threading.Event | None = None,
     ) -> JobState:
         step = None if kind == "register" else self._state(model).step
-        sent = {"adapter": adapter.sent.model_dump(mode="json")} if adapter else {}
+        sent = {"adapter": adapter.model_dump(mode="json")} if adapter else {}
         arguments = canonical(arguments | sent)
         with batch_file(groups) if groups is not None else contextlib.nullcontext() as file:
             upload = file.parts if file else []
@@ -328,14 +315,13 @@ class RemoteBackend:
                 upload=upload,
                 arguments=arguments,
             )
-            spare = adapter.files if adapter else ()
-            state = self.connection.run(model.key, job, file, spare, abandoned)
+            state = self.connection.run(model.key, job, file, adapter, abandoned)
         if state.model is not None and not (abandoned and abandoned.is_set()):
             self._states[model.key] = state.model
         return state
 
 
-async def _reference(config: TrainConfig) -> LocalAdapter | None:
+async def _reference(config: TrainConfig) -> SentAdapter | None:
     directory = config.reference_path
     return None if directory is None else await asyncio.to_thread(local_reference, directory)
 

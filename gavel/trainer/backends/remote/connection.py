@@ -12,8 +12,7 @@ import logging
 import ssl
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -21,7 +20,15 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
-from tenacity import Retrying, retry_if_exception, sleep_using_event, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_delay,
+    stop_any,
+    stop_when_event_set,
+    wait_random_exponential,
+)
 
 from gavel.base.network import is_on_this_machine
 from gavel.scenarios.group import TrajectoryGroup
@@ -36,6 +43,7 @@ from gavel.trainer.backends.remote.wire import (
     Job,
     JobState,
     RemoteBackendError,
+    SentAdapter,
     UploadMissingError,
     raise_fault,
 )
@@ -44,19 +52,15 @@ from gavel.trainer.backends.remote.wire import (
 @dataclass(frozen=True, slots=True)
 class BatchFile:
     path: Path
-    sha256: str
     parts: list[str]
     """SHA-256 of each."""
 
     @classmethod
     def of(cls, path: Path) -> Self:
         """Reads it once."""
-        whole, parts = hashlib.sha256(), list[str]()
         with path.open("rb") as stream:
-            while part := stream.read(PART_BYTES):
-                whole.update(part)
-                parts.append(hashlib.sha256(part).hexdigest())
-        return cls(path, whole.hexdigest(), parts)
+            parts = iter(lambda: stream.read(PART_BYTES), b"")
+            return cls(path, [hashlib.sha256(part).hexdigest() for part in parts])
 
 
 @contextlib.contextmanager
@@ -70,8 +74,6 @@ def batch_file(groups: Iterable[TrajectoryGroup]) -> Generator[BatchFile]:
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_OF_THE_TIME = (9, 10)
-"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 class Again(Exception):
@@ -90,8 +92,6 @@ class Attempts:
         self._url = url
         self._patience = patience
         self._abandoned = abandoned
-        self._told = False
-        self._silent_since = time.monotonic()
 
     def check(self) -> None:
         """Raises `AbandonedError` once nobody waits."""
@@ -102,19 +102,19 @@ class Attempts:
             )
 
     def __call__(self, request: Callable[[], T]) -> T:
-        """Returns the result of `request`, retried while errors are transient; success resets the patience. Raises
+        """Returns the result of `request`, retried while errors are transient. Raises
         `RemoteBackendError`, and what `request` raises."""
         retrying = Retrying(
             retry=retry_if_exception(_passes),
             wait=wait_random_exponential(multiplier=0.1, max=5.0),
-            stop=lambda _: self._abandoned.is_set() or self._silence > self._patience,
+            stop=stop_any(stop_after_delay(self._patience), stop_when_event_set(self._abandoned)),
             before_sleep=self._tell,
             sleep=sleep_using_event(self._abandoned),
             reraise=True,
         )
         self.check()
         try:
-            value = retrying(request)
+            return retrying(request)
         except (Again, httpx.HTTPError) as error:
             self.check()
             raise self._error(error) from error
@@ -128,16 +128,9 @@ class Attempts:
                 f"{self._url} answers what no server of `gavel backend` answers: {error}",
                 "Check the address; have both sides the same version of Gavel?",
             ) from error
-        self._silent_since, self._told = time.monotonic(), False
-        return value
-
-    @property
-    def _silence(self) -> float:
-        return time.monotonic() - self._silent_since
 
     def _tell(self, state: Any) -> None:
-        if not self._told:
-            self._told = True
+        if state.attempt_number == 1:
             error = state.outcome.exception()
             why = error if str(error) else type(error).__name__
             logger.warning("%s: %s; trying again for %.0f s", self._url, why, self._patience)
@@ -146,18 +139,17 @@ class Attempts:
         reason = str(error) or type(error).__name__
         cause = _cause(error, ssl.SSLError)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            remedy = "Set SSL_CERT_FILE to the certificate of its authority, or to its own when it signed itself."
-            if cause.verify_code in _OF_THE_TIME:
-                remedy = "Compare the clocks of both machines (date -u); if they are right, renew it on the server."
             return RemoteBackendError(
-                f"the certificate of {self._url} is not trusted: {cause.verify_message or reason}", remedy
+                f"the certificate of {self._url} is not trusted: {cause.verify_message or reason}",
+                "Set SSL_CERT_FILE to the certificate of its authority, or to its own when it signed itself. One of "
+                "another time: compare the clocks of both machines (date -u), or renew it.",
             )
         if cause is not None:
             return RemoteBackendError(f"{self._url} does not speak TLS: {reason}", "Is its address http://…?")
         if not _passes(error):
             return RemoteBackendError(f"{self._url} cannot be asked: {reason}", "Check the address and the key.")
         return RemoteBackendError(
-            f"{self._url} has not answered for {self._silence:.0f} s: {reason}",
+            f"{self._url} has not answered for {self._patience:.0f} s: {reason}",
             "Does `gavel backend` run there, and does a line lead to it? The run goes on when it is back.",
         )
 
@@ -218,15 +210,16 @@ class Connection:
         key: tuple[str, str],
         job: Job,
         file: BatchFile | None = None,
-        spare: Sequence[BatchFile] = (),
+        adapter: SentAdapter | None = None,
         abandoned: threading.Event | None = None,
     ) -> JobState:
         """Sends the job, with its file first, and waits until it is done. Raises what it failed with.
 
-        `spare`: files that are sent only when the server asks for them. Raises `AbandonedError` soon after the event is
-        set.
+        The files of `adapter` are sent only when the server asks for them. Raises `AbandonedError` soon after
+        `abandoned` is set.
         """
         sent = [] if file is None else [file]
+        spare = [BatchFile(Path(adapter.directory, n), parts) for n, parts in adapter.parts.items()] if adapter else []
         with self._attempts(abandoned) as attempts:
             for left in reversed(range(_UPLOADS)):
                 for each in sent:
@@ -236,7 +229,7 @@ class Connection:
                 except UploadMissingError:
                     if not left:
                         raise
-                sent = [*([] if file is None else [file]), *spare]
+                sent, spare = [*sent, *spare], []
         raise AssertionError
 
     def get(self, path: str, **parameters: str) -> Any:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gavel.base.errors import GavelError
 from gavel.base.network import server_address
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Protocol version of these requests and replies. A server rejects any other."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
@@ -62,10 +62,8 @@ class SentAdapter(_Wire):
     """The adapter's name, as its user wrote it."""
     directory: str
     """On the client's machine."""
-    files: dict[str, str]
-    """SHA-256 by name."""
     parts: dict[str, list[str]]
-    """SHA-256 of each part, by name."""
+    """SHA-256 of each part of its files, by name."""
     run: str | None = None
     step: int | None = None
     base_model: str | None = None

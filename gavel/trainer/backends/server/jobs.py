@@ -2,6 +2,7 @@
 
 What was done for a model, by the id of each job: `<run directory>/jobs.jsonl`.
 
+    {"id": "2c…", "writer": "8a…"}                                    the client that may change the model from here on
     {"id": "5f…", "begun": {"kind": "train", "step": 3, "rows": 9}}
     {"id": "5f…", "done": {"step": 4, "trained": true, "reason": null, "metrics": {…}}}
 
@@ -26,7 +27,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from gavel.base.errors import GavelError
-from gavel.base.files import write_atomically
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 from gavel.trainer.backends.local import LocalBackend
@@ -44,7 +44,7 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.server.uploads import SentAdapters, Uploads, served_files
+from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import Checkpoints
@@ -63,6 +63,8 @@ class Journal:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
+        self.writer: str | None = None
+        """The client that registered the model last."""
         self._begun: dict[str, dict[str, Any]] = {}
         self._done: dict[str, dict[str, Any]] = {}
         if self._path.exists():
@@ -88,6 +90,10 @@ class Journal:
         self._done[job] = result
         self._write({"id": job, "done": result})
 
+    def register(self, job: str, writer: str) -> None:
+        self._write({"id": job, "writer": writer})
+        self.writer = writer
+
     def forget(self, job: str) -> None:
         """Drops the entry of a job that failed, so that it may be begun again."""
         self._begun.pop(job, None)
@@ -98,7 +104,9 @@ class Journal:
             entry = json.loads(line)
         except ValueError:
             return  # the end that a killed writer left
-        if "begun" in entry:
+        if "writer" in entry:
+            self.writer = entry["writer"]
+        elif "begun" in entry:
             self._begun[entry["id"]] = entry["begun"]
         elif "done" in entry:
             self._done[entry["id"]] = entry["done"]
@@ -112,27 +120,6 @@ class Journal:
         with self._path.open("ab", buffering=0) as file:
             write_whole(file.fileno(), data, file.seek(0, os.SEEK_END))
             os.fsync(file.fileno())
-
-
-class Registrations:
-    """By (project, name): the model, and the client that may change it."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._entries: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
-
-    def spec(self, key: tuple[str, str]) -> ModelSpec | None:
-        entry = self._entries.get("/".join(key))
-        return None if entry is None else _spec(entry)
-
-    def writer(self, key: tuple[str, str]) -> str | None:
-        return self._entries.get("/".join(key), {}).get("writer")
-
-    def add(self, spec: ModelSpec, writer: str) -> None:
-        entry = {"trainable": isinstance(spec, TrainableSpec), "writer": writer, "spec": spec.model_dump(mode="json")}
-        self._entries["/".join(spec.key)] = entry
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, json.dumps(self._entries, indent=1))
 
 
 logger = logging.getLogger(__name__)
@@ -196,8 +183,6 @@ class Jobs:
         self._backend = backend
         self._root = root
         self._uploads = uploads
-        self._adapters = SentAdapters(root, uploads)
-        self._registrations = Registrations(root / ".backend" / "models.json")
         self._models: dict[Key, ServedModel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -229,22 +214,22 @@ class Jobs:
         """The served model, also if no client registered it but its run is here. Raises `NotRegisteredError`."""
         if key not in self._models:
             directory = run_path(self._root, *key)
-            spec = self._registrations.spec(key)
-            if spec is None and not (directory / _DESCRIPTION).is_file():
+            spec = ModelSpec(project=key[0], name=key[1])
+            if (directory / _DESCRIPTION).is_file():
+                fields = described_fields(read_description(directory / _DESCRIPTION))
+                spec = TrainableSpec.model_validate(fields | spec.model_dump())
+            elif not (directory / FILE).is_file():  # that of a model which is only prompted
                 there = sorted("/".join(file.parts[-3:-1]) for file in self._root.glob(f"*/*/{_DESCRIPTION}"))
                 raise NotRegisteredError(
                     f"the backend has no run {'/'.join(key)}", f"It has: {', '.join(there[:_NAMED]) or 'none'}."
                 )
-            if spec is None:
-                fields = described_fields(read_description(directory / _DESCRIPTION))
-                spec = TrainableSpec.model_validate(fields | {"project": key[0], "name": key[1]})
             self._models[key] = ServedModel(spec, directory)
         return self._models[key]
 
     async def loaded(self, key: Key) -> ServedModel:
         """The model, ready; it is loaded when an earlier server had it. Raises `NotRegisteredError`."""
         model = self.model(key)
-        self._writer(key)
+        self._writer(model)
         if not model.ready:
             async with model.lock:
                 await self._load(model)
@@ -268,16 +253,16 @@ class Jobs:
             self._models[key] = ServedModel(spec, run_path(self._root, *key))
         return self._models[key]
 
-    def _writer(self, key: Key) -> str:
+    def _writer(self, model: ServedModel) -> str:
         """The client that may change the model. Raises `NotRegisteredError`."""
-        if (writer := self._registrations.writer(key)) is None:
+        if (writer := model.journal.writer) is None:
             raise NotRegisteredError(
-                f"the model {'/'.join(key)} is not registered here", "First: await model.register(backend)"
+                f"the model {'/'.join(model.spec.key)} is not registered here", "First: await model.register(backend)"
             )
         return writer
 
     def _check_writer(self, model: ServedModel, job: Job) -> None:
-        if job.writer != self._writer(model.spec.key):
+        if job.writer != self._writer(model):
             raise WriterError(
                 f"another client has registered {'/'.join(model.spec.key)} since, and alone may change it",
                 "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
@@ -332,7 +317,7 @@ class Jobs:
         sent = _sent_adapter(job)
         begun = (model.directory / "model.json").exists()  # it has its own copy then
         model.ready = False
-        with self._adapters.start(sent) if sent and not begun else contextlib.nullcontext() as start:
+        with self._uploads.start(sent) if sent and not begun else contextlib.nullcontext() as start:
             model.spec = spec if start is None else spec.model_copy(update={"from_checkpoint": str(start)})
             try:
                 await self._load(model)
@@ -340,7 +325,7 @@ class Jobs:
                 model.spec = before
                 raise
         model.spec = spec
-        self._registrations.add(spec, job.writer)
+        model.journal.register(job.id, job.writer)
 
     def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
         """The result of a job whose server was killed before recording it; None if the work was not done."""
@@ -369,7 +354,7 @@ class Jobs:
             case "prepare" | "train":
                 config = TrainConfig.model_validate(given["config"])
                 if (sent := _sent_adapter(job)) is not None:
-                    await asyncio.to_thread(self._adapters.keep_reference, sent, model.directory)
+                    await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
                 if job.kind == "prepare":
                     await backend.prepare(trained, config)
                     return {}
@@ -450,7 +435,7 @@ def _sent_adapter(job: Job) -> SentAdapter | None:
 
 
 def _spec(given: dict[str, Any]) -> ModelSpec:
-    """The model spec in a job's arguments, or in what was stored of them."""
+    """The model spec in a job's arguments."""
     kind = TrainableSpec if given["trainable"] else ModelSpec
     return kind.model_validate(given["spec"])
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import re
 import shutil
 import tempfile
@@ -10,7 +9,6 @@ import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from gavel.base.errors import GavelError
 from gavel.base.files import file_sha256, new_folder, write_atomically
 from gavel.trainer.backends.remote.wire import (
     PART_BYTES,
@@ -21,7 +19,6 @@ from gavel.trainer.backends.remote.wire import (
 )
 from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.policy.adapters import FILES, kept_reference
-from gavel.trainer.runs.run_directory import NamedCheckpointError, find_checkpoint
 
 _SERVED = ("checkpoints", "exports", "trajectories")
 
@@ -42,14 +39,18 @@ def served_file(run: Path, name: str) -> Path | None:
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _KEPT_SECONDS = 86_400.0
+_PREFIX = "adapter-"
 
 
 class Uploads:
-    """A directory of parts, each under its SHA-256."""
+    """A directory of parts, each under its SHA-256, and the adapters made of them beside it."""
 
     def __init__(self, directory: Path) -> None:
+        """Removes what a killed server left."""
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.parent.glob(f"{_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def missing(self, parts: Iterable[str]) -> list[str]:
         """The parts that are to be sent. Those left for a day go. Raises `UploadError` for what is no hash."""
@@ -93,35 +94,15 @@ class Uploads:
             raise UploadError(f"{sha256[:80]!r} is no SHA-256", "Name a part by the 64 digits of its hash.")
         return self._directory / sha256
 
-
-_PREFIX = "adapter-"
-
-
-class SentAdapterError(GavelError):
-    """An adapter is not what was announced, or is another one than the server's of that name."""
-
-
-class SentAdapters:
-    """Puts them where a `LocalBackend` finds them. Each is copied into its run, so the uploads go."""
-
-    def __init__(self, root: Path, uploads: Uploads) -> None:
-        """`root`: of the runs. Removes what a killed server left."""
-        self._root = root
-        self._own = root / ".backend"
-        self._uploads = uploads
-        for left in self._own.glob(f"{_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
-
     @contextlib.contextmanager
     def start(self, sent: SentAdapter) -> Generator[Path]:
-        """A directory with the adapter, for a run to begin with, while the block runs.
+        """A directory with the adapter, for a run to begin with, while the block runs; the run has a copy then.
 
-        Raises `UploadMissingError`, and `SentAdapterError` where this machine has another run of that name.
+        Raises `UploadMissingError`.
         """
-        self._check_name(sent)
-        with tempfile.TemporaryDirectory(dir=self._own, prefix=_PREFIX) as name:
-            self._write(sent, Path(name))
-            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"files"}), encoding="utf-8")
+        with tempfile.TemporaryDirectory(dir=self._directory.parent, prefix=_PREFIX) as name:
+            self._write_adapter(sent, Path(name))
+            Path(name, ORIGIN).write_text(sent.model_dump_json(exclude={"parts"}), encoding="utf-8")
             yield Path(name)
         self._forget(sent)
 
@@ -131,26 +112,15 @@ class SentAdapters:
         if kept.is_dir():
             return
         with new_folder(kept) as unfinished:
-            self._write(sent, unfinished)
+            self._write_adapter(sent, unfinished)
         self._forget(sent)
 
-    def _write(self, sent: SentAdapter, directory: Path) -> None:
-        if not sent.files.keys() <= set(FILES):
-            raise SentAdapterError(f"an adapter has no file {', '.join(sent.files)}", f"It has {' and '.join(FILES)}.")
-        for name in sent.files:
-            self._uploads.write(sent.parts[name], directory / name)
+    def _write_adapter(self, sent: SentAdapter, directory: Path) -> None:
+        if not sent.parts.keys() <= set(FILES):
+            raise UploadError(f"an adapter has no file {', '.join(sent.parts)}", f"It has {' and '.join(FILES)}.")
+        for name, parts in sent.parts.items():
+            self.write(parts, directory / name)
 
     def _forget(self, sent: SentAdapter) -> None:
         for parts in sent.parts.values():
-            self._uploads.remove(parts)
-
-    def _check_name(self, sent: SentAdapter) -> None:
-        try:
-            there = find_checkpoint(sent.named, self._root)
-        except NamedCheckpointError:
-            return
-        if any(file_sha256(there / name) != sha256 for name, sha256 in sent.files.items() if (there / name).is_file()):
-            raise SentAdapterError(
-                f"both machines have a checkpoint {sent.named!r}, and they are not the same",
-                f"Name the client's by its directory: {json.dumps(sent.directory)}",
-            )
+            self.remove(parts)

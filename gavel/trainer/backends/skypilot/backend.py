@@ -5,9 +5,11 @@ The server there ends itself when nobody uses it, and SkyPilot then stops the ma
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets as random
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -22,15 +24,15 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
-    ClusterTask,
     ServerEndedError,
     cluster_settings,
     find_own_package,
     read_secrets,
     redacted,
     state_directory,
+    task_config,
 )
-from gavel.trainer.backends.skypilot.hosts import ClusterHost, Line, Offer, Say, SkyHost, ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ClusterHost, Offer, Say, SkyHost, SshTunnel, ThisMachine
 
 _LOOK_SECONDS = 1.0
 _JOB_LOOK_SECONDS = 15.0
@@ -39,141 +41,96 @@ _TAIL = 15
 """Lines of a log that an error shows."""
 
 
-async def wait_for_server(record: ClusterRecord, host: ClusterHost, line: Line, say: Say, seconds: float) -> None:
+async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, say: Say, seconds: float) -> None:
     """Waits until the server answers to the key. Raises `ClusterError`, with the end of the log when its job ended."""
     deadline, looked = time.monotonic() + seconds, time.monotonic()
-    tail: deque[str] = deque(maxlen=_TAIL)
-    stop: Callable[[], None] | None = None
+    last: deque[str] = deque(maxlen=_TAIL)
+    done = threading.Event()
 
     def told(text: str) -> None:
-        tail.append(text)
-        say(text)
+        if not done.is_set():
+            last.append(text)
+            say(text)
 
+    cluster, job = record.cluster, record.job
+    follow = threading.Thread(target=lambda: host.tail(cluster, job, told, follow=True), daemon=True)
+    headers = {"Authorization": f"Bearer {record.key.get_secret_value()}", PROTOCOL_HEADER: str(PROTOCOL)}
     try:
-        async with httpx.AsyncClient(base_url=line.url, timeout=_ANSWER_SECONDS, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while time.monotonic() < deadline:
-                if await _answers(client, record):
+                if await _answers(client, cluster):
                     return
-                if stop is None:
-                    stop = await asyncio.to_thread(host.follow, record.cluster, record.job, told)
+                if follow.ident is None:
+                    follow.start()
                 await asyncio.sleep(_LOOK_SECONDS)
-                if time.monotonic() - looked > _JOB_LOOK_SECONDS or record.process is not None:
+                if host.is_here or time.monotonic() - looked > _JOB_LOOK_SECONDS:
                     looked = time.monotonic()
-                    if await host.job_state(record.cluster, record.job) == "ended":
+                    if await host.ended(cluster, job):
                         await asyncio.sleep(_LOOK_SECONDS)  # the last lines of its log
-                        said = redacted("\n".join(tail), [record.key.get_secret_value()])
+                        said = redacted("\n".join(last), [record.key.get_secret_value()])
                         raise ServerEndedError(
-                            f"the server on {record.cluster} has ended. Its log:\n{said}",
-                            f"gavel cluster logs {record.cluster} shows all. The machines stop when they are idle; "
-                            f"at once: gavel cluster down {record.cluster}",
+                            f"the server on {cluster} has ended. Its log:\n{said}",
+                            f"gavel cluster logs {cluster} shows all. The machines stop when they are idle; "
+                            f"at once: gavel cluster down {cluster}",
                         )
     finally:
-        if stop is not None:
-            await asyncio.to_thread(stop)
+        done.set()
     raise ClusterError(
-        f"the server on {record.cluster} has not answered for {seconds:.0f} s",
-        f"gavel cluster logs {record.cluster} shows what it does; gavel cluster down {record.cluster} ends it.",
+        f"the server on {cluster} has not answered for {seconds:.0f} s",
+        f"gavel cluster logs {cluster} shows what it does; gavel cluster down {cluster} ends it.",
     )
 
 
-async def _answers(client: httpx.AsyncClient, record: ClusterRecord) -> bool:
+async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
     """Whether the server answers. Raises `ClusterError` when it is not ours or speaks another protocol."""
     try:
-        health = await client.get("/healthz")
-        if not health.is_success:
-            return False
-        spoken = health.json().get("protocol")
-        headers = {"Authorization": f"Bearer {record.key.get_secret_value()}", PROTOCOL_HEADER: str(PROTOCOL)}
-        admitted = await client.post("/v1/uploads", json=[], headers=headers)
-    except (httpx.TransportError, ValueError):
+        answer = await client.post("/v1/uploads", json=[])
+    except httpx.TransportError:
         return False
-    if spoken != PROTOCOL:
+    for status, why in (426, "runs another version of Gavel"), (401, "has another key than was kept here"):
+        if answer.status_code == status:
+            raise ClusterError(
+                f"the server on {cluster} {why}", f"End it, and launch it again: gavel cluster down {cluster}"
+            )
+    return answer.is_success
+
+
+async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], Offer]:
+    """The task of SkyPilot, and the machines and price that the cluster would have, which `say` is told."""
+    package = await asyncio.to_thread(find_own_package, state_directory() / "wheels")
+    config = task_config(settings, package)
+    offer = await host.offer(config)
+    price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
+    after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
+    idle = f"after {settings.idle_minutes_to_autostop} idle minutes"
+    for line in (*offer.lines, f"{settings.cluster}: {price}; {after} {idle}"):
+        say(line)
+    return config, offer
+
+
+async def is_on(settings: ClusterSettings, record: ClusterRecord | None, host: ClusterHost) -> bool:
+    """Whether the cluster is up. Raises `ClusterError` for one with other machines, or of unknown key."""
+    name = settings.cluster
+    state = await host.state(name)
+    if state in ("absent", "stopped"):
+        return False
+    if record is None:
         raise ClusterError(
-            f"{record.cluster} runs another version of Gavel (protocol {spoken}, here {PROTOCOL})",
-            f"End it, and launch it again: gavel cluster down {record.cluster}",
+            f"a cluster {name} is on, and was not started from here: its key is not known",
+            f"Choose another name, copy {state_directory() / 'clusters' / name}.json from where it was started, "
+            f"or end it: gavel cluster down {name}",
         )
-    if admitted.status_code == 401:
+    asked, there = settings.machines(), record.machines
+    other = [f"{field} {there.get(field)}, not {asked[field]}" for field in asked if there.get(field) != asked[field]]
+    if other:
         raise ClusterError(
-            f"the server on {record.cluster} has another key than was kept here",
-            f"End it, and launch it again: gavel cluster down {record.cluster}",
+            f"the cluster {name} is on with {'; '.join(other)}",
+            f"Ask for that, choose another name, or end it first: gavel cluster down {name}",
         )
-    return admitted.is_success
+    return state == "up"
 
 
 _SHORTEST_KEY = 16
-
-
-class Launch:
-    """One launch: told first, then started."""
-
-    def __init__(self, settings: ClusterSettings, secrets: Mapping[str, str], host: ClusterHost, say: Say) -> None:
-        self.host = host
-        self._values = dict(secrets)
-        self._record = ClusterRecord.find(settings.cluster)
-        key = self._record.key.get_secret_value() if self._record else os.environ.get(KEY_VARIABLE, "")
-        self._key = key if len(key) >= _SHORTEST_KEY else random.token_urlsafe(24)
-        hidden = [*self._values.values(), self._key]
-        self.say: Say = lambda line: say(redacted(line, hidden))
-        port = self._record.port if self._record else host.port(settings)
-        self._settings = settings.model_copy(update={"port": port})
-
-    async def running(self) -> ClusterRecord | None:
-        """The cluster if it is up. Raises `ClusterError` for one with other machines, or of unknown key."""
-        name = self._settings.cluster
-        state = await self.host.state(name)
-        if state in ("absent", "stopped"):
-            return None
-        if self._record is None:
-            raise ClusterError(
-                f"a cluster {name} is on, and was not started from here: its key is not known",
-                f"Choose another name, copy {state_directory() / 'clusters' / name}.json from where it was started, "
-                f"or end it: gavel cluster down {name}",
-            )
-        asked, there = self._settings.machines(), self._record.machines
-        if other := [
-            f"{field} {there.get(field)}, not {asked[field]}" for field in asked if there.get(field) != asked[field]
-        ]:
-            raise ClusterError(
-                f"the cluster {name} is on with {'; '.join(other)}",
-                f"Ask for that, choose another name, or end it first: gavel cluster down {name}",
-            )
-        return self._record if state == "up" else None
-
-    async def offer(self) -> Offer:
-        """The machines and price that the cluster would have."""
-        package = await asyncio.to_thread(find_own_package, state_directory() / "wheels")
-        self._task = ClusterTask(self._settings, package)
-        offer = await self.host.offer(self._task)
-        for line in offer.lines:
-            self.say(line)
-        self.say(price_sentence(offer, self._settings))
-        return offer
-
-    async def start(self) -> ClusterRecord:
-        """Starts what was offered; its key is kept before."""
-        settings = self._settings
-        record = ClusterRecord(
-            cluster=settings.cluster,
-            key=SecretStr(self._key),
-            port=settings.port,
-            machines=settings.machines(),
-        )
-        record.save()
-        submitted = await self.host.submit(self._task, {**self._values, KEY_VARIABLE: self._key}, self.say)
-        record = record.model_copy(update={"job": submitted.job, "process": submitted.process})
-        record.save()
-        return record
-
-
-def price_sentence(offer: Offer, settings: ClusterSettings) -> str:
-    """A sentence that states the cluster's price and when the cost ends."""
-    price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
-    after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
-    return f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes"
-
-
-CLUSTER_SCHEME = "sky://"
-"""Prefix of a cluster's name where a backend address is expected."""
 _START_SECONDS = 3600.0
 """Until the server answers: it waits for its machines, and installs torch."""
 
@@ -181,11 +138,13 @@ _START_SECONDS = 3600.0
 class SkyPilotBackend(RemoteBackend):
     """Made by `launch` or `attach`; also an async context manager, whose end leaves the cluster on until it is idle."""
 
-    def __init__(self, record: ClusterRecord, host: ClusterHost, line: Line, *, patience: float) -> None:
-        super().__init__(line.url, record.key.get_secret_value(), patience=patience)
+    def __init__(
+        self, record: ClusterRecord, host: ClusterHost, url: str, tunnel: SshTunnel | None, *, patience: float
+    ) -> None:
+        super().__init__(url, record.key.get_secret_value(), patience=patience)
         self.cluster = record.cluster
         self._host = host
-        self._line = line
+        self._tunnel = tunnel
 
     @classmethod
     async def launch(
@@ -203,15 +162,20 @@ class SkyPilotBackend(RemoteBackend):
         patience: float = 600.0,
         say: Say | None = None,
         host: ClusterHost | None = None,
+        agree: Callable[[], bool] | None = None,
         **more: Any,
     ) -> Self:
         """Starts the cluster, or finds it by its name, and returns when its backend answers.
 
         `secrets`: names of environment variables here, or values by name. `more`: further fields of `ClusterSettings`.
         `say` is told the price first, then the log (default: standard error). `host` starts the machines (default:
-        SkyPilot). Raises `ClusterError`, also when an hour costs more than `max_usd_per_hour`.
+        SkyPilot). `agree` is asked before they are started. Raises `ClusterError`, also when an hour costs more than
+        `max_usd_per_hour`.
         """
         values = read_secrets(secrets)
+        record, host = ClusterRecord.find(cluster), host or SkyHost()
+        if record is not None:
+            more["port"] = record.port
         settings = cluster_settings(
             cluster=cluster,
             accelerators=accelerators,
@@ -220,63 +184,70 @@ class SkyPilotBackend(RemoteBackend):
             idle_minutes_to_autostop=idle_minutes_to_autostop,
             down=down,
             num_nodes=num_nodes,
-            secrets=tuple(values),
             **more,
         )
-        launch = Launch(settings, values, host or SkyHost(), say or _to_standard_error)
-        if await launch.running() is not None:
-            return await cls.found(launch, patience=patience)
-        offer = await launch.offer()
-        if max_usd_per_hour is not None and (offer.usd_per_hour is None or offer.usd_per_hour > max_usd_per_hour):
-            price = "an unknown price" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour"
+        key = record.key.get_secret_value() if record else os.environ.get(KEY_VARIABLE, "")
+        values[KEY_VARIABLE] = key if len(key) >= _SHORTEST_KEY else random.token_urlsafe(24)
+        told: Say = lambda line: (say or _to_standard_error)(redacted(line, values.values()))  # noqa: E731
+        found = await is_on(settings, record, host)
+        if found and record is not None:
+            with contextlib.suppress(ServerEndedError):  # which is started again
+                return await cls._connected(record, host, told, patience)
+        config, offer = await offer_cluster(settings, host, told)
+        price = math.inf if offer.usd_per_hour is None else offer.usd_per_hour
+        if max_usd_per_hour is not None and not found and price > max_usd_per_hour:
+            said = "an unknown price" if price == math.inf else f"{price:.2f} USD an hour"
             raise ClusterError(
-                f"the cluster {cluster} is offered at {price}, and {max_usd_per_hour:.2f} USD is the most",
+                f"the cluster {cluster} is offered at {said}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",
             )
-        return await cls.started(launch, patience=patience)
-
-    @classmethod
-    async def started(cls, launch: Launch, *, patience: float = 600.0) -> Self:
-        """The backend of a cluster that is started now, as it was offered."""
-        record = await launch.start()
-        return await cls._connected(record, launch.host, launch.say, patience)
-
-    @classmethod
-    async def found(cls, launch: Launch, *, patience: float = 600.0) -> Self:
-        """The backend of a cluster that is on; its server is started again if it has ended."""
-        record = await launch.running()
-        if record is not None:
-            with contextlib.suppress(ServerEndedError):
-                return await cls._connected(record, launch.host, launch.say, patience)
-        await launch.offer()
-        return await cls.started(launch, patience=patience)
+        if agree is not None and not found and not agree():
+            raise ClusterError("nothing was started", "With --yes it is started without a question.")
+        record = ClusterRecord(
+            cluster=cluster,
+            key=SecretStr(values[KEY_VARIABLE]),
+            port=settings.port,
+            machines=settings.machines(),
+            is_here=host.is_here,
+        )
+        record.save()  # before anything is on
+        record = record.model_copy(update={"job": await host.submit(config, values, told)})
+        record.save()
+        return await cls._connected(record, host, told, patience)
 
     @classmethod
     async def attach(
         cls, cluster: str = "gavel", *, patience: float = 600.0, say: Say | None = None, host: ClusterHost | None = None
     ) -> Self:
         """A cluster that was launched from this machine and is up. Raises `ClusterError`; starts nothing."""
-        record = _known(cluster)
+        record = ClusterRecord.find(cluster)
+        if record is None:
+            known = ", ".join(each.cluster for each in ClusterRecord.all()) or "none"
+            raise ClusterError(
+                f"no cluster {cluster} was started from here; known: {known}", f"Start it: gavel cluster up {cluster}"
+            )
         host = host or host_of(record)
         if (state := await host.state(cluster)) != "up":
             raise ClusterError(f"the cluster {cluster} is {state}", f"Start it: gavel cluster up {cluster}")
-        told = say or _to_standard_error
-        return await cls._connected(record, host, told, patience)
+        return await cls._connected(record, host, say or _to_standard_error, patience)
 
     @classmethod
     async def _connected(cls, record: ClusterRecord, host: ClusterHost, say: Say, patience: float) -> Self:
-        line = await host.line(record.cluster, record.port)
+        tunnel = await host.tunnel(record.cluster, record.port)
+        url = tunnel.url if tunnel else f"http://127.0.0.1:{record.port}"
         try:
-            await wait_for_server(record, host, line, say, _START_SECONDS)
-            return cls(record, host, line, patience=patience)
+            await wait_for_server(record, host, url, say, _START_SECONDS)
+            return cls(record, host, url, tunnel, patience=patience)
         except BaseException:
-            await line.close()
+            if tunnel:
+                await tunnel.close()
             raise
 
     async def close(self) -> None:
         """Ends this client; the cluster stays on until it is idle."""
         await super().close()
-        await self._line.close()
+        if self._tunnel:
+            await self._tunnel.close()
 
     async def down(self) -> None:
         """Ends the cluster and its machines, with the runs that are on them, and this client."""
@@ -287,24 +258,12 @@ class SkyPilotBackend(RemoteBackend):
 async def end_cluster(cluster: str, host: ClusterHost) -> None:
     """Ends its machines, and forgets it. Raises `ClusterError`."""
     await host.down(cluster)
-    record = ClusterRecord.find(cluster)
-    if record is not None:
-        record.delete()
+    ClusterRecord.delete(cluster)
 
 
-def host_of(record: ClusterRecord) -> ClusterHost:
-    """The host that started the cluster."""
-    return ThisMachine() if record.process is not None else SkyHost()
-
-
-def _known(cluster: str) -> ClusterRecord:
-    record = ClusterRecord.find(cluster)
-    if record is None:
-        known = ", ".join(each.cluster for each in ClusterRecord.all()) or "none"
-        raise ClusterError(
-            f"no cluster {cluster} was started from here; known: {known}", f"Start it: gavel cluster up {cluster}"
-        )
-    return record
+def host_of(record: ClusterRecord | None) -> ClusterHost:
+    """The host that started the cluster; SkyPilot for one that is not known here."""
+    return ThisMachine() if record is not None and record.is_here else SkyHost()
 
 
 def _to_standard_error(line: str) -> None:

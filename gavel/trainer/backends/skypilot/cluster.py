@@ -18,7 +18,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -28,7 +29,7 @@ from urllib.request import url2pathname
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer, model_validator
 
 from gavel.base.errors import GavelError
-from gavel.base.files import file_sha256, replacing, write_atomically
+from gavel.base.files import file_sha256, write_atomically
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 
 
@@ -114,8 +115,6 @@ class ClusterSettings(BaseModel):
     """Folder of the runs on the first node."""
     port: int = Field(default=PORT, ge=1, le=65535)
     """The server's port, on the first node's loopback."""
-    secrets: tuple[str, ...] = ()
-    """Names of the environment variables that are secret."""
 
     @model_validator(mode="after")
     def _whole_nodes(self) -> Self:
@@ -129,16 +128,6 @@ class ClusterSettings(BaseModel):
         if self.down is not None:
             return self.down
         return self.use_spot or (self.infra or "").lower().split("/")[0] in _ENDS_ONLY
-
-    @property
-    def last_minutes(self) -> int:
-        """Minutes from the server's end until the machines are stopped."""
-        return max(1, min(_LAST_MINUTES, self.idle_minutes_to_autostop // 2))
-
-    @property
-    def server_idle_minutes(self) -> int:
-        """Minutes without work until the server ends itself; with `last_minutes` they are what the user chose."""
-        return self.idle_minutes_to_autostop - self.last_minutes
 
     def machines(self) -> dict[str, object]:
         """The settings that are fixed while the cluster runs."""
@@ -173,9 +162,9 @@ class ClusterRecord(BaseModel):
     machines: dict[str, Any] = Field(default_factory=dict)
     """The requested machines, as `ClusterSettings.machines` gives them."""
     job: int | None = None
-    """Number of the server's job there; None while the cluster is started."""
-    process: int | None = None
-    """Process id, of a cluster on this machine."""
+    """Number of the server's job there, on this machine of its process; None while the cluster is started."""
+    is_here: bool = False
+    """Whether the cluster is this machine."""
 
     @field_serializer("key", when_used="json")
     def _plain(self, key: SecretStr) -> str:
@@ -187,8 +176,9 @@ class ClusterRecord(BaseModel):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(file, self.model_dump_json(indent=1), mode=0o600)
 
-    def delete(self) -> None:
-        _file(self.cluster).unlink(missing_ok=True)
+    @staticmethod
+    def delete(cluster: str) -> None:
+        _file(cluster).unlink(missing_ok=True)
 
     @classmethod
     def find(cls, cluster: str) -> Self | None:
@@ -199,7 +189,7 @@ class ClusterRecord(BaseModel):
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            kind = "is not what Gavel wrote" if isinstance(error, ValidationError | ValueError) else "cannot be read"
+            kind = "is not what Gavel wrote" if isinstance(error, ValueError) else "cannot be read"
             raise ClusterError(
                 f"{file} {kind}", f"Delete it. Then `gavel cluster down {cluster}` ends the cluster."
             ) from None  # what it holds is secret
@@ -247,61 +237,37 @@ class OwnPackage:
 
 def find_own_package(cache: Path) -> OwnPackage:
     """The package that is installed here; of a checkout, a wheel that is built into `cache`. Raises `ClusterError`."""
-    installed = _installed()
-    checkout = _checkout()
-    if checkout is not None:
+    checkout = Path(__file__).resolve().parents[4]
+    if (checkout / "pyproject.toml").is_file():
         return _build_wheel(checkout, cache)
-    if installed is None:
-        raise ClusterError(
-            "Gavel runs here from files that are no checkout and are not installed", "Install it: pip install gavel-rl"
-        )
-    version, origin = installed
+    found = distribution(DISTRIBUTION)
+    origin: dict[str, Any] = json.loads(found.read_text("direct_url.json") or "{}")
     url = str(origin.get("url", ""))
+    if url.startswith("file:"):
+        path = Path(url2pathname(urlsplit(url).path))
+        if not path.is_file():
+            raise ClusterError(
+                f"Gavel was installed from {path}, which is no wheel that is still there",
+                "Install it again, so that the same package can go to the cluster.",
+            )
+        return OwnPackage(file_sha256(path)[:16], wheel=path)
     if vcs := origin.get("vcs_info"):
-        source = f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
-        return OwnPackage(identity=str(vcs["commit_id"]), source=source)
-    if not url.startswith("file:"):
-        source = f" @ {url}" if url else f"=={version}"
-        return OwnPackage(identity=hashlib.sha256(source.encode()).hexdigest()[:16], source=source)
-    path = Path(url2pathname(urlsplit(url).path))
-    if path.suffix == ".whl" and path.is_file():
-        return _wheel(path)
-    if (path / "pyproject.toml").is_file():
-        return _build_wheel(path, cache)
-    raise ClusterError(
-        f"Gavel was installed from {path}, which is not there any more",
-        "Install it again, so that the same package can go to the cluster.",
-    )
-
-
-def _installed() -> tuple[str, dict[str, Any]] | None:
-    try:
-        found = distribution(DISTRIBUTION)
-    except PackageNotFoundError:
-        return None
-    return found.version, json.loads(found.read_text("direct_url.json") or "{}")
-
-
-def _checkout() -> Path | None:
-    """The checkout that this code is part of; None for an installed package."""
-    root = Path(__file__).resolve().parents[4]
-    pyproject = root / "pyproject.toml"
-    return root if pyproject.is_file() and f'name = "{DISTRIBUTION}"' in pyproject.read_text() else None
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    source = f" @ {url}" if url else f"=={found.version}"
+    return OwnPackage(hashlib.sha256(source.encode()).hexdigest()[:16], source)
 
 
 def _build_wheel(checkout: Path, cache: Path) -> OwnPackage:
     """A wheel of the checkout as its files are now; the same files are built once."""
-    sources = cache / _digest(checkout)
-    wheels = sorted(sources.glob("*.whl"))
-    if not wheels:
-        with tempfile.TemporaryDirectory(prefix="gavel-wheel-") as folder:
+    identity = _digest(checkout)
+    if not (cache / identity).is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
             copy, made = Path(folder) / "source", Path(folder) / "wheels"
-            for name in _BUILT_FROM:
-                _copy(checkout / name, copy / name)
-            command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--quiet"]
-            isolated = [] if not _has_setuptools() else ["--no-build-isolation"]
+            shutil.copytree(checkout, copy, symlinks=True, ignore=partial(_ignored, checkout))
+            isolated = ["--no-build-isolation"] if _builds_here() else []
             done = subprocess.run(
-                [*command, *isolated, "--wheel-dir", str(made), str(copy)],
+                [*(sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet"), *isolated, "--wheel-dir", made, copy],
                 capture_output=True,
                 text=True,
                 timeout=_BUILD_SECONDS,
@@ -310,32 +276,20 @@ def _build_wheel(checkout: Path, cache: Path) -> OwnPackage:
                 raise ClusterError(
                     f"no wheel can be built of {checkout}: {done.stderr.strip()[-500:]}", "Try: pip wheel --no-deps ."
                 )
-            (wheel,) = made.glob("*.whl")
-            sources.mkdir(parents=True, exist_ok=True)
-            wheels = [sources / wheel.name]
-            with replacing(wheels[0]) as unfinished:
-                shutil.copy(wheel, unfinished)
-    return _wheel(wheels[0])
+            made.rename(cache / identity)
+    (wheel,) = (cache / identity).glob("*.whl")
+    return OwnPackage(identity, wheel=wheel)
 
 
-def _has_setuptools() -> bool:
+def _builds_here() -> bool:
     try:
-        return int(distribution("setuptools").version.split(".")[0]) >= 77
+        return int(version("setuptools").partition(".")[0]) >= 77
     except PackageNotFoundError:
         return False
 
 
-def _wheel(path: Path) -> OwnPackage:
-    return OwnPackage(identity=file_sha256(path)[:16], wheel=path)
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir() and not source.is_symlink():
-        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-        shutil.copytree(source, target, symlinks=True, ignore=ignored)
-    else:
-        shutil.copy(source, target, follow_symlinks=False)
+def _ignored(checkout: Path, folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name == "__pycache__" or (Path(folder) == checkout and name not in _BUILT_FROM)]
 
 
 def _digest(checkout: Path) -> str:
@@ -371,52 +325,38 @@ def _text(name: str) -> str:
     return (files("gavel.trainer.backends.skypilot") / name).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterTask:
-    """One task of SkyPilot: `gavel backend` on the nodes, which ends itself when it is idle."""
+def task_config(settings: ClusterSettings, package: OwnPackage) -> dict[str, Any]:
+    """One task of SkyPilot, for `sky.Task.from_yaml_config`: `gavel backend` on the nodes, which ends itself when it is
+    idle. Secrets are added to the task itself.
 
-    settings: ClusterSettings
-    package: OwnPackage
-
-    def config(self) -> dict[str, Any]:
-        """The task's config for `sky.Task.from_yaml_config`; secrets are added to the task itself."""
-        settings = self.settings
-        wheel = self.package.wheel
-        mounts = {} if wheel is None else {self.package.wheel_there: str(wheel)}
-        config: dict[str, Any] = {
-            "name": settings.cluster,
-            "num_nodes": settings.num_nodes,
-            "resources": self._resources(),
-            "setup": setup_script(self.package),
-            "run": run_script(self._arguments()),
-        }
-        return config | ({"file_mounts": mounts} if mounts else {})
-
-    def _resources(self) -> dict[str, Any]:
-        """`wait_for: jobs`: an open tunnel is no work, and the server, which is a job, ends itself when it is idle."""
-        settings = self.settings
-        given = {
-            "infra": settings.infra,
-            "accelerators": settings.accelerators,
-            "image_id": settings.image,
-            "cpus": settings.cpus,
-            "memory": settings.memory,
-            "disk_size": settings.disk_gb,
-        }
-        autostop = {"idle_minutes": settings.last_minutes, "down": settings.ends_machines, "wait_for": "jobs"}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return chosen | ({"use_spot": True} if settings.use_spot else {}) | {"autostop": autostop}
-
-    def _arguments(self) -> tuple[str, ...]:
-        settings = self.settings
-        options: dict[str, object] = {
-            "port": settings.port,
-            "runs": settings.runs,
-            "engine": settings.engine,
-            "slots": settings.slots,
-            "max-context": settings.max_context,
-            "versions": settings.versions,
-            "idle-minutes": settings.server_idle_minutes,
-        }
-        given = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
-        return ("-m", "gavel", "backend", *given)
+    `wait_for: jobs`: an open tunnel is no work, and the server, which is a job, ends itself when it is idle.
+    """
+    last_minutes = max(1, min(_LAST_MINUTES, settings.idle_minutes_to_autostop // 2))
+    resources = {
+        "infra": settings.infra,
+        "accelerators": settings.accelerators,
+        "image_id": settings.image,
+        "cpus": settings.cpus,
+        "memory": settings.memory,
+        "disk_size": settings.disk_gb,
+        "use_spot": settings.use_spot or None,
+        "autostop": {"idle_minutes": last_minutes, "down": settings.ends_machines, "wait_for": "jobs"},
+    }
+    options: dict[str, object] = {
+        "port": settings.port,
+        "runs": settings.runs,
+        "engine": settings.engine,
+        "slots": settings.slots,
+        "max-context": settings.max_context,
+        "versions": settings.versions,
+        "idle-minutes": settings.idle_minutes_to_autostop - last_minutes,
+    }
+    given = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
+    return {
+        "name": settings.cluster,
+        "num_nodes": settings.num_nodes,
+        "resources": {name: value for name, value in resources.items() if value is not None},
+        "setup": setup_script(package),
+        "run": run_script(["-m", "gavel", "backend", *given]),
+        "file_mounts": {package.wheel_there: str(package.wheel)} if package.wheel else {},
+    }

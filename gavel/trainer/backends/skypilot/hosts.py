@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,22 +25,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
+import psutil
+
 from gavel.base.extras import install_line
-from gavel.trainer.backends.skypilot.cluster import (
-    ClusterError,
-    ClusterRecord,
-    ClusterSettings,
-    ClusterTask,
-    redacted,
-    state_directory,
-)
+from gavel.base.network import free_port
+from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord, redacted, state_directory
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Say = Callable[[str], None]
 """Takes a line of a log."""
 State = Literal["absent", "stopped", "starting", "up", "stopping"]
-JobState = Literal["waiting", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,58 +48,42 @@ class Offer:
     """Price of all nodes; None where it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The server's job on a cluster."""
-
-    job: int
-    process: int | None = None
-    """Process id, on this machine."""
-
-
-class Line(Protocol):
-    """A way to a port of the cluster's first node."""
-
-    url: str
-
-    async def close(self) -> None: ...
-
-
 class ClusterHost(Protocol):
-    """Every method may raise a `ClusterError`, and ends by a deadline."""
+    """Every method may raise a `ClusterError`, and ends by a deadline, `tail` with the job. `config` is the task's."""
 
-    def port(self, settings: ClusterSettings) -> int:
-        """The server's port, on the first node's loopback."""
-        ...
+    is_here: bool
+    """Whether its clusters are this machine."""
 
-    async def offer(self, task: ClusterTask) -> Offer:
+    async def offer(self, config: dict[str, Any]) -> Offer:
         """The machines and price for the task; starts nothing."""
         ...
 
-    async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
-        """Starts the cluster unless it is up, and the task's job on it; `say` is told what happens."""
+    async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
+        """Starts the cluster unless it is up, and the task's job on it, whose number it gives; `say` is told what
+        happens."""
         ...
 
     async def state(self, cluster: str) -> State: ...
 
-    async def job_state(self, cluster: str, job: int | None) -> JobState:
-        """The state of that job, or of the newest one."""
+    async def ended(self, cluster: str, job: int | None) -> bool:
+        """Whether that job, or the newest one, has ended."""
         ...
 
-    def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
-        """Tells `say` the lines of the job's log from now on, in a thread; what is returned ends that."""
+    def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
+        """Tells `say` the lines of the job's log; with `follow` until the job ends."""
         ...
 
-    async def line(self, cluster: str, port: int) -> Line: ...
+    async def tunnel(self, cluster: str, port: int) -> "SshTunnel | None":
+        """A way to a port of the cluster's first node; None where that is this machine."""
+        ...
 
     async def down(self, cluster: str) -> None:
         """Ends the cluster and its machines; does nothing for one that is not there."""
         ...
 
 
-_ALIVE_SECONDS = 15
-"""Seconds between keep-alives; after three missed ones ssh ends."""
-_CONNECT_SECONDS = 20
+_SSH = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ExitOnForwardFailure=yes")
+_KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 """Seconds until ssh is started again."""
 _END_SECONDS = 5.0
@@ -118,10 +96,10 @@ class SshTunnel:
         """`name`: of the node in ssh's own configuration. Raises `ClusterError` without ssh."""
         if shutil.which("ssh") is None:
             raise ClusterError("there is no ssh here", "Install it (Debian: apt install openssh-client).")
-        self._name = name
-        self._port = port
-        self._local = free_port()
-        self.url = f"http://127.0.0.1:{self._local}"
+        local = free_port()
+        self.url = f"http://127.0.0.1:{local}"
+        forward = f"127.0.0.1:{local}:127.0.0.1:{port}"
+        self._command = ("ssh", "-N", *_SSH, *_KEEP_ALIVE, "-L", forward, "--", name)
         self._kept = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
@@ -131,27 +109,17 @@ class SshTunnel:
 
     async def _keep(self) -> None:
         wait = _SHORTEST_WAIT
-        loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            began = time.monotonic()
             said = await self._run()
-            wait = _SHORTEST_WAIT if loop.time() - began > _LONGEST_WAIT else min(2 * wait, _LONGEST_WAIT)
-            logger.info("ssh to %s ended: %s; again in %.0f s", self._name, said or "it said nothing", wait)
+            wait = _SHORTEST_WAIT if time.monotonic() - began > _LONGEST_WAIT else min(2 * wait, _LONGEST_WAIT)
+            logger.info("ssh to %s ended: %s; again in %.0f s", self._command[-1], said or "it said nothing", wait)
             await asyncio.sleep(wait)
 
     async def _run(self) -> str:
         """Runs ssh until it ends; returns its last words."""
-        options = {
-            "BatchMode": "yes",
-            "ConnectTimeout": str(_CONNECT_SECONDS),
-            "ExitOnForwardFailure": "yes",
-            "ServerAliveInterval": str(_ALIVE_SECONDS),
-            "ServerAliveCountMax": "3",
-        }
-        given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-        forward = f"127.0.0.1:{self._local}:127.0.0.1:{self._port}"
         process = await asyncio.create_subprocess_exec(
-            *("ssh", "-N", *given, "-L", forward, "--", self._name),
+            *self._command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -169,12 +137,6 @@ class SshTunnel:
         return said.decode(errors="replace").strip().rpartition("\n")[2]
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 async def run_in_background(call: Callable[[], T], seconds: float) -> T:
     """Returns the result of `call`, which runs in a daemon thread. Raises `TimeoutError`; the call is not stopped then,
     but its result is dropped."""
@@ -190,19 +152,6 @@ async def run_in_background(call: Callable[[], T], seconds: float) -> T:
 
     threading.Thread(target=run, daemon=True, name="gavel-cluster").start()
     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), seconds)
-
-
-def _followed(run: Callable[[threading.Event], None], seconds: float) -> Callable[[], None]:
-    """Runs it in a thread; what is returned waits for its end for so many seconds, and then tells it to end."""
-    ended = threading.Event()
-    thread = threading.Thread(target=run, args=(ended,), daemon=True, name="gavel-cluster-log")
-    thread.start()
-
-    def end() -> None:
-        thread.join(seconds)
-        ended.set()
-
-    return end
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -230,12 +179,6 @@ class LineWriter(io.TextIOBase):
                 self._say(line.rstrip())
         return len(text)
 
-    def close(self) -> None:
-        if self._begun.strip():
-            self._say(self._begun.rstrip())
-        self._begun = ""
-        super().close()
-
 
 _ASK_SECONDS = 300.0
 """Timeout of a request; the first one starts SkyPilot's API server."""
@@ -243,7 +186,7 @@ _LAUNCH_SECONDS = 3600.0
 _DOWN_SECONDS = 1200.0
 _STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "AUTOSTOPPING": "stopping"}
 """Others are on the way up."""
-_WAITING = ("INIT", "PENDING", "SETTING_UP")
+_NOT_ENDED = ("INIT", "PENDING", "SETTING_UP", "RUNNING")
 _CHOSEN = re.compile(r"(\d+(?:\.\d+)?)\s+✔")
 _WRITE_SSH_CONFIG = "import sys; from sky.cli import cli; sys.exit(cli())"
 
@@ -251,43 +194,41 @@ _WRITE_SSH_CONFIG = "import sys; from sky.cli import cli; sys.exit(cli())"
 class SkyHost:
     """SkyPilot, through its API server. Raises `ClusterError` where SkyPilot is not installed."""
 
-    def __init__(self, *, launch_seconds: float = _LAUNCH_SECONDS) -> None:
+    is_here = False
+
+    def __init__(self) -> None:
         self._sky = _skypilot()
-        self._launch_seconds = launch_seconds
 
-    def port(self, settings: ClusterSettings) -> int:
-        return settings.port
-
-    async def offer(self, task: ClusterTask) -> Offer:
+    async def offer(self, config: dict[str, Any]) -> Offer:
         sky, lines = self._sky, list[str]()
 
         def ask() -> None:
             with sky.Dag() as dag:
-                dag.add(self._task(task, {}))
+                dag.add(self._task(config, {}))
             sky.stream_and_get(sky.optimize(dag), output_stream=LineWriter(lines.append))
 
         await self._ask(ask, _ASK_SECONDS, "SkyPilot finds no such machines")
         chosen = [found for line in lines if (found := _CHOSEN.search(line))]
         return Offer(tuple(lines), float(chosen[-1][1]) if chosen else None)
 
-    async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
-        sky, name, begun = self._sky, task.settings.cluster, list[Any]()
+    async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
+        sky, name, begun = self._sky, config["name"], list[Any]()
 
         def launch() -> int | None:
-            begun.append(sky.launch(self._task(task, secrets), cluster_name=name))
+            begun.append(sky.launch(self._task(config, secrets), cluster_name=name))
             job, _ = sky.stream_and_get(begun[0], output_stream=LineWriter(say))
             return cast("int | None", job)
 
         try:
-            job = await self._ask(launch, self._launch_seconds, f"the cluster {name} did not start", secrets.values())
-        except (asyncio.CancelledError, TimeoutError, ClusterError) as error:
-            if begun and not isinstance(error, ClusterError):
+            job = await self._ask(launch, _LAUNCH_SECONDS, f"the cluster {name} did not start", secrets.values())
+        except asyncio.CancelledError:
+            if begun:
                 with contextlib.suppress(ClusterError):
                     await self._ask(lambda: sky.api_cancel(begun[0]), _ASK_SECONDS, "the launch was not cancelled")
             raise
         if job is None:
             raise ClusterError(f"the cluster {name} is up, and the server was not started", "Launch it again.")
-        return Submitted(job)
+        return job
 
     async def state(self, cluster: str) -> State:
         sky = self._sky
@@ -295,34 +236,28 @@ class SkyHost:
         records = cast("list[Any]", await self._ask(ask, _ASK_SECONDS, "no state of clusters is told"))
         return _STATES.get(_name(records[0]["status"]), "starting") if records else "absent"
 
-    async def job_state(self, cluster: str, job: int | None) -> JobState:
+    async def ended(self, cluster: str, job: int | None) -> bool:
         sky = self._sky
         jobs = None if job is None else [job]
         found = await self._ask(lambda: sky.get(sky.job_status(cluster, jobs)), _ASK_SECONDS, "no job is told")
-        state = next(iter(cast("dict[Any, Any]", found).values()), None)
-        if state is None:
-            return "ended"
-        return "waiting" if _name(state) in _WAITING else "running" if _name(state) == "RUNNING" else "ended"
+        return _name(next(iter(cast("dict[Any, Any]", found).values()), None)) not in _NOT_ENDED
 
-    def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
-        def run(ended: threading.Event) -> None:
-            tell: Say = lambda line: None if ended.is_set() else say(line)  # noqa: E731
-            try:
-                self._sky.tail_logs(cluster, job, follow=until_end, output_stream=LineWriter(tell))
-            except Exception as error:  # SkyPilot's have no common class; the job's state tells what matters
-                tell(f"the log of {cluster} broke off: {_first_line(error)}")
+    def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
+        try:
+            self._sky.tail_logs(cluster, job, follow=follow, output_stream=LineWriter(say))
+        except Exception as error:  # SkyPilot's have no common class; the job's state tells what matters
+            say(f"the log of {cluster} broke off: {_first_line(error)}")
 
-        return _followed(run, 0.0 if until_end else _ASK_SECONDS)
-
-    async def line(self, cluster: str, port: int) -> Line:
-        await self.write_ssh_config(cluster)
+    async def tunnel(self, cluster: str, port: int) -> SshTunnel:
+        await self._write_ssh_config(cluster)
         return SshTunnel(cluster, port)
 
-    async def write_ssh_config(self, cluster: str) -> None:
+    async def _write_ssh_config(self, cluster: str) -> None:
         """After it `ssh CLUSTER` goes to the first node: SkyPilot's own command writes the entry."""
-        command = (sys.executable, "-c", _WRITE_SSH_CONFIG, "status", cluster)
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *(sys.executable, "-c", _WRITE_SSH_CONFIG, "status", cluster),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
         try:
             said, _ = await asyncio.wait_for(process.communicate(), _ASK_SECONDS)
@@ -343,8 +278,8 @@ class SkyHost:
             f"the cluster {cluster} is not down",
         )
 
-    def _task(self, task: ClusterTask, secrets: Mapping[str, str]) -> Any:
-        made = self._sky.Task.from_yaml_config(task.config())
+    def _task(self, config: dict[str, Any], secrets: Mapping[str, str]) -> Any:
+        made = self._sky.Task.from_yaml_config(config)
         if secrets:
             made.update_secrets(dict(secrets))
         return made
@@ -354,8 +289,6 @@ class SkyHost:
             return await run_in_background(call, seconds)
         except TimeoutError as error:
             raise ClusterError(f"{failure}: no answer for {seconds:.0f} s", "`sky status` shows what is on.") from error
-        except ClusterError:
-            raise
         except Exception as error:  # SkyPilot's have no common class
             text = redacted(_first_line(error), secrets)
             # without the cause, whose words may hold what must not be seen
@@ -388,107 +321,68 @@ _RUN_END_SECONDS = 120.0
 _RUN_LOOK_SECONDS = 0.1
 
 
-class _Here:
-    """The port itself."""
-
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-
-    async def close(self) -> None: ...
-
-
 class ThisMachine:
-    """Runs the run script of one node for each node, with what SkyPilot tells its nodes."""
+    """Runs the run script of one node for each node, with what SkyPilot tells its nodes. A job is the process of the
+    first one."""
 
-    def __init__(self) -> None:
-        self._nodes: dict[str, list[subprocess.Popen[bytes]]] = {}
+    is_here = True
 
-    def port(self, settings: ClusterSettings) -> int:
-        return free_port()
-
-    async def offer(self, task: ClusterTask) -> Offer:
-        nodes = task.settings.num_nodes
+    async def offer(self, config: dict[str, Any]) -> Offer:
+        nodes = config["num_nodes"]
         return Offer((f"{nodes} node{'s' * (nodes > 1)} on this machine",), 0.0)
 
-    async def submit(self, task: ClusterTask, secrets: Mapping[str, str], say: Say) -> Submitted:
-        settings = task.settings
-        log = _log(settings.cluster)
+    async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
+        name, count = config["name"], config["num_nodes"]
+        log = _log(name)
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        addresses = "\n".join(["127.0.0.1"] * settings.num_nodes)
         given = {
             **os.environ,
             "GAVEL_PYTHON": sys.executable,
             "GAVEL_MASTER_PORT": str(free_port()),
-            "SKYPILOT_NUM_NODES": str(settings.num_nodes),
-            "SKYPILOT_NODE_IPS": addresses,
+            "SKYPILOT_NUM_NODES": str(count),
+            "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * count),
             "SKYPILOT_NUM_GPUS_PER_NODE": "0",
             **secrets,
         }
-        script = str(task.config()["run"])
         log.write_bytes(b"")
-        nodes = [_node(script, {**given, "SKYPILOT_NODE_RANK": str(rank)}, log) for rank in range(settings.num_nodes)]
-        self._nodes[settings.cluster] = nodes
-        say(f"{settings.cluster} runs on this machine, process {nodes[0].pid}; its log is {log}")
-        return Submitted(job=nodes[0].pid, process=nodes[0].pid)
+        scripts = [{**given, "SKYPILOT_NODE_RANK": str(rank)} for rank in range(count)]
+        first, *_ = [_start(config["run"], environment, log) for environment in scripts]
+        say(f"{name} runs on this machine, process {first.pid}; its log is {log}")
+        return first.pid
 
     async def state(self, cluster: str) -> State:
+        return "absent" if await self.ended(cluster, None) else "up"
+
+    async def ended(self, cluster: str, job: int | None) -> bool:
         record = ClusterRecord.find(cluster)
-        return "up" if record is not None and record.process and self._runs(cluster, record.process) else "absent"
+        return _process(job or (record.job if record else None)) is None
 
-    async def job_state(self, cluster: str, job: int | None) -> JobState:
-        record = ClusterRecord.find(cluster)
-        process = job or (record.process if record else None)
-        return "running" if process and self._runs(cluster, process) else "ended"
+    def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
+        with _log(cluster).open(encoding="utf-8", errors="replace") as stream:
+            runs = True
+            while runs:
+                runs = follow and _process(job) is not None
+                for line in stream:
+                    say(line.rstrip())
+                time.sleep(_RUN_LOOK_SECONDS)
 
-    def follow(self, cluster: str, job: int | None, say: Say, *, until_end: bool = True) -> Callable[[], None]:
-        def run(ended: threading.Event) -> None:
-            with _log(cluster).open(encoding="utf-8", errors="replace") as stream:
-                while not ended.is_set():
-                    if line := stream.readline():
-                        say(line.rstrip())
-                    elif not until_end:
-                        return
-                    else:
-                        time.sleep(_RUN_LOOK_SECONDS)
-
-        return _followed(run, 0.0 if until_end else _RUN_END_SECONDS)
-
-    async def line(self, cluster: str, port: int) -> Line:
-        return _Here(port)
+    async def tunnel(self, cluster: str, port: int) -> None:
+        return None
 
     async def down(self, cluster: str) -> None:
+        """SIGTERM, so that a step in progress is finished; SIGKILL after the deadline. The other nodes end with the
+        first."""
         record = ClusterRecord.find(cluster)
-        if record is not None and record.process is not None:
-            await asyncio.to_thread(self._end, cluster, record.process)
-            _log(cluster).unlink(missing_ok=True)
-
-    def _end(self, cluster: str, process: int) -> None:
-        """SIGTERM, so that a step in progress is finished; SIGKILL after the deadline. Raises `ClusterError`."""
-        deadline = time.monotonic() + _RUN_END_SECONDS
-        others = [node.pid for node in self._nodes.pop(cluster, ())[1:]]
-        for number, until in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + _RUN_END_SECONDS)):
-            if not self._runs(cluster, process):
-                break
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process, number)
-            while time.monotonic() < until and self._runs(cluster, process):
-                time.sleep(_RUN_LOOK_SECONDS)
-        else:
-            raise ClusterError(f"process {process} does not end", f"Try: kill -9 {process}")
-        for other in others:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(other, signal.SIGKILL)
-
-    def _runs(self, cluster: str, process: int) -> bool:
-        for node in self._nodes.get(cluster, ()):
-            node.poll()  # or it stays as a zombie
-        try:
-            return os.getsid(process) == process and not _zombie(process)
-        except ProcessLookupError:
-            return False
+        process = _process(record.job if record else None)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process is not None and process.is_running():
+                os.killpg(process.pid, number)
+                with contextlib.suppress(psutil.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, _RUN_END_SECONDS)
+        _log(cluster).unlink(missing_ok=True)
 
 
-def _node(script: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+def _start(script: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
     with log.open("ab") as out:
         return subprocess.Popen(
             ["bash", "-c", script],
@@ -500,12 +394,15 @@ def _node(script: str, environment: Mapping[str, str], log: Path) -> "subprocess
         )
 
 
-def _zombie(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:  # no /proc: macOS
-        return False
-
-
 def _log(cluster: str) -> Path:
     return state_directory() / "clusters" / f"{cluster}.log"
+
+
+def _process(number: int | None) -> psutil.Process | None:
+    """The leader of a session that runs."""
+    try:
+        process = psutil.Process(number) if number else None
+        runs = process is not None and process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) == number
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+    return process if runs else None

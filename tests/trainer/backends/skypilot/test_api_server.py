@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.backend_server import free_port
+from gavel.base.network import free_port
 from tests.fake_sky_cloud import FAKE
 from tests.limits import HANG_SECONDS
 
@@ -109,10 +109,10 @@ from pathlib import Path
 import sky
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterSettings, state_directory
-from gavel.trainer.backends.skypilot.cluster import ClusterTask, find_own_package
+from gavel.trainer.backends.skypilot.cluster import find_own_package, task_config
 from gavel.trainer.backends.skypilot.hosts import SkyHost
 package = find_own_package(state_directory() / "wheels")
-task = ClusterTask(ClusterSettings(num_nodes=2, down=True), package)
+task = task_config(ClusterSettings(num_nodes=2, down=True), package)
 host = SkyHost()
 """
     done = subprocess.run(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gavel.base.network import free_port
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord
 from gavel.trainer.backends.skypilot.hosts import ThisMachine
-from tests.backend_server import free_port
 from tests.fake_sky_cloud import FakeCloud
 from tests.trainer.backends.test_conformance import a_group, a_model
 
@@ -26,7 +26,8 @@ KEY_OF_ANOTHER = "0123456789abcdef0123456789abcdef"
 def here(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Arguments of a launch on this machine, whose clusters are ended afterwards."""
     host = ThisMachine()
-    yield {"accelerators": None, "host": host, "runs": str(tmp_path / "runs"), "patience": 60}
+    runs = str(tmp_path / "runs")
+    yield {"accelerators": None, "host": host, "port": free_port(), "runs": runs, "patience": 60}
     for record in ClusterRecord.all():
         asyncio.run(host.down(record.cluster))
 
@@ -37,7 +38,7 @@ async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str
         await model.register(backend)
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
     said: list[str] = []
-    async with await SkyPilotBackend.launch("mine", **here | {"host": ThisMachine()}, say=said.append) as again:
+    async with await SkyPilotBackend.launch("mine", **here, say=said.append) as again:
         model = a_model()
         await model.register(again)
         assert await model.get_step() == 1
@@ -61,7 +62,7 @@ async def test_a_server_that_ended_is_started_again_with_its_runs(here: dict[str
     assert before is not None
     assert after is not None
     assert before.key == after.key
-    assert before.process != after.process
+    assert before.job != after.job
 
 
 async def test_a_server_that_cannot_start_shows_its_log(here: dict[str, Any], tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ async def test_a_cluster_of_another_machine_s_key_is_told(cloud: FakeCloud) -> N
     async with await SkyPilotBackend.launch("mine", **more):
         record = ClusterRecord.find("mine")
         assert record is not None
-        record.delete()
+        ClusterRecord.delete("mine")
         with pytest.raises(ClusterError, match=r"(?s)was not started from here: its key is not known.*down mine"):
             await SkyPilotBackend.launch("mine", **more)
         ClusterRecord.model_validate({**record.model_dump(mode="json"), "key": KEY_OF_ANOTHER}).save()

@@ -14,13 +14,13 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
-    ClusterTask,
     OwnPackage,
     cluster_settings,
     find_own_package,
     read_secrets,
     run_script,
     setup_script,
+    task_config,
 )
 from gavel.trainer.backends.skypilot.hosts import run_in_background
 from tests.limits import HANG_SECONDS
@@ -81,8 +81,8 @@ def test_a_record_comes_back_and_is_the_user_s_alone(state: Path) -> None:
     assert found is not None
     assert (found.key.get_secret_value(), found.job, found.machines) == (KEY, 3, {"num_nodes": 1})
     assert [record.cluster for record in ClusterRecord.all()] == ["gavel", "other"]
-    found.delete()
-    found.delete()
+    ClusterRecord.delete("gavel")
+    ClusterRecord.delete("gavel")
     assert ClusterRecord.find("gavel") is None
 
 
@@ -97,7 +97,7 @@ def test_a_broken_record_says_what_to_do_and_not_what_it_holds(state: Path, cont
 
 
 def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> None:
-    config = ClusterTask(ClusterSettings(), WHEEL).config()
+    config = task_config(ClusterSettings(), WHEEL)
     assert config["resources"] == {
         "accelerators": "H100:1",
         "autostop": {"idle_minutes": 5, "down": False, "wait_for": "jobs"},
