@@ -16,7 +16,8 @@ tiny random model with a non-zero adapter, against a plain pass of transformers 
 log-probs of learner and embedded engine within 10⁻⁴ nats (float32), gradients within 5·10⁻⁴ of the largest.
 
 - **Learner**: *shared* computes a prefix that several sequences share once; *one by one* is exact, too, and slower.
-- **Engine**: *batched* samples many conversations together in the embedded engine; for *one by one* take `--engine vllm`.
+- **Engine**: *batched* samples many conversations together in the embedded engine; for *one by one* take
+  `--engine vllm`.
 - **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder, without the vocabulary head,
   routers and gates. *Attention*: `q_proj`, `k_proj`, `v_proj`, `o_proj`. *Latent attention*: `q_a_proj`, `q_b_proj`,
   `kv_a_proj_with_mqa`, `kv_b_proj`, `o_proj`. *MLP*: `gate_proj`, `up_proj`, `down_proj` of dense and shared experts.
