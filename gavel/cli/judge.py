@@ -2,8 +2,6 @@
 
 rubric     a judge model drafts a rubric, to be read and edited by its owner
 report     reliability and biases of a judge, as a table and as one self-contained HTML file
-simulate   scores with a judge of known biases, against one plain call per group; groups, true qualities and judge
-           are simulated from the seed
 golden     a test of a judge and its prompts on groups of known order, shipped or labelled by people, which also tells
            how often the judge is right and what each member of a jury should weigh. Replies are stored on a cassette,
            so a repeated run requests only what a change of prompts changed. The scores of the first run are recorded
@@ -12,7 +10,7 @@ golden     a test of a judge and its prompts on groups of known order, shipped o
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from textwrap import shorten
@@ -21,7 +19,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from gavel.base.errors import GavelError
@@ -29,16 +26,8 @@ from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
-from gavel.cli.options import STAND_IN, default_judge, read_pairs
+from gavel.cli.options import STAND_IN, default_judge
 from gavel.cli.terminal import print_table, run_interruptibly, say
-from gavel.judge.audit.engine_quality import (
-    OWN_FAMILY,
-    QualityReport,
-    engine_scorer,
-    measure_quality,
-    prompt_scorer,
-    simulated_groups,
-)
 from gavel.judge.audit.golden import (
     ChangedVerdict,
     GoldenResult,
@@ -55,7 +44,6 @@ from gavel.judge.config import read_text_option
 from gavel.judge.drafts import draft_rubric
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
@@ -184,99 +172,6 @@ def print_report(console: Console, report: JudgeReport) -> None:
     console.print()
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
         say(console, note)
-
-
-_BIAS = Bias(slope=0.6, u=0.3, noise=0.5, halo=0.3, step=0.05)
-"""Default biases of the simulated judge."""
-
-
-def simulate(
-    groups: Annotated[int, typer.Option(min=2, help="Number of groups.")] = 300,
-    members: Annotated[int, typer.Option(min=2, help="Members per group.")] = 8,
-    orders: Annotated[str, typer.Option(help="Orders per group to compare.")] = "1,2,4,8",
-    bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Of the judge, in standard deviations of the members' quality: "
-            f"{', '.join(f'{each.name}={getattr(_BIAS, each.name):g}' for each in fields(_BIAS))}. Repeatable.",
-        ),
-    ] = None,
-    faults: Annotated[float, typer.Option(help="Share of calls that fail, over all kinds of failure.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of groups and judge.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Prints the figures as JSON.")] = False,
-) -> None:
-    """Measure the engine on a simulated judge: agreement with the truth, and biases that remain. No model, no key."""
-
-    given = read_pairs("--bias", bias or ())
-    for name, value in given.items():
-        if name not in asdict(_BIAS) or not isinstance(value, int | float):
-            raise JudgeError(
-                f"a simulated judge has no bias {name}={value}.", f"Name one of {', '.join(asdict(_BIAS))}."
-            )
-    chosen = replace(_BIAS, **given)
-    rows = run_interruptibly(
-        _simulated_rows(groups, members, _counts(orders), chosen, Faults.of_every_kind(faults), seed)
-    )
-    if as_json:
-        table = [{"way": way} | quality.figures() for way, quality in rows.items()]
-        print(json.dumps({"bias": asdict(chosen), "faults": faults, "seed": seed, "rows": table}))
-    else:
-        _print_simulation(Console(), rows, f"{counted(groups, 'group')} of {members}")
-
-
-def _counts(orders: str) -> list[int]:
-    try:
-        counts = [int(count) for count in orders.split(",")]
-    except ValueError:
-        counts = [0]
-    if min(counts) < 1:
-        raise JudgeError(
-            f"the orders to try are whole numbers above 0, not {orders!r}.", "Write them as --orders 1,2,4,8."
-        )
-    return list(dict.fromkeys(counts))
-
-
-async def _simulated_rows(
-    groups: int, members: int, counts: list[int], bias: Bias, faults: Faults, seed: int
-) -> dict[str, "QualityReport"]:
-
-    truth: dict[str, Latent] = {}
-    made = simulated_groups(groups, members, seed, truth)
-    judge = SimulatedJudge(truth, bias, faults, family=OWN_FAMILY, seed=seed)
-    ways = {"1 call by arrival": prompt_scorer(judge, 1, in_order=True)}
-    ways |= {f"engine, {counted(n, 'order')}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        return {way: await measure_quality(ask, progress.track(made, description=way)) for way, ask in ways.items()}
-
-
-def _print_simulation(console: Console, rows: dict[str, "QualityReport"], title: str) -> None:
-    figures = ("calls", "tau", "advantage", "slope", "length", "unscored")
-    cells = [
-        (
-            way,
-            f"{quality.calls_per_group:.1f}",
-            f"{_number(quality.tau, '')} ±{_number(quality.error, '').removeprefix('0')}",
-            _number(quality.advantage_correlation),
-            _number(quality.position_slope),
-            _number(quality.advantage_with_length),
-            f"{quality.unscored_members:,}",
-        )
-        for way, quality in rows.items()
-    ]
-    print_table(console, ("way of asking", *figures), cells, right=figures)
-    say(
-        console,
-        f"{title}. calls: for a group. tau: Kendall's, to the true qualities. advantage: correlation with the true "
-        "advantages. slope: reward gained from the middle of the prompt to its end. length: correlation of advantage "
-        "and length. unscored: members left without a number.",
-        "dim",
-    )
-
-
-def _number(figure: float | None, sign: str = "+") -> str:
-    return "–" if figure is None else f"{figure:{sign}.3f}"
 
 
 class _Record(BaseModel):
@@ -446,5 +341,5 @@ def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> N
 
 app = group_app(
     "Draft a rubric, and test the judge itself.",
-    {"rubric": rubric, "golden": golden, "simulate": simulate, "report": report},
+    {"rubric": rubric, "golden": golden, "report": report},
 )

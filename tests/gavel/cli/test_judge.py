@@ -1,4 +1,4 @@
-"""`gavel judge rubric`, `golden`, `report` and `simulate`."""
+"""`gavel judge rubric`, `golden` and `report`."""
 
 import io
 import json
@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from gavel import prompts
 from gavel.base.errors import GavelError
-from gavel.cli.app import app as program
 from gavel.cli.judge import app, print_report, report
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt import call_prompt
@@ -194,39 +193,6 @@ def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path:
     assert result.exit_code == 0, result
     assert "judge gavel/constant" in " ".join(result.output.split())
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["golden.sqlite", "golden.sqlite.json"]
-
-
-def simulate(*options: str) -> str:
-    result = CliRunner().invoke(program, ["judge", "simulate", "--groups", "6", *options], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_a_simulated_judge_shows_every_way_of_asking_with_the_biases_and_faults_that_were_asked_for():
-    shown = simulate("--orders", "1,2,2")
-    ways = ["1 call by arrival ", "engine, 1 order ", "engine, 2 orders "]
-    assert [way for line in shown.splitlines() for way in ways if line.startswith(way)] == ways
-    perfect = [part for name in ("slope", "u", "noise", "halo", "step") for part in ("--bias", f"{name}=0")]
-    told = json.loads(simulate("--json", "--orders", "2", *perfect))
-    assert [(row["tau"], row["calls_per_group"]) for row in told["rows"]] == [(1.0, 1.0), (1.0, 2.0)]
-    faulty = json.loads(simulate("--json", "--orders", "4", "--faults", ".5"))
-    assert faulty["rows"][0]["unscored_members"] > 0
-    assert faulty["rows"][1]["calls_per_group"] > 4
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--orders", "2,x"], "orders"),
-        (["--orders", "0"], "orders"),
-        (["--faults", "1.5"], r"1\.5"),
-        (["--bias", "slope=nan"], "slope"),
-        (["--bias", "charm=1"], "charm"),
-    ],
-)
-def test_a_value_that_makes_no_sense_is_named(options, words):
-    with pytest.raises(JudgeError, match=words):
-        simulate(*options)
 
 
 def printed(groups: list[TrajectoryGroup], reference: str | None = None, width: int = 160) -> str:
