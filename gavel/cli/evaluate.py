@@ -43,6 +43,7 @@ from gavel.reports.model_table import (
     by_judge,
     cost_text,
     figure,
+    outcome,
     seconds_of,
     write_scenario_table,
 )
@@ -256,7 +257,8 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
 
 def print_model_table(console: Console, table: ModelTable) -> None:
     """A row for each model; with one model, a row for each figure. Then what is missing, costs, and the report."""
-    say(console, _outcome(table))
+    for line in outcome(table):
+        say(console, line)
     samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
     heading = f"{counted(table.tasks, 'held-out task')}{samples}"
     known = any(row.success.tasks for row in table.rows)
@@ -300,24 +302,6 @@ def print_model_table(console: Console, table: ModelTable) -> None:
         cost = f" · {table.judge_cost}" if table.judge_cost else ""
         say(console, f"Judge {', '.join(table.judges)}{cost}")
     say(console, f"Report: {table.directory / 'report.html'}")
-
-
-def _outcome(table: ModelTable) -> str:
-    """A sentence that states the result by success, or by the judge where success is not known."""
-    known = any(row.success.tasks for row in table.rows)
-    by = "success" if known else "the judge's score"
-    figures = {row.name: row.success if known else row.score for row in table.rows}
-    names = sorted(figures, key=lambda name: -(figures[name].value or 0.0))
-    first, tasks = figures[names[0]], counted(table.tasks, "held-out task")
-    if first.value is None:
-        return f"Nothing was measured: no episode on {tasks} has a success, or a score."
-    told = f"{names[0]}: {by} {first.short()} on {tasks}"
-    if len(names) == 1:
-        return f"{told}."
-    second = figures[names[1]]
-    apart = first.low is not None and second.high is not None and first.low > second.high
-    overlap = "" if apart else "; their intervals overlap"
-    return f"Highest of {len(names)} models: {told}; next {names[1]}: {second.short()}{overlap}."
 
 
 def print_scenario_table(console: Console, table: ScenarioTable) -> None:
