@@ -264,12 +264,7 @@ def demo_tables(scenario: str) -> Table:
     if job is None:
         return {"loop": {"steps": 30}}
     own_judge = job.judge != STAND_IN and default_judge() == STAND_IN  # that of the environment is used before it
-    return {
-        "model": {"base_model": job.base_model, "lora": job.lora.model_dump(exclude_unset=True)},
-        "judge": {"models": job.judge} if own_judge else {},
-        "loop": {"final_tasks": 512} | job.loop.model_dump(exclude_unset=True) | {"steps": job.steps},
-        "train": job.train.model_dump(exclude_unset=True),
-    }
+    return {**job.settings, "judge": {"models": job.judge} if own_judge else {}}
 
 
 def settings_of(scenario: str) -> RunConfig:
