@@ -2,43 +2,49 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import group_app
+from gavel.cli.options import Flag, given, with_options
 from gavel.cli.terminal import run_interruptibly
+from gavel.trainer.backends.skypilot.cluster import (
+    ClusterRecord,
+    ClusterSettings,
+    cluster_settings,
+    read_secrets,
+    redacted,
+)
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.skypilot.hosts import ClusterHost
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
-Accelerators = Annotated[
-    str, typer.Option(help="GPUs of each node, as SkyPilot names them: H100:1, A100-80GB:8; none for none.")
+FLAGS = [
+    Flag("accelerators", "--accelerators"),
+    Flag("infra", "--infra"),
+    Flag("image", "--image"),
+    Flag("num_nodes", "--num-nodes"),
+    Flag("idle_minutes_to_autostop", "--idle-minutes"),
+    Flag("engine", "--engine"),
+    Flag("cpus", "--cpus"),
+    Flag("memory", "--memory"),
+    Flag("disk_gb", "--disk-gb"),
+    Flag("use_spot", "--spot"),
+    Flag("slots", "--slots"),
+    Flag("max_context", "--max-context"),
+    Flag("versions", "--versions"),
+    Flag("port", "--port"),
 ]
-Infra = Annotated[
-    str | None, typer.Option(help="aws, gcp/us-central1, k8s, slurm, … Default: the cheapest that is set up.")
-]
-Image = Annotated[str | None, typer.Option(help="Machine image, or docker:IMAGE.")]
-Nodes = Annotated[int, typer.Option("--num-nodes", min=1, help="Nodes, which learn together.")]
-IdleMinutes = Annotated[int, typer.Option(min=2, help="Minutes without use, after which the machines are stopped.")]
-Down = Annotated[
-    bool | None,
-    typer.Option("--down/--stop", help="Delete idle machines, or stop them. Default: stop, where that can be."),
-]
-Secrets = Annotated[
-    list[str] | None,
-    typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
-]
-Engine = Annotated[str, typer.Option(help="What samples the rollouts there: transformers or vllm.")]
 
 
 def host_of_cluster(name: str) -> "ClusterHost":
     """Who started it; SkyPilot for a cluster that is not known here. Raises `ClusterError` without SkyPilot."""
     from gavel.trainer.backends.skypilot.backend import host_of
-    from gavel.trainer.backends.skypilot.cluster import ClusterRecord
     from gavel.trainer.backends.skypilot.hosts import SkyHost
 
     record = ClusterRecord.find(name)
@@ -46,23 +52,16 @@ def host_of_cluster(name: str) -> "ClusterHost":
 
 
 def up(
+    values: Mapping[str, Any],
     name: Name = "gavel",
-    accelerators: Accelerators = "H100:1",
-    infra: Infra = None,
-    image: Image = None,
-    num_nodes: Nodes = 1,
-    idle_minutes: IdleMinutes = 30,
-    down: Down = None,
-    secret: Secrets = None,
-    engine: Engine = "transformers",
-    cpus: str | None = typer.Option(None, help="CPUs of each node: 8, or 8+."),
-    memory: str | None = typer.Option(None, help="GB of memory of each node: 64, or 64+."),
-    disk_gb: int | None = typer.Option(None, help="GB of disk of each node."),
-    spot: bool = typer.Option(False, "--spot", help="Spot machines: cheaper, and may be taken away."),
-    slots: int = typer.Option(128, min=1, help="Conversations that are sampled at once."),
-    max_context: int | None = typer.Option(None, min=16, help="Tokens of a conversation. Default: the model's own."),
-    versions: int = typer.Option(1, min=1, help="Steps whose adapters are served at once."),
-    port: int = typer.Option(8090, min=1, max=65535, help="Of the server, on the first node's loopback."),
+    down: Annotated[
+        bool | None,
+        typer.Option("--down/--stop", help="Delete idle machines, or stop them. Default: stop, where that can be."),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
+    ] = None,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask before machines are started."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Tell the price, and start nothing."),
 ) -> None:
@@ -72,33 +71,17 @@ def up(
     """
     need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import Launch, SkyPilotBackend
-    from gavel.trainer.backends.skypilot.cluster import cluster_settings, read_secrets
     from gavel.trainer.backends.skypilot.hosts import SkyHost
 
-    values = read_secrets(secret or [])
-    settings = cluster_settings(
-        cluster=name,
-        accelerators=None if accelerators == "none" else accelerators,
-        infra=infra,
-        image=image,
-        num_nodes=num_nodes,
-        idle_minutes_to_autostop=idle_minutes,
-        down=down,
-        secrets=tuple(values),
-        engine=engine,
-        cpus=cpus,
-        memory=memory,
-        disk_gb=disk_gb,
-        use_spot=spot,
-        slots=slots,
-        max_context=max_context,
-        versions=versions,
-        port=port,
-    )
+    hidden = read_secrets(secret or [])
+    fields = {path[0]: value for path, value in given(values, ClusterSettings, FLAGS).items()}
+    if fields.get("accelerators") == "none":
+        fields["accelerators"] = None
+    settings = cluster_settings(cluster=name, down=down, secrets=tuple(hidden), **fields)
     host = SkyHost()
 
     async def start() -> None:
-        launch = Launch(settings, values, host, lambda line: typer.echo(line, err=True))
+        launch = Launch(settings, hidden, host, lambda line: typer.echo(line, err=True))
         if await launch.running() is None:
             await launch.offer()
             if dry_run:
@@ -126,7 +109,6 @@ def logs(
 ) -> None:
     """Show the log of the server on a cluster."""
     need_extra("train", "gavel cluster")
-    from gavel.trainer.backends.skypilot.cluster import ClusterRecord, redacted
 
     host, record = host_of_cluster(name), ClusterRecord.find(name)
     job = record.job if record else None
@@ -164,4 +146,7 @@ def _agreed(question: str) -> bool:
         return False
 
 
-app = group_app("Train on a cluster that SkyPilot starts.", {"up": up, "logs": logs, "down": down})
+app = group_app(
+    "Train on a cluster that SkyPilot starts.",
+    {"up": with_options(up, ClusterSettings, FLAGS), "logs": logs, "down": down},
+)
