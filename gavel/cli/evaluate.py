@@ -277,22 +277,17 @@ def print_model_table(console: Console, table: ModelTable) -> None:
         print_table(console, (heading, mean), list(figures.items()), right=(mean,))
     else:
         say(console, f"{heading} (95 % intervals)")
-        columns = [
-            *(["success"] if known else []),
-            *([f"pass@{table.samples}"] if several else []),
-            *(["judge", "wins"] if table.judges else []),
-        ]
-        rows: list[list[str]] = []
-        for row in table.rows:
-            most = row.pass_at.get(table.samples)
-            cells = {
-                "success": row.success.short(),
-                f"pass@{table.samples}": "–" if most is None else most.short(),
-                "judge": row.score.short(),
-                "wins": row.wins.short(),
-            }
-            rows.append([row.name, *(cells[name] for name in columns), cost_text(row.cost_usd)])
-        print_figures(console, ["", *columns, "USD"], rows)
+        columns: dict[str, list[str]] = {"": [row.name for row in table.rows]}
+        if known:
+            columns["success"] = [row.success.short() for row in table.rows]
+        if several:
+            most = [row.pass_at.get(table.samples) for row in table.rows]
+            columns[f"pass@{table.samples}"] = ["–" if each is None else each.short() for each in most]
+        if table.judges:
+            columns["judge"] = [row.score.short() for row in table.rows]
+            columns["wins"] = [row.wins.short() for row in table.rows]
+        columns["USD"] = [cost_text(row.cost_usd) for row in table.rows]
+        print_figures(console, list(columns), list(zip(*columns.values(), strict=True)))
     for row in table.rows:
         if row.failed:
             say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
