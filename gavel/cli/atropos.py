@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -22,10 +21,10 @@ from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
-    JUDGE_FLAGS,
     LORA_FLAGS,
     MEMORY_FLAGS,
     MODEL_FLAGS,
+    RUN_JUDGE_FLAGS,
     STAND_IN,
     START_FLAG,
     Assignments,
@@ -57,7 +56,7 @@ SERVE_FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     *LORA_FLAGS,
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("loop.steps", "--steps"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
@@ -236,7 +235,7 @@ serve_atropos_app = single_command(with_options(serve_atropos, RunConfig, SERVE_
 
 
 SEND_FLAGS = [
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("loop.reward", "--reward", "judge=1"),
     Flag("loop.group_size", "--group-size"),
     Flag("loop.temperature", "--temperature"),

@@ -32,7 +32,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import find_run, names_in, scenario_named, scenario_of
 from gavel.cli.options import (
     ENGINE_FLAGS,
-    JUDGE_FLAGS,
+    RUN_JUDGE_FLAGS,
     Assignments,
     DryRun,
     Flag,
@@ -70,7 +70,7 @@ from gavel.trainer.runs.run_directory import runs_root
 
 _OF_CELLS = ("--judge", "--seed")
 """Set by the comparison itself."""
-_JUDGE_FLAGS = [flag for flag in JUDGE_FLAGS if flag.name not in _OF_CELLS]
+_JUDGE_FLAGS = [flag for flag in RUN_JUDGE_FLAGS if flag.name not in _OF_CELLS]
 _FLAGS = [
     Flag("model.base_model", "--model"),
     Flag("loop.steps", "--steps", 30),
@@ -81,7 +81,7 @@ _FLAGS = [
     Flag("loop.evaluate_every", "--evaluate-every"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     *(flag for flag in ENGINE_FLAGS if flag.name not in _OF_CELLS),
-    *(Flag(f"judge.{f.path}", f.name, f.default, f.by_key) for f in _JUDGE_FLAGS),
+    *_JUDGE_FLAGS,
 ]
 _OF_RUNS = {"--margin", "--threshold", "--out", "--blind-judge", "--blind-rubric"}
 

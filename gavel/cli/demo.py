@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,7 +12,7 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenario_named
-from gavel.cli.options import JUDGE_FLAGS, LIKELIHOOD, STAND_IN, DryRun, Flag, run_config, with_options
+from gavel.cli.options import LIKELIHOOD, RUN_JUDGE_FLAGS, STAND_IN, DryRun, Flag, run_config, with_options
 from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
 from gavel.cli.training import print_run_estimates
@@ -148,7 +148,7 @@ ONE_SENTENCE = DemoJob(
 _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
 DEMO_BACKENDS = ("local", "remote", "sky-local")
 _FLAGS = [
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
+    *(flag for flag in RUN_JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
     Flag(
         "loop.steps",
         "--steps",

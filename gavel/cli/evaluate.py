@@ -1,7 +1,7 @@
 """`gavel evaluate`: API models, checkpoints and bases on the held-out tasks of one or more scenarios."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +23,8 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
-    JUDGE_FLAGS,
     MODEL_FLAGS,
+    RUN_JUDGE_FLAGS,
     START_FLAG,
     Assignments,
     Flag,
@@ -55,14 +55,13 @@ from gavel.trainer.run_config import RunConfig
 
 _TASKS = 256
 _NO_JUDGE = "none"
-_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
 _FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     Flag("loop.final_tasks", "--tasks", _TASKS),
     Flag("loop.temperature", "--temperature"),
     *ENGINE_FLAGS,
-    *_JUDGE_FLAGS,
+    *RUN_JUDGE_FLAGS,
 ]
 
 

@@ -260,6 +260,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("params", "--judge-param", by_key=True),
     Flag("cassette", "--cassette"),
 ]
+RUN_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
 MODEL_FLAGS = [
     Flag("model.base_model", "--model"),
     Flag("model.name", "--name"),
@@ -293,7 +294,7 @@ RUN_FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     *LORA_FLAGS,
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("weights", "--weights"),
     Flag("loop.turn_limits", "--turn-limits"),
     Flag("loop.reward", "--reward", "judge=1"),

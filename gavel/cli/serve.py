@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.options import (
-    JUDGE_FLAGS,
+    RUN_JUDGE_FLAGS,
     Flag,
     announce_stand_in,
     parse_assignments,
@@ -43,7 +42,7 @@ SERVE_FLAGS = [
     Flag("processes", "--processes"),
     Flag("database", "--database"),
     Flag("otel", "--otel"),
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
 ]
 
 
