@@ -35,7 +35,7 @@ COMMANDS = {
     "check": "Play two episodes of a scenario, and show what the judge sees and says, before anything is trained.",
     "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
     "evaluate": "Measure and compare models on held-out tasks: checkpoints, bases, API models.",
-    "compare": "Compare rewards by training on each, existing runs, or judges on stored trajectories.",
+    "compare": "Compare rewards by training on each, or existing runs.",
     "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
     "score": "Score trajectories from a file with a judge.",
     "export": "Write a run's policy as a plain model directory; export trajectories: what its agent did.",

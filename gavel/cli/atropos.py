@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -22,10 +21,10 @@ from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
-    JUDGE_FLAGS,
     LORA_FLAGS,
     MEMORY_FLAGS,
     MODEL_FLAGS,
+    RUN_JUDGE_FLAGS,
     STAND_IN,
     START_FLAG,
     Assignments,
@@ -48,7 +47,6 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.truth import Truth
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.experiment import describe_judge
 from gavel.trainer.model import Model
@@ -58,7 +56,7 @@ SERVE_FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     *LORA_FLAGS,
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("loop.steps", "--steps"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
@@ -101,16 +99,16 @@ def serve_atropos(
     acknowledged, so a server that was killed goes on with the same command, and trains each group once.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
+    limits = {"max_waiting": max_waiting, "most_bytes": max_body_mb << 20}
     if values["model"] is None:
         unused = [flag.name for flag in SERVE_FLAGS if values.get(flag.key) not in (None, [])] + ["--fresh"] * fresh
         if unused:
             raise typer.BadParameter(f"{unused[0]} is of the learner, which --model names", param_hint=unused[0])
         need_extra("service", "gavel serve-atropos")
-        run_to_end(serve_queue(data, host, port, key, max_waiting=max_waiting, most_bytes=max_body_mb << 20))
+        run_to_end(serve_queue(data, host, port, key, **limits))
         return
     need_extra("train", "gavel serve-atropos --model")
-    given = run_config(project, values, assignments, flags=SERVE_FLAGS)
-    config = given.resolved()
+    config = run_config(project, values, assignments, flags=SERVE_FLAGS).resolved()
     judge = None
     if values["judge"] is not None or values["rubric"] is not None:
         judge = config.judge.build()
@@ -118,28 +116,17 @@ def serve_atropos(
         if model_id(STAND_IN) in judge.names:
             check_readable(judge.rubric, [Truth()])
         run_interruptibly(judge.probe())
-    queue = ServedQueue(host, port, policy_port, key, batch_size, max_waiting, max_body_mb << 20, 60 * wait_minutes)
-    run_to_end(serve_learner(config, project, queue, judge, fresh=fresh), RESUME)
+    limits |= {"batch_size": batch_size, "policy_port": policy_port}
+    served = serve_learner(
+        config, project, judge, host, port, key, fresh=fresh, wait_seconds=60 * wait_minutes, **limits
+    )
+    run_to_end(served, RESUME)
 
 
 _LINGER_SECONDS = 3.0
 """Seconds that the server stays up after the last step, so that environments learn that it is done."""
 _CHECKPOINTS = 3
 FILE = "queue.sqlite"
-
-
-@dataclass(frozen=True, slots=True)
-class ServedQueue:
-    """The address and limits of the API."""
-
-    host: str
-    port: int
-    policy_port: int
-    key: str | None
-    batch_size: int
-    max_waiting: int
-    most_bytes: int
-    wait_seconds: float
 
 
 async def serve_queue(data: Path, host: str, port: int, key: str | None, *, max_waiting: int, most_bytes: int) -> None:
@@ -158,7 +145,19 @@ async def serve_queue(data: Path, host: str, port: int, key: str | None, *, max_
 
 
 async def serve_learner(
-    config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None, *, fresh: bool
+    config: RunConfig,
+    project: str,
+    judge: Judge | None,
+    host: str,
+    port: int,
+    key: str | None,
+    *,
+    policy_port: int,
+    batch_size: int,
+    max_waiting: int,
+    most_bytes: int,
+    wait_seconds: float,
+    fresh: bool,
 ) -> None:
     """Serves and trains until the last step or until it is told to stop."""
     from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
@@ -170,23 +169,23 @@ async def serve_learner(
     steps = config.loop.steps
     backend = LocalBackend(
         engine=config.backend.engine,
-        port=settings.policy_port,
+        port=policy_port,
         slots=config.backend.slots,
         max_context=config.backend.max_context,
         max_reply=config.backend.max_reply,
         tracker=config.backend.tracker,
     )
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(contextlib.closing(checked_listener(settings.host, settings.port, settings.key)))
+        listener = stack.enter_context(contextlib.closing(checked_listener(host, port, key)))
         run = await stack.enter_async_context(open_run(console, model, backend, judge, fresh=fresh))
-        backend.pin(model, _experiment(config, project, settings, judge))
+        backend.pin(model, _experiment(config, project, batch_size, judge))
         run.begun()
-        queue = stack.enter_context(contextlib.closing(GroupQueue(kept / FILE, most_groups=settings.max_waiting)))
+        queue = stack.enter_context(contextlib.closing(GroupQueue(kept / FILE, most_groups=max_waiting)))
         space, endpoint = backend.token_space(model), backend.endpoint(model)
         registration = TrainerRegistration(
             wandb_group=model.name,
             wandb_project=project,
-            batch_size=settings.batch_size,
+            batch_size=batch_size,
             max_token_len=space.max_context,
             checkpoint_dir=str(kept.resolve()),
             save_checkpoint_interval=0,
@@ -205,7 +204,7 @@ async def serve_learner(
             if run.report is not None:
                 run.report.write_if_due()
 
-        bounds = LearnerSettings(steps, settings.batch_size, settings.wait_seconds, keep_checkpoints=_CHECKPOINTS)
+        bounds = LearnerSettings(steps, batch_size, wait_seconds, keep_checkpoints=_CHECKPOINTS)
         learner = AtroposLearner(model, backend, state, bounds, config.train, judge, stepped)
 
         async def work() -> None:
@@ -218,33 +217,25 @@ async def serve_learner(
             say(console, f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}")
             say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
 
-        await serve(
-            state,
-            listener,
-            host=settings.host,
-            key=settings.key,
-            most_bytes=settings.most_bytes,
-            announce=announce,
-            work=work(),
-        )
+        await serve(state, listener, host=host, key=key, most_bytes=most_bytes, announce=announce, work=work())
     run.say_end()
 
 
-def _experiment(config: RunConfig, project: str, settings: ServedQueue, judge: Judge | None) -> dict[str, object]:
+def _experiment(config: RunConfig, project: str, batch_size: int, judge: Judge | None) -> dict[str, object]:
     """The fingerprint of the run: another value of one of these settings makes another run."""
     training = config.train.model_dump(
         mode="json",
         exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"},
     )
     judged = {} if judge is None else describe_judge(judge)
-    return {"scenario": project, "batch_size": settings.batch_size, "training": training, **judged}
+    return {"scenario": project, "batch_size": batch_size, "training": training, **judged}
 
 
 serve_atropos_app = single_command(with_options(serve_atropos, RunConfig, SERVE_FLAGS))
 
 
 SEND_FLAGS = [
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("loop.reward", "--reward", "judge=1"),
     Flag("loop.group_size", "--group-size"),
     Flag("loop.temperature", "--temperature"),

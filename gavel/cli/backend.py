@@ -3,39 +3,32 @@
 import asyncio
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.run_file import validate
-from gavel.trainer.config import EngineChoice, VllmSettings
+from gavel.cli.options import ENGINE_FLAGS, Flag, run_config, with_options
+from gavel.trainer.config import VllmSettings
+from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
+
+FLAGS = [
+    *(flag for flag in ENGINE_FLAGS if flag.name in ("--engine", "--vllm-url", "--vllm-replicas", "--max-context")),
+    Flag("backend.slots", "--slots"),
+    Flag("backend.tracker", "--tracker"),
+]
 
 
 def backend(
+    values: Mapping[str, Any],
     host: Annotated[str, typer.Option(help="Address to listen on. Beyond 127.0.0.1, put TLS before it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8090,
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
-    engine: Annotated[str, typer.Option(help="What samples the rollouts: transformers or vllm.")] = "transformers",
-    vllm_url: Annotated[
-        list[str] | None, typer.Option(help="Address of a vLLM server that samples the rollouts. Repeatable.")
-    ] = None,
-    vllm_replicas: Annotated[
-        int | None, typer.Option(min=1, help="vLLM servers to start for the rollouts, each on a GPU of its own.")
-    ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
-    max_context: Annotated[
-        int | None,
-        typer.Option(min=16, help="Tokens of a conversation. Default: the model's own."),
-    ] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
-    tracker: Annotated[
-        Literal["wandb", "trackio", "none"] | None,
-        typer.Option(help="Where metrics, groups and reports are shown, too. Default: as WANDB_MODE says."),
-    ] = None,
     idle_minutes: Annotated[
         float | None,
         typer.Option(min=0.01, help="End after so long without a request or a running step. Default: never."),
@@ -58,14 +51,10 @@ def backend(
     from gavel.trainer.learner.replicas import follow_leader
     from gavel.trainer.runs.trackers import chosen_tracker
 
-    if engine not in ("transformers", "vllm"):
-        raise typer.BadParameter("transformers or vllm", param_hint="--engine")
-    sampler: EngineChoice = "transformers"
-    if engine == "vllm" or vllm_url or vllm_replicas:
-        settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
-        sampler = validate(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
-        check_startable(sampler)
-    chosen_tracker(tracker)  # these are refused now, not when the first client registers a model
+    settings = run_config("", values, flags=FLAGS).backend
+    if settings.engine != "transformers":
+        check_startable(VllmSettings() if settings.engine == "vllm" else settings.engine)
+    chosen_tracker(settings.tracker)  # these are refused now, not when the first client registers a model
     if launched():
         world = join()  # now: the processes meet before the first client comes
         if world.rank:
@@ -73,7 +62,14 @@ def backend(
     given = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
     key = checked_key(given) if given else secrets.token_urlsafe(24)
     root = runs_root(runs)
-    local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions, tracker=tracker)
+    local = LocalBackend(
+        root,
+        engine=settings.engine,
+        slots=settings.slots,
+        max_context=settings.max_context,
+        versions=versions,
+        tracker=settings.tracker,
+    )
 
     def announce(url: str) -> None:
         typer.echo(f"Gavel backend · {url} · runs in {root}")
@@ -93,4 +89,4 @@ def backend(
     )
 
 
-app = single_command(backend)
+app = single_command(with_options(backend, RunConfig, FLAGS))

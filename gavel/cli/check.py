@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
-    JUDGE_FLAGS,
+    RUN_JUDGE_FLAGS,
     Assignments,
     Flag,
     Source,
@@ -54,7 +54,7 @@ _FLAGS = [
     Flag("loop.tasks_per_step", "--tasks"),
     Flag("loop.steps", "--steps"),
     *(flag for flag in ENGINE_FLAGS if flag.name == "--max-tokens"),
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS if flag.name != "--cassette"),
+    *(flag for flag in RUN_JUDGE_FLAGS if flag.name != "--cassette"),
 ]
 
 

@@ -101,20 +101,16 @@ def export(
     gavel export trajectories … writes what an agent did, for other programs.
     """
     if backend_url is not None:
-        _say_exported(asyncio.run(_export_at(backend_url, run, form, dtype, step, out)), form)
-        return
-    need_extra("train", "gavel export")
-    from gavel.trainer.backends.run_export import export_run
+        path = asyncio.run(_export_at(backend_url, run, form, dtype, step, out))
+    else:
+        need_extra("train", "gavel export")
+        from gavel.trainer.backends.run_export import export_run
 
-    with add_backend_hint(run):
-        directory, named = split_step(run)
-    one_step(run, named, step is not None, "--step")
-    _say_exported(export_run(directory, form, dtype=dtype, step=step if named is None else named, out=out), form)
-
-
-def _say_exported(path: Path, form: ExportForm) -> None:
-    """The directory alone on stdout, for scripts; on stderr what it is and what to type next."""
-    typer.echo(path)
+        with add_backend_hint(run):
+            directory, named = split_step(run)
+        one_step(run, named, step is not None, "--step")
+        path = export_run(directory, form, dtype=dtype, step=step if named is None else named, out=out)
+    typer.echo(path)  # alone on stdout, for scripts
     if form == "merged":
         told = f"This directory is a plain model of transformers. Serve it: vllm serve {path}"
     else:
@@ -236,21 +232,18 @@ def push(
     """
 
     if backend_url is not None:
-        _say_pushed(asyncio.run(_push_at(backend_url, run, address)), address, run.partition("@")[0])
-        return
-    with add_backend_hint(run):
-        found = find_checkpoint(run, runs_root())
-    if found.parent.name != "checkpoints":
-        raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
-    directory = found.parent.parent
-    place = f"{directory.parent.name}/{directory.name}"
-    _say_pushed(push_checkpoint(directory, int(found.name), open_store(address), place), address, place)
-
-
-def _say_pushed(stored: str, address: str, run: str) -> None:
-    """The address alone on stdout, for scripts."""
-    typer.echo(stored)
-    told = f"The checkpoint is kept there. To fetch it on another machine: gavel pull {address.rstrip('/')}/{run}"
+        place = run.partition("@")[0]
+        stored = asyncio.run(_push_at(backend_url, run, address))
+    else:
+        with add_backend_hint(run):
+            found = find_checkpoint(run, runs_root())
+        if found.parent.name != "checkpoints":
+            raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
+        directory = found.parent.parent
+        place = f"{directory.parent.name}/{directory.name}"
+        stored = push_checkpoint(directory, int(found.name), open_store(address), place)
+    typer.echo(stored)  # alone on stdout, for scripts
+    told = f"The checkpoint is kept there. To fetch it on another machine: gavel pull {address.rstrip('/')}/{place}"
     typer.echo(told, err=True)
 
 

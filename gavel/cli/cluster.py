@@ -1,5 +1,6 @@
 """`gavel cluster …`: a cluster that trains for this machine, by SkyPilot."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -7,47 +8,45 @@ import typer
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import group_app
+from gavel.cli.options import Flag, given, with_options
 from gavel.cli.terminal import run_interruptibly
+from gavel.trainer.backends.skypilot.cluster import (
+    ClusterRecord,
+    ClusterSettings,
+    cluster_settings,
+    redacted,
+)
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
-Accelerators = Annotated[
-    str, typer.Option(help="GPUs of each node, as SkyPilot names them: H100:1, A100-80GB:8; none for none.")
+FLAGS = [
+    Flag("accelerators", "--accelerators"),
+    Flag("infra", "--infra"),
+    Flag("image", "--image"),
+    Flag("num_nodes", "--num-nodes"),
+    Flag("idle_minutes_to_autostop", "--idle-minutes"),
+    Flag("engine", "--engine"),
+    Flag("cpus", "--cpus"),
+    Flag("memory", "--memory"),
+    Flag("disk_gb", "--disk-gb"),
+    Flag("use_spot", "--spot"),
+    Flag("slots", "--slots"),
+    Flag("max_context", "--max-context"),
+    Flag("versions", "--versions"),
+    Flag("port", "--port"),
 ]
-Infra = Annotated[
-    str | None, typer.Option(help="aws, gcp/us-central1, k8s, slurm, … Default: the cheapest that is set up.")
-]
-Image = Annotated[str | None, typer.Option(help="Machine image, or docker:IMAGE.")]
-Nodes = Annotated[int, typer.Option("--num-nodes", min=1, help="Nodes, which learn together.")]
-IdleMinutes = Annotated[int, typer.Option(min=2, help="Minutes without use, after which the machines are stopped.")]
-Down = Annotated[
-    bool | None,
-    typer.Option("--down/--stop", help="Delete idle machines, or stop them. Default: stop, where that can be."),
-]
-Secrets = Annotated[
-    list[str] | None,
-    typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
-]
-Engine = Annotated[str, typer.Option(help="What samples the rollouts there: transformers or vllm.")]
 
 
 def up(
+    values: Mapping[str, Any],
     name: Name = "gavel",
-    accelerators: Accelerators = "H100:1",
-    infra: Infra = None,
-    image: Image = None,
-    num_nodes: Nodes = 1,
-    idle_minutes: IdleMinutes = 30,
-    down: Down = None,
-    secret: Secrets = None,
-    engine: Engine = "transformers",
-    cpus: str | None = typer.Option(None, help="CPUs of each node: 8, or 8+."),
-    memory: str | None = typer.Option(None, help="GB of memory of each node: 64, or 64+."),
-    disk_gb: int | None = typer.Option(None, help="GB of disk of each node."),
-    spot: bool = typer.Option(False, "--spot", help="Spot machines: cheaper, and may be taken away."),
-    slots: int = typer.Option(128, min=1, help="Conversations that are sampled at once."),
-    max_context: int | None = typer.Option(None, min=16, help="Tokens of a conversation. Default: the model's own."),
-    versions: int = typer.Option(1, min=1, help="Steps whose adapters are served at once."),
-    port: int = typer.Option(8090, min=1, max=65535, help="Of the server, on the first node's loopback."),
+    down: Annotated[
+        bool | None,
+        typer.Option("--down/--stop", help="Delete idle machines, or stop them. Default: stop, where that can be."),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
+    ] = None,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask before machines are started."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Tell the price, and start nothing."),
 ) -> None:
@@ -57,26 +56,11 @@ def up(
     """
     need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import SkyPilotBackend, is_on, offer_cluster
-    from gavel.trainer.backends.skypilot.cluster import ClusterRecord, cluster_settings
     from gavel.trainer.backends.skypilot.hosts import SkyHost
 
-    values: dict[str, Any] = {
-        "accelerators": None if accelerators == "none" else accelerators,
-        "infra": infra,
-        "image": image,
-        "num_nodes": num_nodes,
-        "idle_minutes_to_autostop": idle_minutes,
-        "down": down,
-        "engine": engine,
-        "cpus": cpus,
-        "memory": memory,
-        "disk_gb": disk_gb,
-        "use_spot": spot,
-        "slots": slots,
-        "max_context": max_context,
-        "versions": versions,
-        "port": port,
-    }
+    fields: dict[str, Any] = {path[0]: value for path, value in given(values, ClusterSettings, FLAGS).items()}
+    if fields.get("accelerators") == "none":
+        fields["accelerators"] = None
     host = SkyHost()
 
     def tell(line: str) -> None:
@@ -84,13 +68,14 @@ def up(
 
     async def start() -> None:
         if dry_run:
-            settings = cluster_settings(cluster=name, **values)
+            settings = cluster_settings(cluster=name, down=down, **fields)
             if await is_on(settings, ClusterRecord.find(name), host):
                 return typer.echo(f"{name} is on. Nothing was started.")
             await offer_cluster(settings, host, tell)
             return
+        agree = lambda: yes or _agreed("Start it?")  # noqa: E731
         backend = await SkyPilotBackend.launch(
-            name, secrets=secret or [], say=tell, host=host, agree=lambda: yes or _agreed("Start it?"), **values
+            name, secrets=secret or [], say=tell, host=host, agree=agree, down=down, **fields
         )
         await backend.close()
         typer.echo(f"{name} is up. Train there: gavel train my_scenario.py --backend-url sky://{name}")
@@ -106,7 +91,6 @@ def logs(
     """Show the log of the server on a cluster."""
     need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import host_of
-    from gavel.trainer.backends.skypilot.cluster import ClusterRecord, redacted
 
     record = ClusterRecord.find(name)
     hidden = [record.key.get_secret_value()] if record else []
@@ -121,7 +105,6 @@ def down(
     """End a cluster, with its machines and the runs that are on them. Ending one that is not there does nothing."""
     need_extra("train", "gavel cluster")
     from gavel.trainer.backends.skypilot.backend import end_cluster, host_of
-    from gavel.trainer.backends.skypilot.cluster import ClusterRecord
 
     host = host_of(ClusterRecord.find(name))
 
@@ -142,4 +125,7 @@ def _agreed(question: str) -> bool:
         return False
 
 
-app = group_app("Train on a cluster that SkyPilot starts.", {"up": up, "logs": logs, "down": down})
+app = group_app(
+    "Train on a cluster that SkyPilot starts.",
+    {"up": with_options(up, ClusterSettings, FLAGS), "logs": logs, "down": down},
+)

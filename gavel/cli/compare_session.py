@@ -94,15 +94,6 @@ class Cell:
                 f"Compare with those ({self.file}), delete it, or choose another place: GAVEL_RUNS=…",
             )
 
-    def check_evaluated(self) -> None:
-        """Raises `GavelError` for a run that ended without what it is compared by."""
-        if not self.finished():
-            raise GavelError(
-                f"the run {self.label} ended without a last evaluation on held-out tasks.",
-                "Rewards are compared by success on held-out tasks: give the scenario tasks of the split held_out, and "
-                "a success.",
-            )
-
     def finished(self) -> bool:
         if not (self.directory / "model.json").is_file():
             return False
@@ -151,7 +142,12 @@ async def run_cells(
                 cell.file.parent.mkdir(parents=True, exist_ok=True)
                 cell.file.write_text(cell.toml(), encoding="utf-8")
                 await (train or _train_in_process)(cell, root)
-                cell.check_evaluated()
+                if not cell.finished():
+                    raise GavelError(
+                        f"the run {cell.label} ended without a last evaluation on held-out tasks.",
+                        "Rewards are compared by success on held-out tasks: give the scenario tasks of the split "
+                        "held_out, and a success.",
+                    )
             done(cell, ran)
 
     with first_error():
@@ -268,12 +264,7 @@ def demo_tables(scenario: str) -> Table:
     if job is None:
         return {"loop": {"steps": 30}}
     own_judge = job.judge != STAND_IN and default_judge() == STAND_IN  # that of the environment is used before it
-    return {
-        "model": {"base_model": job.base_model, "lora": job.lora.model_dump(exclude_unset=True)},
-        "judge": {"models": job.judge} if own_judge else {},
-        "loop": {"final_tasks": 512} | job.loop.model_dump(exclude_unset=True) | {"steps": job.steps},
-        "train": job.train.model_dump(exclude_unset=True),
-    }
+    return {**job.settings, "judge": {"models": job.judge} if own_judge else {}}
 
 
 def settings_of(scenario: str) -> RunConfig:
@@ -383,13 +374,6 @@ def folder_of(scenario: Scenario, root: Path) -> Path:
     return run_path(root, scenario.name, "x").parent
 
 
-async def rank_runs(comparison: Comparison, blind: Judge, display: WaitDisplay) -> Comparison:
-    """A comparison with a ranking of its runs' held-out attempts. Writes the report."""
-    ranked = await with_ranking(comparison, blind, display)
-    write_comparison(ranked)
-    return ranked
-
-
 def compare_runs(directories: Mapping[str, Path], out: Path, *, margin: float, threshold: float) -> Comparison:
     """Existing runs by name, as one seed each: figures without a claim that one is better. Writes the report.
 
@@ -467,8 +451,9 @@ def judge_that_ranks(
     return with_cassette(chosen, folder / FOLDER).build(read_text_option(rubric, "rubric"))
 
 
-async def with_ranking(comparison: Comparison, judge: Judge, display: WaitDisplay) -> Comparison:
-    """The comparison with the ranking of its runs' attempts, and of those before training where all began alike.
+async def rank_runs(comparison: Comparison, judge: Judge, display: WaitDisplay) -> Comparison:
+    """The comparison with the ranking of its runs' attempts, and of those before training where all began alike. Writes
+    its report.
 
     Raises `GavelError` where nothing can be compared, and `JudgeError` for a judge that cannot be asked.
     """
@@ -492,7 +477,9 @@ async def with_ranking(comparison: Comparison, judge: Judge, display: WaitDispla
         rubric=judge.rubric.words,
         cost=str(judge.budget.cost) if judge.asks_servers else "",
     )
-    return replace(comparison, blind=ranking)
+    ranked = replace(comparison, blind=ranking)
+    write_comparison(ranked)
+    return ranked
 
 
 def attempts_by_seed(cells: Sequence[CellFigures], *, same_start: bool) -> dict[int, Attempts]:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,35 +12,28 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenario_named
-from gavel.cli.options import JUDGE_FLAGS, LIKELIHOOD, STAND_IN, DryRun, Flag, run_config, with_options
+from gavel.cli.options import LIKELIHOOD, RUN_JUDGE_FLAGS, STAND_IN, DryRun, Flag, run_config, with_options
+from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
 from gavel.cli.training import print_run_estimates
 from gavel.judge.config import JudgeConfig
-from gavel.trainer.config import LoopConfig, LoraSettings, TrainConfig
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.run_config import RunConfig
 
 DemoScenario = Literal["returns_desk", "booking_desk"]
-_AT_A_DESK = LoopConfig(max_tokens=64, concurrency=256)
+_AT_A_DESK = {"max_tokens": 64, "concurrency": 256, "final_tasks": 512}
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """A demo: the job, its training settings, and the sentences printed about it."""
+    """A demo: the job, the settings of its run, and the sentences printed about it."""
 
     scenario: str
     name: str
     """The name in the headline and of the run."""
-    base_model: str
-    judge: str
-    """The judge where no other is named."""
-    steps: int
-    loop: LoopConfig
-    """All but steps and seed."""
-    train: TrainConfig
-    """All but the schedule."""
-    lora: LoraSettings
+    settings: Table
+    """Of the run, as a run.toml has them."""
     measures: Mapping[str, str]
     """Measures shown beside success, and their labels."""
     learned: str
@@ -48,29 +41,33 @@ class DemoJob:
     caveat: str
     judge_caveat: str
     """The caveat for `judge`."""
+    judge: str = STAND_IN
+    """The judge where no other is named."""
     habit: str | None = None
     """The measure that is low where the habit shows that `learned` names."""
     decimals: Mapping[str, int] = field(default_factory=dict[str, int])
     """Digits of a measure, where they are not two."""
     success: str = "held-out success"
-    slots: int = 256
-    max_context: int = 4096
+    backend: Table = field(default_factory=lambda: {"slots": 256, "max_context": 4096})
     threads: int | None = 1
     """Threads of the tensor library, which slow down a tiny model; None: the library's default."""
     rollout_tokens: int = 200
     """Tokens per rollout that `--dry-run` assumes."""
     command: str = "gavel demo"
 
+    @property
+    def steps(self) -> int:
+        return self.settings["loop"]["steps"]
+
 
 RETURNS_DESK = DemoJob(
     scenario="returns_desk",
     name="returns desk",
-    base_model=EMBEDDED_POLICY,
-    judge=STAND_IN,
-    steps=20,
-    loop=_AT_A_DESK.model_copy(update={"tasks_per_step": 8}),
-    train=TrainConfig(learning_rate=4e-3),
-    lora=LoraSettings(),
+    settings={
+        "model": {"base_model": EMBEDDED_POLICY},
+        "loop": {**_AT_A_DESK, "steps": 20, "tasks_per_step": 8},
+        "train": {"learning_rate": 4e-3},
+    },
     measures={"looked_before_acting": "looked before acting", "turns": "turns"},
     habit="looked_before_acting",
     learned=(
@@ -88,12 +85,11 @@ RETURNS_DESK = DemoJob(
 BOOKING_DESK = DemoJob(
     scenario="booking_desk",
     name="booking desk",
-    base_model=BOOKING_POLICY,
-    judge=STAND_IN,
-    steps=30,
-    loop=_AT_A_DESK,
-    train=TrainConfig(learning_rate=2e-3),
-    lora=LoraSettings(),
+    settings={
+        "model": {"base_model": BOOKING_POLICY},
+        "loop": {**_AT_A_DESK, "steps": 30},
+        "train": {"learning_rate": 2e-3},
+    },
     measures={"turns": "turns", "tool_errors": "tool errors"},
     habit="looked_before_acting",
     learned=(
@@ -112,16 +108,21 @@ DESKS: Mapping[DemoScenario, DemoJob] = {"returns_desk": RETURNS_DESK, "booking_
 ONE_SENTENCE = DemoJob(
     scenario="one_sentence",
     name="one sentence",
-    base_model=SMALL_MODEL,
+    settings={
+        "model": {"base_model": SMALL_MODEL, "lora": {"rank": 8}},
+        "loop": {
+            "steps": 8,
+            "tasks_per_step": 4,
+            "group_size": 8,
+            "max_tokens": 40,
+            "evaluate_every": 4,
+            "evaluation_tasks": 32,
+            "final_tasks": 64,
+        },
+        "train": {"learning_rate": 5e-4, "micro_batch_tokens": 512},
+    },
     judge=LIKELIHOOD,
-    steps=8,
-    loop=LoopConfig(
-        tasks_per_step=4, group_size=8, max_tokens=40, evaluate_every=4, evaluation_tasks=32, final_tasks=64
-    ),
-    train=TrainConfig(learning_rate=5e-4, micro_batch_tokens=512),
-    lora=LoraSettings(rank=8),
-    slots=32,
-    max_context=128,
+    backend={"slots": 32, "max_context": 128},
     threads=None,
     measures={"words": "words", "names_topic": "names its topic", "truncated": "cut off at 40 tokens"},
     decimals={"words": 1},
@@ -147,7 +148,7 @@ ONE_SENTENCE = DemoJob(
 _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
 DEMO_BACKENDS = ("local", "remote", "sky-local")
 _FLAGS = [
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
+    *(flag for flag in RUN_JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
     Flag(
         "loop.steps",
         "--steps",
@@ -184,31 +185,25 @@ def demo(
             f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
         )
     job = ONE_SENTENCE if real else DESKS[scenario or "returns_desk"]
-    config = run_config(job.scenario, {**values, "steps": values["steps"] or job.steps}, flags=_FLAGS)
-    judge = _judge_of(job, config, values["judge"])
-    if dry_run and judge.models == LIKELIHOOD:
+    tables = {**job.settings, "backend": job.backend}
+    config = run_config(job.scenario, values, flags=_FLAGS, base=tables).resolved()
+    config = config.model_copy(update={"judge": _judge_of(job, config.judge, values["judge"])})
+    if dry_run and config.judge.models == LIKELIHOOD:
         return typer.echo("The judge is the likelihood of the frozen base, on this machine: it costs nothing.")
     if dry_run:
-        rubric = scenario_named(job.scenario).rubric
-        loop = job.loop.model_copy(update={"steps": config.loop.steps})
-        return print_run_estimates(
-            [("", judge.build(rubric), loop, 1)], {"Rollouts as the demo's are": job.rollout_tokens}
-        )
+        judge = config.judge.build(scenario_named(job.scenario).rubric)
+        return print_run_estimates([("", judge, config.loop, 1)], {"Rollouts as the demo's are": job.rollout_tokens})
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
     with waiting_for(TRAINER):
-        from gavel.cli.demo_session import DemoSettings, run_demo
+        from gavel.cli.demo_session import DemoRun, run_demo
 
-    settings = DemoSettings(
-        job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh, backend=backend
-    )
-    run_to_end(run_demo(settings, started), RESUME)
+    run_to_end(run_demo(DemoRun(job, config, fresh, backend), started), RESUME)
 
 
-def _judge_of(job: DemoJob, config: RunConfig, named: str | None) -> JudgeConfig:
+def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfig:
     """The judge that was named, else the job's own. Raises `GavelError` for the stand-in where it has no rules."""
-    judge = config.resolved().judge
     if job.judge == STAND_IN or judge.models != STAND_IN:
         return judge
     if named is not None:

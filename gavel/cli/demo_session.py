@@ -30,8 +30,7 @@ from gavel.base.text import counted
 from gavel.cli.demo import ONE_SENTENCE, DemoJob
 from gavel.cli.options import LIKELIHOOD, STAND_IN, with_cassette
 from gavel.cli.terminal import print_table, say, waiting_for
-from gavel.cli.training import RunDisplay, close_replies, open_run, run_directory_of
-from gavel.judge.config import JudgeConfig
+from gavel.cli.training import RunDisplay, close_replies, open_run, run_directory_of, trainable
 from gavel.llm.providers import register
 from gavel.reports.demo_page import DemoReport, SummaryRow, TextSample, write_report
 from gavel.reports.run_outcome import Outcome, Row, held_out, outcome_in_words, read_outcome, with_judged_pair
@@ -50,6 +49,7 @@ from gavel.trainer.loop.likelihood_judge import LikelihoodJudge
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import load_base
+from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
 _START_SECONDS = 300.0
@@ -168,91 +168,91 @@ def _standard_error(share: float, count: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class DemoSettings:
-    """The options of the command."""
+class DemoRun:
+    """A demo, and what the command's options make of it."""
 
     job: DemoJob
-    seed: int
-    judge: JudgeConfig
-    steps: int
+    config: RunConfig
     fresh: bool = False
     backend: str = "local"
     """Trains in this process; or through a server of `gavel backend` that the command starts (remote), or that it
     starts as a cluster does (sky-local)."""
 
     @property
-    def judge_name(self) -> str:
-        return str(self.judge.models)
+    def judge(self) -> str:
+        return str(self.config.judge.models)
 
     @property
-    def run_name(self) -> str:
-        """The same for the same command; different for other settings."""
-        judge = "" if self.judge_name == self.job.judge else "-" + self.judge_name.replace("/", "-")
+    def steps(self) -> int:
+        return self.config.loop.steps
+
+    @property
+    def model(self) -> TrainableModel:
+        """Its name is the same for the same command; different for other settings."""
+        judge = "" if self.judge == self.job.judge else "-" + self.judge.replace("/", "-")
         steps = "" if self.steps == self.job.steps else f"-{self.steps}-steps"
         backend = "" if self.backend == "local" else f"-{self.backend}"
-        return f"{self.job.name.replace(' ', '-')}-seed-{self.seed}{judge}{steps}{backend}"
+        name = f"{self.job.name.replace(' ', '-')}-seed-{self.config.loop.seed}{judge}{steps}{backend}"
+        return trainable(self.config, "demo").model_copy(update={"name": name})
 
     @property
     def again(self) -> str:
         """The command that starts this run over."""
-        judge = "" if self.judge_name == LIKELIHOOD else f" --judge {self.judge_name}"
+        judge = "" if self.judge == LIKELIHOOD else f" --judge {self.judge}"
         backend = "" if self.backend == "local" else f" --backend {self.backend}"
-        return f"{self.job.command} --seed {self.seed}{judge} --steps {self.steps}{backend} --fresh"
+        return f"{self.job.command} --seed {self.config.loop.seed}{judge} --steps {self.steps}{backend} --fresh"
 
 
-async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
+async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     """Trains the embedded policy, continuing an earlier run of the same command, and prints the outcome.
 
     `started` is when the command started, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
     directory; returns the summary.
     """
     console = Console()
-    job, scenario = settings.job, find_scenario(settings.job.scenario)
-    model = TrainableModel(name=settings.run_name, project="demo", base_model=job.base_model, lora=job.lora)
+    job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
     directory = run_directory_of(model)
     base = await asyncio.to_thread(FrozenBase, console) if job is ONE_SENTENCE else None
-    judge = with_cassette(settings.judge, directory).build(scenario.rubric)
+    judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    loop = job.loop.model_copy(update={"steps": settings.steps, "seed": settings.seed})
-    config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
     page = directory / DEMO_RUN_REPORT
-    async with open_run(console, model, _backend(settings), judge, fresh=settings.fresh, page=page) as run:
+    async with open_run(console, model, _backend(demo), judge, fresh=demo.fresh, page=page) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
-        for line in _headline(settings, run.backend.parameter_count(model), run.start).splitlines():
+        for line in _headline(demo, run.backend.parameter_count(model), run.start).splitlines():
             say(console, line)
         points = run.backend.history(model, EVALUATION)
         first = next((row["success"] for row in points if row["step"] == 0), None)
-        display = RunDisplay(console, loop.steps, run.start, first, on_start=run.begun, judge=judge, report=run.report)
+        display = RunDisplay(console, demo.steps, run.start, first, on_start=run.begun, judge=judge, report=run.report)
         with display.shown():
-            await train_scenario(model, scenario, judge, loop, config, display)
+            await train_scenario(model, scenario, judge, config.loop, config.train, display)
     with waiting_for("writing the report"):
         outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
         texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
-    summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
+    summary = _summary(demo, outcome, seconds) | ({} if texts is None else texts.summary)
     write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
-    told = outcome_in_words(run.rows, max_tokens=job.loop.max_tokens, scenario=job.scenario)
+    told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario)
     gained = outcome.trained.success - outcome.base.success
     if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
         told.append(job.learned)
-    write_report(report, _report(settings, outcome, " ".join(told), seconds, texts))
+    write_report(report, _report(demo, outcome, " ".join(told), seconds, texts))
     for line in told:
         say(console, line)
     close_replies(console, judge)
-    _print(console, settings.job, outcome, report, texts)
+    _print(console, job, outcome, report, texts)
     if run.page is not None:
         say(console, f"All of its figures: {run.page}")
     return summary
 
 
 @contextlib.asynccontextmanager
-async def _backend(settings: DemoSettings) -> AsyncGenerator[LocalBackend | RemoteBackend]:
-    size: dict[str, Any] = {"slots": settings.job.slots, "max_context": settings.job.max_context}
-    if settings.backend != "sky-local":
-        local = settings.backend == "local"
-        async with LocalBackend(**size) if local else run_own_backend(runs_root(), **size) as backend:
+async def _backend(demo: DemoRun) -> AsyncGenerator[LocalBackend | RemoteBackend]:
+    size = demo.job.backend
+    if demo.backend != "sky-local":
+        is_remote = demo.backend == "remote"
+        async with run_own_backend(runs_root(), **size) if is_remote else LocalBackend(**size) as backend:
             yield backend
         return
     name, runs = f"demo-{os.getpid()}", str(runs_root())
@@ -264,31 +264,31 @@ async def _backend(settings: DemoSettings) -> AsyncGenerator[LocalBackend | Remo
         await backend.down()
 
 
-def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
+def _headline(demo: DemoRun, parameters: int, start: int) -> str:
     names = {
         STAND_IN: "stand-in judge (rules, no key)",
         LIKELIHOOD: "likelihood judge (the frozen base and a word count)",
     }
-    judge = names.get(settings.judge_name, f"judge {settings.judge_name}")
-    job = settings.job
+    judge = names.get(demo.judge, f"judge {demo.judge}")
+    job, base = demo.job, demo.config.model.base_model
     size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
-    policy = f"{'embedded policy' if job.base_model in SCENARIOS else job.base_model} ({size} parameters)"
+    policy = f"{'embedded policy' if base in SCENARIOS else base} ({size} parameters)"
     line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
-    if start >= settings.steps:
-        return f"{line}\nThis run is finished; here is its outcome again. `{settings.again}` starts over."
+    if start >= demo.steps:
+        return f"{line}\nThis run is finished; here is its outcome again. `{demo.again}` starts over."
     return f"{line}\nContinuing after step {start}." if start else line
 
 
-def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
+def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
     return {
-        "seed": settings.seed,
-        "judge": settings.judge_name,
-        "backend": settings.backend,
-        "steps": settings.steps,
+        "seed": demo.config.loop.seed,
+        "judge": demo.judge,
+        "backend": demo.backend,
+        "steps": demo.steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": outcome.trained.tasks,
-        "base": _figures(settings.job, outcome.base.measures),
-        "trained": _figures(settings.job, outcome.trained.measures),
+        "base": _figures(demo.job, outcome.base.measures),
+        "trained": _figures(demo.job, outcome.trained.measures),
         "judge_vs_success_tau": outcome.tau,
         "groups": dict(outcome.statuses),
         "left_out": dict(outcome.left_out),
@@ -307,14 +307,14 @@ def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
 
 
 def _report(
-    settings: DemoSettings,
+    demo: DemoRun,
     outcome: Outcome,
     explanation: str,
     seconds: dict[str, float],
     texts: TextComparison | None,
 ) -> DemoReport:
-    base, trained, job = outcome.base, outcome.trained, settings.job
-    judge = job.judge_caveat if settings.judge_name == job.judge else f"It was {settings.judge_name}."
+    base, trained, job = outcome.base, outcome.trained, demo.job
+    judge = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
     return DemoReport(
         title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
         explanation=explanation,
@@ -331,13 +331,13 @@ def _report(
         outcome=outcome,
         seconds=seconds,
         settings={
-            "seed": str(settings.seed),
-            "judge": settings.judge_name,
-            "base model": job.base_model,
+            "seed": str(demo.config.loop.seed),
+            "judge": demo.judge,
+            "base model": demo.config.model.base_model,
             **({"weights": texts.source} if texts else {}),
-            "backend": settings.backend,
-            "steps": str(settings.steps),
-            "run again": settings.again,
+            "backend": demo.backend,
+            "steps": str(demo.steps),
+            "run again": demo.again,
         },
         samples=texts.samples if texts else (),
     )

@@ -1,7 +1,7 @@
 """`gavel evaluate`: API models, checkpoints and bases on the held-out tasks of one or more scenarios."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +23,8 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
-    JUDGE_FLAGS,
     MODEL_FLAGS,
+    RUN_JUDGE_FLAGS,
     START_FLAG,
     Assignments,
     Flag,
@@ -43,6 +43,7 @@ from gavel.reports.model_table import (
     by_judge,
     cost_text,
     figure,
+    outcome,
     seconds_of,
     write_scenario_table,
 )
@@ -54,14 +55,13 @@ from gavel.trainer.run_config import RunConfig
 
 _TASKS = 256
 _NO_JUDGE = "none"
-_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
 _FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     Flag("loop.final_tasks", "--tasks", _TASKS),
     Flag("loop.temperature", "--temperature"),
     *ENGINE_FLAGS,
-    *_JUDGE_FLAGS,
+    *RUN_JUDGE_FLAGS,
 ]
 
 
@@ -256,7 +256,8 @@ def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool)
 
 def print_model_table(console: Console, table: ModelTable) -> None:
     """A row for each model; with one model, a row for each figure. Then what is missing, costs, and the report."""
-    say(console, _outcome(table))
+    for line in outcome(table):
+        say(console, line)
     samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
     heading = f"{counted(table.tasks, 'held-out task')}{samples}"
     known = any(row.success.tasks for row in table.rows)
@@ -275,22 +276,17 @@ def print_model_table(console: Console, table: ModelTable) -> None:
         print_table(console, (heading, mean), list(figures.items()), right=(mean,))
     else:
         say(console, f"{heading} (95 % intervals)")
-        columns = [
-            *(["success"] if known else []),
-            *([f"pass@{table.samples}"] if several else []),
-            *(["judge", "wins"] if table.judges else []),
-        ]
-        rows: list[list[str]] = []
-        for row in table.rows:
-            most = row.pass_at.get(table.samples)
-            cells = {
-                "success": row.success.short(),
-                f"pass@{table.samples}": "–" if most is None else most.short(),
-                "judge": row.score.short(),
-                "wins": row.wins.short(),
-            }
-            rows.append([row.name, *(cells[name] for name in columns), cost_text(row.cost_usd)])
-        print_figures(console, ["", *columns, "USD"], rows)
+        columns: dict[str, list[str]] = {"": [row.name for row in table.rows]}
+        if known:
+            columns["success"] = [row.success.short() for row in table.rows]
+        if several:
+            most = [row.pass_at.get(table.samples) for row in table.rows]
+            columns[f"pass@{table.samples}"] = ["–" if each is None else each.short() for each in most]
+        if table.judges:
+            columns["judge"] = [row.score.short() for row in table.rows]
+            columns["wins"] = [row.wins.short() for row in table.rows]
+        columns["USD"] = [cost_text(row.cost_usd) for row in table.rows]
+        print_figures(console, list(columns), list(zip(*columns.values(), strict=True)))
     for row in table.rows:
         if row.failed:
             say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
@@ -300,24 +296,6 @@ def print_model_table(console: Console, table: ModelTable) -> None:
         cost = f" · {table.judge_cost}" if table.judge_cost else ""
         say(console, f"Judge {', '.join(table.judges)}{cost}")
     say(console, f"Report: {table.directory / 'report.html'}")
-
-
-def _outcome(table: ModelTable) -> str:
-    """A sentence that states the result by success, or by the judge where success is not known."""
-    known = any(row.success.tasks for row in table.rows)
-    by = "success" if known else "the judge's score"
-    figures = {row.name: row.success if known else row.score for row in table.rows}
-    names = sorted(figures, key=lambda name: -(figures[name].value or 0.0))
-    first, tasks = figures[names[0]], counted(table.tasks, "held-out task")
-    if first.value is None:
-        return f"Nothing was measured: no episode on {tasks} has a success, or a score."
-    told = f"{names[0]}: {by} {first.short()} on {tasks}"
-    if len(names) == 1:
-        return f"{told}."
-    second = figures[names[1]]
-    apart = first.low is not None and second.high is not None and first.low > second.high
-    overlap = "" if apart else "; their intervals overlap"
-    return f"Highest of {len(names)} models: {told}; next {names[1]}: {second.short()}{overlap}."
 
 
 def print_scenario_table(console: Console, table: ScenarioTable) -> None:

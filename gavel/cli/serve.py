@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +17,11 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.options import (
-    JUDGE_FLAGS,
+    RUN_JUDGE_FLAGS,
     Flag,
     announce_stand_in,
-    given,
     parse_assignments,
+    read_settings,
     with_default_judge,
     with_options,
 )
@@ -43,7 +42,7 @@ SERVE_FLAGS = [
     Flag("processes", "--processes"),
     Flag("database", "--database"),
     Flag("otel", "--otel"),
-    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    *RUN_JUDGE_FLAGS,
 ]
 
 
@@ -91,10 +90,7 @@ def service_config(values: Mapping[str, Any], file: Path | None = None) -> Servi
     for name, found in _environment().items():
         tables = merge(tables, found)
         where |= dict.fromkeys(found, name)
-    chosen = given(values, ServiceConfig, SERVE_FLAGS)
-    names = {tuple(flag.path.split(".")): flag.name for flag in SERVE_FLAGS}
-    where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
-    config = validate(ServiceConfig, merge(tables, chosen), where, _SHOW)
+    config = read_settings(ServiceConfig, values, SERVE_FLAGS, tables, where, _SHOW)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
 
 
@@ -140,9 +136,7 @@ def create(
     """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
     if not name.strip() or not name.isprintable():
         raise GavelError(f"a key cannot be called {name!r}: the list could not show it", "Say what it is for: trainer.")
-    chosen = given(values, KeyScope, KEY_FLAGS)
-    names = {flag.path: flag.name for flag in KEY_FLAGS}
-    scope = validate(KeyScope, merge({}, chosen), {path: names[path[0]] for path in chosen})
+    scope = read_settings(KeyScope, values, KEY_FLAGS)
     if print_hash:
         token, _ = new_token()
         entry = KeyConfig(**scope.model_dump(exclude_defaults=True), hash=HASH_PREFIX + token_hash(token))

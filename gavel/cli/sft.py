@@ -12,8 +12,7 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts
-from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, given, with_options
-from gavel.cli.run_file import merge, validate
+from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, read_settings, with_options
 from gavel.cli.terminal import RESUME, WaitDisplay, run_to_end, say
 from gavel.cli.training import open_backend, open_run, say_outcome, trainable
 from gavel.scenarios.trajectory import Trajectory
@@ -48,8 +47,7 @@ def sft(
 
     The same command continues after its last finished step. The run is kept under `sft/NAME` among the runs.
     """
-    where = {tuple(flag.path.split(".")): flag.name for flag in FLAGS}
-    config = validate(ImitationConfig, merge({}, given(values, ImitationConfig, FLAGS)), where)
+    config = read_settings(ImitationConfig, values, FLAGS)
     best, above = config.choose.best, config.choose.above
     chosen = choose_best_members(read_attempts(file), best, above)
     if not chosen.scored:

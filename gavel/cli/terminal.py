@@ -10,7 +10,6 @@ are written so that a process may die at any moment: what a second Ctrl-C loses 
 """
 
 import asyncio
-import codecs
 import io
 import logging
 import os
@@ -45,43 +44,12 @@ _QUIET = {
 TRAINER = "loading torch and transformers"
 """The first wait of the commands that train or sample."""
 
-_ASCII = {
-    "✓": "yes",
-    "✗": "x",
-    "–": "-",
-    "—": "-",
-    "·": "-",
-    "→": "->",
-    "…": "...",
-    "±": "+/-",
-    "×": "x",
-    "τ": "tau",
-    "Δ": "delta",
-    "≤": "<=",
-    "≥": ">=",
-    "−": "-",
-    "’": "'",
-    "“": '"',
-    "”": '"',
-}
-"""Replacements for characters that an encoding lacks; others are escaped."""
-
 
 def replace_unprintable() -> None:
-    """Characters that the encoding of stdout or stderr lacks are printed as others, which mean the same."""
-    codecs.register_error("gavel.printable", _printable)
+    """Characters that the encoding of stdout or stderr lacks are printed as question marks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="gavel.printable")
-
-
-def _printable(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lost = error.object[error.start : error.end]
-    return "".join(
-        _ASCII.get(character) or character.encode("ascii", "backslashreplace").decode() for character in lost
-    ), error.end
+            stream.reconfigure(errors="replace")
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -183,11 +151,6 @@ def waiting_for(what: str | Callable[[], str]) -> Generator[None]:
         _waits.remove(wait)
 
 
-def waited_for() -> str:
-    """The line that tells the innermost wait; empty where there is none."""
-    return _waits[-1]() if _waits else ""
-
-
 @contextmanager
 def heartbeat(
     command: str, *, serves: bool = False, quiet: float = QUIET_SECONDS, first: float = FIRST_SECONDS
@@ -210,7 +173,7 @@ def heartbeat(
         while not ended.wait(min(_LOOK_SECONDS, quiet, first)):
             if time.monotonic() - (written[0] if written else began) < (quiet if written else first):
                 continue
-            line = waited_for()
+            line = _waits[-1]() if _waits else ""
             if not line and not (written and serves):
                 line = f"{command}: {'working' if written else 'starting'} · {time.monotonic() - began:.0f} s"
             if line:
@@ -392,17 +355,13 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     """
     heads, *lines = [[plain(text) for text in row] for row in (headings, *rows)]
     columns = list(zip(heads, *lines, strict=True))
-    wide = [max(text.cell_len for text in column) for column in columns]
-    widths = [_narrowest(column) for column in columns[1:]]
-    spare = console.width - sum(widths) - _GAP * len(widths)
-    label = min(wide[0], spare)
-    if label < min(wide[0], _LABEL):
-        return _print_stacked(console, heads, lines)
-    spare -= label
-    for at in reversed(range(len(widths))):  # the last columns have the commonest headings
-        more = min(spare, wide[at + 1] - widths[at])
-        widths[at] += more
-        spare -= more
+    label, *widths = [max(text.cell_len for text in column) for column in columns]
+    spare = console.width - _GAP * len(widths)
+    if label + sum(widths) > spare:
+        widths = [_narrowest(column) for column in columns[1:]]
+        if spare - sum(widths) < min(label, _LABEL):
+            return _print_stacked(console, heads, lines)
+        label = min(label, spare - sum(widths))
     table = Table(box=None, pad_edge=False)
     table.add_column(heads[0], overflow="fold", width=label)
     for heading, width in zip(heads[1:], widths, strict=True):

@@ -156,7 +156,12 @@ async def open_run(
     """
     leads = os.environ.get("RANK", "0") == "0"
     async with contextlib.AsyncExitStack() as stack:
-        replaced = stack.enter_context(starting_over(console, model)) if fresh and leads else None
+        replaced = None
+        if fresh and leads:
+            replaced = stack.enter_context(replacing_run(runs_root(), model.project, model.name))
+            if replaced.foreign:
+                names = ", ".join(path.name for path in replaced.foreign)
+                say(console, f"Left in {run_directory_of(model)}, because Gavel did not write it: {names}")
         with waiting_for(f"loading {model.base_model}"):
             opened = await stack.enter_async_context(backend)
             await model.register(opened)
@@ -198,16 +203,6 @@ def close_replies(console: Console, judge: Judge) -> None:
         say(console, replayed)
     if judge.cassette:
         judge.cassette.close()
-
-
-@contextlib.contextmanager
-def starting_over(console: Console, model: TrainableModel) -> Generator[ReplacedRun]:
-    """Moves an earlier run of this name aside until the new one has begun; names the files of others that stay."""
-    with replacing_run(runs_root(), model.project, model.name) as replaced:
-        if replaced.foreign:
-            names = ", ".join(path.name for path in replaced.foreign)
-            say(console, f"Left in {run_directory_of(model)}, because Gavel did not write it: {names}")
-        yield replaced
 
 
 def status_of(judge: Judge) -> Callable[[], str]:

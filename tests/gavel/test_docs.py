@@ -59,7 +59,7 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
         assert told.returncode == 0, told.stderr
     refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
     assert refused.returncode != 0
-    assert "--vllm-replicas: replicas: replicas are started here" in refused.stderr
+    assert "--vllm-replicas: backend.engine.replicas: replicas are started here" in refused.stderr
 
 
 def test_the_page_of_the_viewer_makes_anchors_of_what_a_person_scored(tmp_path: Path) -> None:

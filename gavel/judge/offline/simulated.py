@@ -21,7 +21,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean, pstdev
 from typing import Any
@@ -124,14 +124,6 @@ class Faults:
         rates = asdict(self)
         if not all(0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1 + 1e-9:
             raise JudgeError(f"rates of faults and their sum are from 0 to 1, not {rates}.")
-
-    @classmethod
-    def of_every_kind(cls, share: float) -> "Faults":
-        """All faults equally often; `share` of all calls are faulty."""
-        if not 0 <= share <= 1:
-            raise JudgeError(f"the share of faulty calls is from 0 to 1, not {share:g}.")
-        kinds = [each.name for each in fields(cls)]
-        return cls(**dict.fromkeys(kinds, share / len(kinds)))
 
 
 POSITION_BIASED = Bias(slope=0.6, u=0.3, halo=0.3, noise=0.5, step=0.05)

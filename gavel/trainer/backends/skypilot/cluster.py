@@ -82,12 +82,12 @@ _LAST_MINUTES = 5
 class ClusterSettings(BaseModel):
     """Machines, and the server of `gavel backend` on the first of them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     cluster: str = Field(default="gavel", max_length=50, pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
     """Its name; a running cluster of this name is used again."""
     accelerators: str | None = "H100:1"
-    """GPUs of each node, as SkyPilot names them; None = none."""
+    """GPUs of each node, as SkyPilot names them: H100:1, A100-80GB:8; none for none."""
     infra: str | None = None
     """Where, as in SkyPilot: aws, gcp/us-central1, k8s/context, slurm. Default: the cheapest place that is set up."""
     image: str | None = None
@@ -99,6 +99,7 @@ class ClusterSettings(BaseModel):
     memory: str | None = None
     """Memory of each node, in GB: 64, or 64+."""
     disk_gb: int | None = Field(default=None, ge=20)
+    """GB of disk of each node."""
     use_spot: bool = False
     """Spot machines: cheaper, and may be taken away."""
     idle_minutes_to_autostop: int = Field(default=30, ge=2)
@@ -106,9 +107,11 @@ class ClusterSettings(BaseModel):
     down: bool | None = None
     """Deletes idle machines, with the runs on them, instead of stopping them. Default: where they cannot be stopped."""
     engine: Literal["transformers", "vllm"] = "transformers"
+    """What samples the rollouts there."""
     slots: int = Field(default=128, ge=1)
     """Conversations that are sampled at once."""
     max_context: int | None = Field(default=None, ge=16)
+    """Tokens of a conversation. Default: the model's own."""
     versions: int = Field(default=1, ge=1)
     """Steps whose adapters are served at once."""
     runs: str = "~/gavel-runs"
