@@ -416,7 +416,7 @@ class Batches:
         self._job.finish(batch, found.status, b"".join(contents))
         self._load(batch)
         if found.status == "failed":
-            errors = (found.errors.data if found.errors else None) or []
+            errors: list[Any] = (found.errors.data if found.errors else None) or []
             problem = "; ".join(f"{error.message} ({error.code})" for error in errors[:3])
             raise LlmError(
                 f"{name} was refused: {problem or 'no reason is given'}",

@@ -117,7 +117,8 @@ class BatchApi:
         for _ in range(_PAGES):
             page = await self._call("alist_batches", limit=_PAGE, **after)
             for batch in page.data:
-                if (batch.metadata or {}).get(_TAG) == tag:
+                metadata: dict[str, str] = batch.metadata or {}
+                if metadata.get(_TAG) == tag:
                     return batch.id
             if not page.has_more or not page.data:
                 break

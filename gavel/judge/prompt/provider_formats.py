@@ -189,8 +189,6 @@ _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning
 _TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
 _AS_JSON = ("search_result", "tool_reference", "resource_link", "_result", "_result_error")
 """Ends of the types of blocks that are text with a structure of their own."""
-_IMAGES = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
-_IMAGE_FIELDS = ("image_url", "source", "image", "data", "file_id")
 _FILE_FIELDS = frozenset((*MEDIA, "text", "input_audio", "video_url", "source", "data", "file_data", "file_id"))
 
 
@@ -281,7 +279,7 @@ class _Reader:
         if role is None and content is None and isinstance(fields.get("type"), str):
             self._say("other", self._block(fields))
             return
-        called = [fields.pop(name) for name in ("tool_calls", "function_call") if not is_empty(fields.get(name))]
+        called = fields.pop("tool_calls", None)
         pieces = list(self._contents(content))
         opened, self._opened = self._opened, ""
         if isinstance(content, str) and (role == "assistant" or (role == "user" and _begins_reply(content))):
@@ -293,7 +291,7 @@ class _Reader:
             role = "other"
         pieces += _fields(fields)
         calls: list[tuple[Any, ToolCallEvent]] = []
-        for call in (each for given in called for each in (given if is_list(given) else [given])):
+        for call in [] if is_empty(called) else called if is_list(called) else [called]:
             pieces += self._call(call, calls)
         if pieces or not calls:
             self._say(role, pieces, even_nothing=not calls)
@@ -361,13 +359,16 @@ class _Reader:
                 yield _unseen("bytes", repr(content))
             case list() | {"type": _}:
                 for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
-                    for piece in self._block(part) if is_object(part) else _loose(part):
+                    for piece in self._block(part):
                         yield plain_json(piece) if as_json and isinstance(piece, str) else piece
             case _:
                 yield plain_json(content)
 
-    def _block(self, block: Mapping[str, Any]) -> Iterator[_Piece]:
+    def _block(self, block: Any) -> Iterator[_Piece]:
         """A content part of any API."""
+        if not is_object(block):
+            yield from [block] if isinstance(block, str) else [plain_json(block), _unseen("part", block)]
+            return
         kind, text = block.get("type"), block.get("text")
         kind = kind if isinstance(kind, str) else None if kind is None else "block"
         used: Iterable[str] = ()
@@ -375,26 +376,19 @@ class _Reader:
             case _ if kind in _TEXTS and isinstance(text, str):
                 used = ("text",)
                 yield text
-            case "text" if is_object(text, "value"):
-                used = ("text",)
-                yield plain_json(text["value"])
-                yield from _rest(text, "value")
-            case "system" if "content" in block:
-                used = ("content",)
-                yield from self._contents(block["content"])
             case "refusal" if isinstance(refusal := block.get("refusal"), str):
                 used = ("refusal",)
                 yield refusal
             case _ if kind in _REASONING:
                 return
-            case _ if kind in _IMAGES:
-                used = (*_IMAGE_FIELDS, "mimeType", "detail")
-                url, rest = _image_url({key: block[key] for key in _IMAGE_FIELDS if block.get(key)})
-                yield from _rest(rest, "detail", "format")
-                yield self._view.image(url) or _unseen("image_url", block)
-            case "document" if isinstance(found := _text_source(block.get("source")), str):
+            case "image_url" if given := block.get("image_url"):
+                used = ("image_url", "detail")
+                image = given if is_object(given, "url") else {"url": given}
+                yield from _rest(image, "url", "detail", "format")
+                yield self._view.image(image["url"]) or _unseen("image_url", block)
+            case "document" if is_object(source := block.get("source")) and source.get("type") in ("text", "content"):
                 used = ("source",)
-                yield found
+                yield plain_json(source.get("data", source.get("content")))
             case str() if kind.endswith(_AS_JSON):
                 shown = plain_json(block)
                 yield shown
@@ -409,24 +403,6 @@ class _Reader:
                     yield text
                 yield _unseen(kind or "block", block)
         yield from _rest(block, *used)
-
-
-def _loose(part: Any) -> Iterator[_Piece]:
-    """A part of a list that is no object."""
-    yield part if isinstance(part, str) else plain_json(part)
-    if not isinstance(part, str):
-        yield _unseen("part", part)
-
-
-def _image_url(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The address of an image, and what stands beside it; None where there is none, or more than one."""
-    match given:
-        case {"image_url": {"url": url, **rest}} if len(given) == 1:
-            return url, cast("Mapping[str, Any]", rest)
-        case {"image_url": url} | {"image": url} if len(given) == 1:
-            return url, {}
-        case _:
-            return None, {}
 
 
 def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
@@ -468,15 +444,6 @@ def is_bookkeeping(key: str, value: Any) -> bool:
 
 def is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, str | list | dict) and not value)
-
-
-def _text_source(source: Any) -> str | None:
-    """The text of a document of Anthropic's API."""
-    match source:
-        case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
-            return text
-        case _:
-            return None
 
 
 def _transcript(audio: Any) -> Iterator[str]:

@@ -12,10 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from gavel.judge.reply.verdict import Scored, Verdict, VerdictError, is_list
+from gavel.judge.reply.verdict import Scored, Verdict, VerdictError
 from gavel.judge.rubric import Rubric
+from gavel.scenarios.formats.row import is_list, is_object
 
 _TOLERANCE = 0.02
 """Largest difference of the probabilities' sum from 1: servers round."""
@@ -93,7 +94,7 @@ def object_of(reply: str) -> dict[str, Any]:
         parsed = json.loads(reply)
     except ValueError as error:
         raise VerdictError("it is not JSON") from error
-    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    return parsed if is_object(parsed) else {}
 
 
 def read_decisions(reply: str, rubric: Rubric, labels: Sequence[str], levels: int) -> Verdict:
@@ -107,11 +108,10 @@ def read_decisions(reply: str, rubric: Rubric, labels: Sequence[str], levels: in
     found: dict[str, Distribution | str] = {}
     names = Counter[str]()
     for answer in answers:
-        fields = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
-        if not isinstance(name := fields.get("name"), str):
+        if not is_object(answer, "name") or not isinstance(name := answer["name"], str):
             raise VerdictError("an answer has no name")
         names[name] += 1
-        found[name] = _distribution(fields.get("probabilities"), levels)
+        found[name] = _distribution(answer.get("probabilities"), levels)
     found |= {name: "its question has two answers" for name, count in names.items() if count > 1}
     return verdict_of(found, rubric, labels)
 

@@ -22,6 +22,7 @@ from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import mean_and_error
+from gavel.scenarios.formats.row import is_list, is_object
 
 _ENTRY = ("trajectory_id", "explanation", "score")
 _WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "input", "response", "result", "final"}
@@ -210,7 +211,7 @@ class _FormReader:
                 self.read_list(scores)
             elif isinstance(scores, str):
                 self.read(scores, wrappers)
-            elif _is_object(scores):
+            elif is_object(scores):
                 self.read_map(scores)
             else:
                 self.problems.append("its scores are no list")
@@ -225,7 +226,7 @@ class _FormReader:
 
     def read_list(self, items: list[Any]) -> None:
         for item in items:
-            fields = self.folded(item) if _is_object(item) else {}
+            fields = self.folded(item) if is_object(item) else {}
             if "trajectory_id" in fields and "score" in fields:
                 self.read_entry(fields["trajectory_id"], fields)
             else:
@@ -234,7 +235,7 @@ class _FormReader:
     def read_map(self, value: Mapping[str, Any]) -> None:
         self.repairs["form"] += 1
         for key, item in value.items():
-            self.read_entry(key, self.folded(item) if _is_object(item) else {"score": item})
+            self.read_entry(key, self.folded(item) if is_object(item) else {"score": item})
         if not value:
             self.problems.append("it holds no scores")
 
@@ -309,14 +310,6 @@ def _number(text: str) -> float | None:
     if int(whole) == 0 or (0 < number < 1 and whole != "1"):
         return None
     return number / int(whole)
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
 
 
 def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
