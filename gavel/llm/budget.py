@@ -20,6 +20,7 @@ A ledger records the requests of one unit of work and their cost, for accounting
 import asyncio
 import contextlib
 import threading
+from collections import defaultdict
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -114,7 +115,7 @@ class Budget:
         self._lock = threading.Lock()
         self._in_flight: list[Reservation] = []
         self._waiting: list[Future[None]] = []
-        self._learned: dict[str, _Learned] = {}
+        self._learned: defaultdict[str, _Learned] = defaultdict(_Learned)
 
     def check(self, model: str, price: Price | None) -> None:
         """Raises `UnknownPriceError` if there is a dollar limit and the model has no price."""
@@ -148,7 +149,7 @@ class Budget:
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
         """Replaces the reservation by the call's actual cost."""
         with self._lock:
-            learned = self._learned_of(reservation.model)
+            learned = self._learned[reservation.model]
             learned.replies += 1
             learned.longest = max(learned.longest, completion_tokens)
             if reservation.size.prompt_bound >= _TELLING_PROMPT:
@@ -184,7 +185,7 @@ class Budget:
 
     def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
         """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
-        learned = self._learned_of(model)
+        learned = self._learned[model]
         expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
         expected = _amount(price, size.prompt, expected_reply)
         sizes = self._list_candidates(price, size, learned)
@@ -244,9 +245,6 @@ class Budget:
     def _reserved(self, reservation: Reservation) -> Reservation:
         self._in_flight.append(reservation)
         return reservation
-
-    def _learned_of(self, model: str) -> _Learned:
-        return self._learned.setdefault(model, _Learned())
 
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
         """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""

@@ -145,10 +145,9 @@ def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) ->
     def cut(text: str) -> str:
         return truncator.truncate(text, length)
 
-    def cut_all(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(cut, texts))
-
-    return _map_group(group, lambda events: tuple(with_texts(event, cut) for event in events), cut_all)
+    return _map_group(
+        group, lambda events: tuple(with_texts(event, cut) for event in events), lambda tools: tuple(map(cut, tools))
+    )
 
 
 def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
