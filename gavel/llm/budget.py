@@ -264,12 +264,9 @@ class Budget:
         return ", ".join(filter(None, (usd, tokens)))
 
     def _spending(self) -> str:
-        parts: list[str] = []
-        if self.max_cost_usd is not None:
-            parts.append(f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD")
-        if self.max_tokens is not None:
-            parts.append(f"{self.spent_tokens:,} of {self.max_tokens:,} tokens")
-        return ", ".join(parts)
+        usd = f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD" if self.max_cost_usd is not None else ""
+        tokens = f"{self.spent_tokens:,} of {self.max_tokens:,} tokens" if self.max_tokens is not None else ""
+        return ", ".join(filter(None, (usd, tokens)))
 
 
 def cost_in_words(usd: float, calls: int, unknown: int) -> str:

@@ -16,6 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, TypeGuard
 
 from gavel.base.errors import GavelError
@@ -315,9 +316,7 @@ def _number(text: str) -> float | None:
 def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
     """The ids that the judge scores: the labels, or one id per label and criterion for a rubric with criteria, such as
     `W7QXa`. They occur in no trajectory's text, since labels do not."""
-    if not rubric.criteria:
-        return list(labels)
-    return [label + letter for letter, _ in rubric.lettered for label in labels]
+    return [label + letter for letter in [letter for letter, _ in rubric.lettered] or [""] for label in labels]
 
 
 def requested_ids(prompt: str, label: str) -> list[str]:
@@ -340,12 +339,10 @@ def read_scores(
     `cut_off`: the reply ended at the token limit. `turns`: how many states each label has to have; empty where none are
     asked for.
     """
-    names = {label + letter: label for label in labels for letter, _ in rubric.lettered} or {
-        each: each for each in labels
-    }
-    counts = dict(zip(labels, turns, strict=True)) if turns else {}
-    due = {name: counts[label] for name, label in names.items()} if turns else None
-    verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off, turns=due)
+    ids = ids_to_score(rubric, labels)
+    names = dict(zip(ids, cycle(labels), strict=False))
+    due = dict(zip(ids, cycle(turns), strict=False)) if turns else None
+    verdict = read_verdict(reply, ids, cut_off=cut_off, turns=due)
     if not rubric.criteria:
         return verdict
     declined = {names[name]: why for name, why in verdict.unread.items()}
