@@ -41,7 +41,6 @@ from gavel.llm.providers import is_local, load_litellm
 from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
 
-FORMAT_VERSION = 2
 _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
 """Largest batch: requests and bytes."""
@@ -72,7 +71,7 @@ class BatchRecord(BaseModel):
 
 
 class _State(BaseModel):
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[2] = 2
     batches: list[BatchRecord] = []
 
 
@@ -114,12 +113,10 @@ class BatchJob:
         if not path.exists():
             return _State()
         try:
-            state = _State.model_validate_json(path.read_bytes())
+            return _State.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            raise LlmError(f"{path} cannot be read: {error}", "Restore it, or delete its directory.") from error
-        if state.format_version != FORMAT_VERSION:
-            raise LlmError(f"{path} is of another version of Gavel.", "Install that version, or choose another --out.")
-        return state
+            remedy = "Restore it, choose another --out, or delete its directory."
+            raise LlmError(f"{path} cannot be read: {error}", remedy) from error
 
     def add(self, batch: BatchRecord) -> None:
         """Adds a batch whose requests are on file."""

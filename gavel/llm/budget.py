@@ -141,6 +141,7 @@ class Budget:
             with self._lock:
                 reservation = self._try_to_reserve(model, price, size)
                 if reservation is not None:
+                    self._in_flight.append(reservation)
                     return reservation
                 settled: Future[None] = Future()  # bound to no event loop: `settle` may run in another one
                 self._waiting.append(settled)
@@ -191,11 +192,11 @@ class Budget:
         sizes = self._list_candidates(price, size, learned)
         for cap, most in sizes:
             if self._fits(most):
-                return self._reserved(Reservation(model, price, size, expected, most, cap))
+                return Reservation(model, price, size, expected, most, cap)
         if not self._in_flight and self._fits(expected):
             reply = self._affordable(price, size.prompt, 1)
             cap = min(reply, size.completion_bound) if size.can_be_capped and reply >= expected_reply else None
-            return self._reserved(Reservation(model, price, size, expected, sizes[-1][1], cap))
+            return Reservation(model, price, size, expected, sizes[-1][1], cap)
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
         self._refuse(f"a call to {model}", expected)
@@ -241,10 +242,6 @@ class Budget:
             share = (self.max_cost_usd - self.spent_usd) / parallel
             replies.append((share * 1e6 - prompt * price[0]) / price[1])
         return max(int(min(replies, default=0)), 0)
-
-    def _reserved(self, reservation: Reservation) -> Reservation:
-        self._in_flight.append(reservation)
-        return reservation
 
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
         """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""

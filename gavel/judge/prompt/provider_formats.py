@@ -232,16 +232,13 @@ _OPENS = "|".join(f"(?P<opens{family}>{_TURN}(?:{opens}))" for family, (opens, _
 _TOKEN = re.compile(
     rf"(?P<literal>{_LITERAL})|(?P<closes>{_CLOSING_TAG})|{_OPENS}", re.IGNORECASE | re.MULTILINE | re.VERBOSE
 )
-_MAY_HOLD_THOUGHTS = re.compile(f"{THOUGHT_NAMES}|analysis", re.IGNORECASE)
 _STEMS = ("think", "thought", "reason", "scratch", "reflection", "monologue", "analysis")
 """What all marks of thoughts hold."""
 
 
 def _may_hold_thoughts(text: str) -> bool:
-    if text.isascii():  # a search for texts takes a tenth of the pattern's time
-        lowered = text.lower()
-        return any(stem in lowered for stem in _STEMS)
-    return _MAY_HOLD_THOUGHTS.search(text) is not None
+    lowered = text.lower()
+    return any(stem in lowered for stem in _STEMS)
 
 
 _Piece = str | Attachment
@@ -309,8 +306,8 @@ class _Reader:
             yield _unseen("tool_calls", call)
             return
         given = "arguments" if "arguments" in body else "input"
-        yield from _rest(fields, key)
-        yield from _rest(body, "name", given)
+        yield from _fields(fields, key)
+        yield from _fields(body, "name", given)
         name, arguments = (body["name"] or "", body.get(given) or "") if body else ("", "")
         text, media = self._view.text_and_media(plain_json(arguments, sort=True))
         shown = self._view.text(name if isinstance(name, str) else plain_json(name))
@@ -384,7 +381,7 @@ class _Reader:
             case "image_url" if given := block.get("image_url"):
                 used = ("image_url", "detail")
                 image = given if is_object(given, "url") else {"url": given}
-                yield from _rest(image, "url", "detail", "format")
+                yield from _fields(image, "url", "detail", "format")
                 yield self._view.image(image["url"]) or _unseen("image_url", block)
             case "document" if is_object(source := block.get("source")) and source.get("type") in ("text", "content"):
                 used = ("source",)
@@ -402,13 +399,13 @@ class _Reader:
                 if isinstance(text, str):
                     yield text
                 yield _unseen(kind or "block", block)
-        yield from _rest(block, *used)
+        yield from _fields(block, *used)
 
 
-def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
-    """Fields of a message beside its content and its calls."""
+def _fields(fields: Mapping[str, Any], *used: str) -> Iterator[_Piece]:
+    """The fields of a message or a part that are neither used nor bookkeeping."""
     for key, value in fields.items():
-        if is_bookkeeping(key, value):
+        if key in used or is_bookkeeping(key, value):
             continue
         if key == "refusal" and isinstance(value, str):
             yield value
@@ -417,13 +414,6 @@ def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
             yield _unseen(key, value)
         else:
             yield field_text(key, value)
-
-
-def _rest(fields: Mapping[str, Any], *used: str) -> Iterator[str]:
-    """The fields of a part that are neither used nor bookkeeping, as JSON."""
-    return (
-        field_text(key, value) for key, value in fields.items() if key not in used and not is_bookkeeping(key, value)
-    )
 
 
 def _unseen(kind: str, content: Any) -> Unseen:
