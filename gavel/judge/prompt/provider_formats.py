@@ -276,7 +276,8 @@ class _Reader:
         if role is None and content is None and isinstance(fields.get("type"), str):
             self._say("other", self._block(fields))
             return
-        called = fields.pop("tool_calls", None)
+        given = fields.pop("tool_calls", None)
+        called = given if is_list(given) else [] if is_empty(given) else [given]
         pieces = list(self._contents(content))
         opened, self._opened = self._opened, ""
         if isinstance(content, str) and (role == "assistant" or (role == "user" and _begins_reply(content))):
@@ -288,7 +289,7 @@ class _Reader:
             role = "other"
         pieces += _fields(fields)
         calls: list[tuple[Any, ToolCallEvent]] = []
-        for call in [] if is_empty(called) else called if is_list(called) else [called]:
+        for call in called:
             pieces += self._call(call, calls)
         if pieces or not calls:
             self._say(role, pieces, even_nothing=not calls)
@@ -306,8 +307,8 @@ class _Reader:
             yield _unseen("tool_calls", call)
             return
         given = "arguments" if "arguments" in body else "input"
-        yield from _fields(fields, key)
-        yield from _fields(body, "name", given)
+        yield from _rest(fields, key)
+        yield from _rest(body, "name", given)
         name, arguments = (body["name"] or "", body.get(given) or "") if body else ("", "")
         text, media = self._view.text_and_media(plain_json(arguments, sort=True))
         shown = self._view.text(name if isinstance(name, str) else plain_json(name))
@@ -373,6 +374,13 @@ class _Reader:
             case _ if kind in _TEXTS and isinstance(text, str):
                 used = ("text",)
                 yield text
+            case "text" if is_object(text, "value"):
+                used = ("text",)
+                yield plain_json(text["value"])
+                yield from _rest(text, "value")
+            case "system" if "content" in block:
+                used = ("content",)
+                yield from self._contents(block["content"])
             case "refusal" if isinstance(refusal := block.get("refusal"), str):
                 used = ("refusal",)
                 yield refusal
@@ -381,7 +389,7 @@ class _Reader:
             case "image_url" if given := block.get("image_url"):
                 used = ("image_url", "detail")
                 image = given if is_object(given, "url") else {"url": given}
-                yield from _fields(image, "url", "detail", "format")
+                yield from _rest(image, "url", "detail", "format")
                 yield self._view.image(image["url"]) or _unseen("image_url", block)
             case "document" if is_object(source := block.get("source")) and source.get("type") in ("text", "content"):
                 used = ("source",)
@@ -399,13 +407,13 @@ class _Reader:
                 if isinstance(text, str):
                     yield text
                 yield _unseen(kind or "block", block)
-        yield from _fields(block, *used)
+        yield from _rest(block, *used)
 
 
-def _fields(fields: Mapping[str, Any], *used: str) -> Iterator[_Piece]:
-    """The fields of a message or a part that are neither used nor bookkeeping."""
+def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
+    """Fields of a message beside its content and its calls."""
     for key, value in fields.items():
-        if key in used or is_bookkeeping(key, value):
+        if is_bookkeeping(key, value):
             continue
         if key == "refusal" and isinstance(value, str):
             yield value
@@ -414,6 +422,13 @@ def _fields(fields: Mapping[str, Any], *used: str) -> Iterator[_Piece]:
             yield _unseen(key, value)
         else:
             yield field_text(key, value)
+
+
+def _rest(fields: Mapping[str, Any], *used: str) -> Iterator[str]:
+    """The fields of a part that are neither used nor bookkeeping, as JSON."""
+    return (
+        field_text(key, value) for key, value in fields.items() if key not in used and not is_bookkeeping(key, value)
+    )
 
 
 def _unseen(kind: str, content: Any) -> Unseen:
