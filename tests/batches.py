@@ -36,8 +36,6 @@ class Batch:
 class BatchService(FakeServer):
     """The service; `answer` is asked for each request of a batch, `fate` for how a batch ends."""
 
-    line_fields = frozenset({"custom_id", "method", "url", "body"})
-
     def __init__(self) -> None:
         self.answer: Step = scores(0.75, 0.25)
         self.fate: Callable[[int], str] = lambda number: "completed"
@@ -173,7 +171,7 @@ class BatchService(FakeServer):
         counts = Counter(request["custom_id"] for request in requests)
         doubled = [name for name, count in counts.items() if count > 1]
         models = {request["body"]["model"] for request in requests}
-        assert all(set(request) == self.line_fields for request in requests)
+        assert all(request.keys() == {"custom_id", "method", "url", "body"} for request in requests)
         found = [{"code": "duplicate_custom_id", "message": f"{name} twice", "line": 1} for name in doubled]
         if len(models) != 1:
             found.append({"code": "mismatched_model", "message": "The models differ.", "line": 2})

@@ -18,7 +18,8 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -40,7 +41,6 @@ from gavel.llm.providers import is_local, load_litellm
 from gavel.llm.response import read_response, with_text_content
 from gavel.llm.types import Accept, Reply
 
-FORMAT_VERSION = 2
 _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
 """Largest batch: requests and bytes."""
@@ -71,7 +71,7 @@ class BatchRecord(BaseModel):
 
 
 class _State(BaseModel):
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[2] = 2
     batches: list[BatchRecord] = []
 
 
@@ -113,12 +113,10 @@ class BatchJob:
         if not path.exists():
             return _State()
         try:
-            state = _State.model_validate_json(path.read_bytes())
+            return _State.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            raise LlmError(f"{path} cannot be read: {error}", "Restore it, or delete its directory.") from error
-        if state.format_version != FORMAT_VERSION:
-            raise LlmError(f"{path} is of another version of Gavel.", "Install that version, or choose another --out.")
-        return state
+            remedy = "Restore it, choose another --out, or delete its directory."
+            raise LlmError(f"{path} cannot be read: {error}", remedy) from error
 
     def add(self, batch: BatchRecord) -> None:
         """Adds a batch whose requests are on file."""
@@ -146,10 +144,12 @@ class BatchJob:
         batch.stage, batch.end = "over", end
         self.save()
 
-    def results(self, batch: BatchRecord) -> Iterator[bytes]:
-        """The lines of the results."""
+    def results(self, batch: BatchRecord) -> Iterator["BatchResult"]:
+        """The results; unreadable lines are skipped."""
         with (self.directory / f"{batch.tag}.results.jsonl").open("rb") as file:
-            yield from file
+            for line in file:
+                with suppress(ValidationError):
+                    yield BatchResult.model_validate_json(line)
 
     def remove(self) -> None:
         """Deletes the directory: all results are on the cassette and in the output."""
@@ -159,7 +159,7 @@ class BatchJob:
     def close(self) -> None:
         """Releases the directory for other processes; deletes it if it has no batches."""
         if not self.batches:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.remove()
         self._lock.close()
 
 
@@ -208,17 +208,6 @@ def _message_in(error: JsonValue) -> str:
     return str((error.get("message") if isinstance(error, dict) else error) or "")
 
 
-def read_results(lines: Iterable[bytes], keys: set[str]) -> Iterator[BatchResult]:
-    """The results for requests with these keys; unreadable lines and those of other requests are skipped."""
-    for line in lines:
-        try:
-            result = BatchResult.model_validate_json(line)
-        except ValidationError:
-            continue
-        if result.custom_id in keys:
-            yield result
-
-
 class BatchCassette(Cassette):
     """A cassette that answers from batches."""
 
@@ -252,13 +241,11 @@ class _Collected:
     batch: BatchRecord
     file: IO[bytes]
     requests: int = 0
-    size: int = 0
-    """Size in bytes."""
 
     def takes(self, model: str, address: str, reply_format: int, size: int) -> bool:
         """Whether a request of `size` bytes may be added."""
         of = self.batch.model, self.batch.address, self.batch.reply_format
-        has_room = self.requests < _MOST_REQUESTS and self.size + size <= _MOST_BYTES
+        has_room = self.requests < _MOST_REQUESTS and self.file.tell() + size <= _MOST_BYTES
         return of == (model, address, reply_format) and has_room
 
 
@@ -372,7 +359,7 @@ class Batches:
             into = _Collected(batch, self._job.requests(batch).open("wb"))
             self._collected.append(into)
         into.file.write(data)
-        into.requests, into.size = into.requests + 1, into.size + len(data)
+        into.requests += 1
         prompt, completion = batch_price(question.model, self._prices, question.params) or (0.0, 0.0)
         tokens = len(data) // 4
         usd = (tokens * prompt + _EXPECTED_COMPLETION * completion) / 1e6
@@ -411,24 +398,28 @@ class Batches:
         pause, longest = self._poll_seconds
         told = ""
         while True:
-            status = await api.status(batch.batch_id)
-            news = f"{name}: {status.state}, {status.done:,} of {status.total:,} answered"
-            if news != told:
+            found = await api.retrieve(batch.batch_id)
+            counts = found.request_counts
+            done, total = (counts.completed + counts.failed, counts.total) if counts else (0, 0)
+            if (news := f"{name}: {found.status}, {done:,} of {total:,} answered") != told:
                 self._tell(news)
-            if status.is_over:
+            if found.status in ("completed", "failed", "expired", "cancelled"):
                 break
             told = news
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, longest)
-        contents = [await api.content(file) for file in status.files]
-        self._job.finish(batch, status.state, b"".join(content.rstrip(b"\n") + b"\n" for content in contents))
+        files = filter(None, (found.output_file_id, found.error_file_id))
+        contents = [(await api.content(file)).rstrip(b"\n") + b"\n" for file in files]
+        self._job.finish(batch, found.status, b"".join(contents))
         self._load(batch)
-        if status.state == "failed":
+        if found.status == "failed":
+            errors: list[Any] = (found.errors.data if found.errors else None) or []
+            problem = "; ".join(f"{error.message} ({error.code})" for error in errors[:3])
             raise LlmError(
-                f"{name} was refused: {status.problem or 'no reason is given'}",
+                f"{name} was refused: {problem or 'no reason is given'}",
                 "Nothing of it was answered. Mend the cause; the same command sends it again.",
             )
-        if status.state == "cancelled":
+        if found.status == "cancelled":
             raise LlmError(f"{name} was cancelled.", "What was answered is kept; the same command asks for the rest.")
 
     async def _create(self, api: BatchApi, batch: BatchRecord) -> str:
@@ -443,15 +434,6 @@ class Batches:
 
     async def _find(self, api: BatchApi, batch: BatchRecord) -> str | None:
         """The id of a batch whose creation was interrupted; None = there is none."""
-        if not api.vendor.can_list:
-            self._move_on(batch, "written")
-            count = sum(1 for _ in self._job.keys(batch))
-            raise LlmError(
-                f"it is not known whether a batch of {count:,} requests to {batch.model} was created: its creation "
-                "was broken off.",
-                f"Look for it where the vendor shows batches (metadata gavel: {batch.tag}), and cancel it there; "
-                "the same command sends its requests again.",
-            )
         until = time.monotonic() + _GRACE_SECONDS
         while True:
             found = await api.find(batch.tag)
@@ -467,7 +449,7 @@ class Batches:
         """Reads the results of a batch that is over; a temporary failure counts as an attempt."""
         keys = set(self._job.keys(batch))
         self._under_way -= keys
-        results = {result.custom_id: result for result in read_results(self._job.results(batch), keys)}
+        results = {result.custom_id: result for result in self._job.results(batch)}
         for key in keys:
             result = results.get(key, BatchResult(custom_id=key))
             failure = result.failure

@@ -7,7 +7,6 @@ AI and Bedrock from buckets in the user's own cloud.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
@@ -24,63 +23,38 @@ _TAG = "gavel"
 _PATIENCE_SECONDS = 300.0
 _TIMEOUT = 120.0
 _PAGE, _PAGES = 100, 50
+_ENDPOINT = "/v1/chat/completions"
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
-    """One provider's differences from OpenAI's batches."""
-
-    provider: str
-    """Its name in LiteLLM."""
-    price_share: float = 0.5
-    """Price of a token in a batch, as a share of its usual price."""
-    can_list: bool = True
-    """Whether LiteLLM lists its batches. If not, a batch whose creation was interrupted is not found again."""
-    names_model: bool = False
-    """Whether the batch itself names the model, and its lines hold no method and no URL."""
-    is_own_server: bool = False
-    """Whether it is a server of the user's own, whose address LiteLLM must be given."""
-    results_have_no_file: bool = False
-    """Whether results are read by the batch's id, including those of a cancelled batch."""
+_PRICE_SHARES = {"openai": 0.5, "azure": 0.5, "hosted_vllm": 1.0, "litellm_proxy": 1.0}
+"""LiteLLM's name of each provider with batches -> price of a token in a batch, as a share of its usual price."""
 
 
-_VENDORS = {
-    "openai": Vendor("openai"),
-    "azure": Vendor("azure"),
-    "mistral": Vendor("mistral", can_list=False, names_model=True),
-    "xai": Vendor("xai", price_share=0.8, results_have_no_file=True),
-    "hosted_vllm": Vendor("hosted_vllm", price_share=1.0, is_own_server=True),
-    "litellm_proxy": Vendor("litellm_proxy", price_share=1.0, is_own_server=True),
-}
-
-
-def vendor_of(model: str, params: Mapping[str, Any]) -> Vendor:
-    """The vendor of a model. Raises `LlmError` for one whose batches are not supported."""
+def provider_of(model: str, params: Mapping[str, Any]) -> str:
+    """LiteLLM's name of a model's provider. Raises `LlmError` for one whose batches are not supported."""
     _, provider, _, _ = load_litellm().get_llm_provider(model, params.get("custom_llm_provider"))
-    if provider not in _VENDORS:
-        *others, last = _VENDORS
+    if provider not in _PRICE_SHARES:
+        *others, last = _PRICE_SHARES
         raise LlmError(
             f"{model} cannot be asked in batches: its provider is {provider}.",
             f"Models of {', '.join(others)} and {last} can, and those of any server with OpenAI's batch interface, "
             "as openai/MODEL with --judge-param api_base=URL. For others leave out --batch.",
         )
-    return _VENDORS[provider]
+    return provider
 
 
 def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The connection parameters of a request to the model, as LiteLLM's batch calls take them."""
-    vendor = vendor_of(model, params)
+    provider = provider_of(model, params)
     given = {name: params[name] for name in CONNECTION - {"timeout", "client"} if name in params}
     if address := given.pop("base_url", None):
         given.setdefault("api_base", address)
-    if vendor.is_own_server:
+    if _PRICE_SHARES[provider] == 1:  # a server of the user's own
         _, _, key, address = load_litellm().get_llm_provider(model, params.get("custom_llm_provider"))
         given = {"api_base": address, "api_key": key} | given
         if not given["api_base"]:
             raise LlmError(f"{model} needs the address of its server.", "Add --judge-param api_base=http://HOST/v1.")
-    if vendor.names_model:
-        given["model"] = model
-    return given | {"custom_llm_provider": vendor.provider}
+    return given | {"custom_llm_provider": provider}
 
 
 def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> tuple[float, float] | None:
@@ -90,7 +64,7 @@ def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = N
         per_token = listed.get("input_cost_per_token_batches"), listed.get("output_cost_per_token_batches")
         if per_token[0] and per_token[1]:
             return per_token[0] * 1e6, per_token[1] * 1e6
-    full, share = price(model, prices), vendor_of(model, params or {}).price_share
+    full, share = price(model, prices), _PRICE_SHARES[provider_of(model, params or {})]
     return None if full is None else (share * full[0], share * full[1])
 
 
@@ -99,39 +73,18 @@ def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
 
     Raises `LlmError` for a parameter that the model does not accept.
     """
-    litellm, vendor = load_litellm(), vendor_of(question.model, question.params)
+    litellm, provider = load_litellm(), provider_of(question.model, question.params)
     name, _, _, _ = litellm.get_llm_provider(question.model, question.params.get("custom_llm_provider"))
     given = {key: value for key, value in options.items() if key not in CONNECTION}
     try:
-        body: dict[str, Any] = litellm.utils.get_optional_params(
-            model=name, custom_llm_provider=vendor.provider, **given
-        )
+        body: dict[str, Any] = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **given)
     except litellm.UnsupportedParamsError as error:
         raise LlmError(f"{question.model} does not take a parameter: {error}", "Leave it out.") from error
     extra: dict[str, Any] = body.pop("extra_body", None) or {}
     body.pop("stream", None)
-    line: dict[str, Any] = {"custom_id": question.key}
-    if not vendor.names_model:
-        line |= {"method": "POST", "url": "/v1/chat/completions"}
-    line["body"] = {"model": name, "messages": list(question.messages), **body, **extra}
+    body = {"model": name, "messages": list(question.messages), **body, **extra}
+    line = {"custom_id": question.key, "method": "POST", "url": _ENDPOINT, "body": body}
     return json.dumps(line, allow_nan=False).encode() + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStatus:
-    state: str
-    """The vendor's name for it: validating, in_progress, finalizing, completed, failed, expired, cancelled."""
-    total: int
-    """Requests; 0 until they are counted."""
-    done: int
-    files: tuple[str, ...]
-    """Ids of the files with results."""
-    problem: str
-    """Reason for the failure of the whole batch."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in ("completed", "failed", "expired", "cancelled")
 
 
 class BatchApi:
@@ -139,7 +92,6 @@ class BatchApi:
 
     def __init__(self, model: str, params: Mapping[str, Any]) -> None:
         self._model = model
-        self.vendor = vendor_of(model, params)
         self._options = connection(model, params) | {"timeout": _TIMEOUT, "max_retries": 0, "num_retries": 0}
 
     async def upload(self, requests: bytes) -> str:
@@ -149,8 +101,8 @@ class BatchApi:
 
     async def create(self, file_id: str, tag: str) -> str | None:
         """Creates a batch; returns its id, or None if it is unknown whether it exists: then look for it."""
-        wanted: dict[str, Any] = {"completion_window": "24h", "endpoint": "/v1/chat/completions"}
-        wanted |= {"input_file_id": file_id, "metadata": {_TAG: tag, "name": f"{_TAG} {tag}"}}
+        wanted: dict[str, Any] = {"completion_window": "24h", "endpoint": _ENDPOINT}
+        wanted |= {"input_file_id": file_id, "metadata": {_TAG: tag}}
         try:
             batch = await self._call("acreate_batch", _is_rate_limit, **wanted)
         except LlmError as error:
@@ -166,27 +118,16 @@ class BatchApi:
             page = await self._call("alist_batches", limit=_PAGE, **after)
             for batch in page.data:
                 metadata: dict[str, str] = batch.metadata or {}
-                if any(tag in value for value in metadata.values()):
+                if metadata.get(_TAG) == tag:
                     return batch.id
             if not page.has_more or not page.data:
                 break
-            after = {"after": getattr(page, "next_page_token", None) or page.data[-1].id}
+            after = {"after": page.data[-1].id}
         return None
 
-    async def status(self, batch_id: str) -> BatchStatus:
-        batch = await self._call("aretrieve_batch", batch_id=batch_id)
-        counts = batch.request_counts
-        errors: list[Any] = (batch.errors.data if batch.errors else None) or []
-        files = filter(None, (batch.output_file_id, batch.error_file_id))
-        if self.vendor.results_have_no_file and batch.status in ("completed", "cancelled"):
-            files = (batch_id,)
-        return BatchStatus(
-            state=batch.status,
-            total=counts.total if counts else 0,
-            done=counts.completed + counts.failed if counts else 0,
-            files=tuple(files),
-            problem="; ".join(f"{error.message} ({error.code})" for error in errors[:3]),
-        )
+    async def retrieve(self, batch_id: str) -> Any:
+        """The batch in OpenAI's form."""
+        return await self._call("aretrieve_batch", batch_id=batch_id)
 
     async def content(self, file_id: str) -> bytes:
         return (await self._call("afile_content", file_id=file_id)).content

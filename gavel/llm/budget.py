@@ -20,6 +20,7 @@ A ledger records the requests of one unit of work and their cost, for accounting
 import asyncio
 import contextlib
 import threading
+from collections import defaultdict
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -114,7 +115,7 @@ class Budget:
         self._lock = threading.Lock()
         self._in_flight: list[Reservation] = []
         self._waiting: list[Future[None]] = []
-        self._learned: dict[str, _Learned] = {}
+        self._learned: defaultdict[str, _Learned] = defaultdict(_Learned)
 
     def check(self, model: str, price: Price | None) -> None:
         """Raises `UnknownPriceError` if there is a dollar limit and the model has no price."""
@@ -140,6 +141,7 @@ class Budget:
             with self._lock:
                 reservation = self._try_to_reserve(model, price, size)
                 if reservation is not None:
+                    self._in_flight.append(reservation)
                     return reservation
                 settled: Future[None] = Future()  # bound to no event loop: `settle` may run in another one
                 self._waiting.append(settled)
@@ -148,7 +150,7 @@ class Budget:
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
         """Replaces the reservation by the call's actual cost."""
         with self._lock:
-            learned = self._learned_of(reservation.model)
+            learned = self._learned[reservation.model]
             learned.replies += 1
             learned.longest = max(learned.longest, completion_tokens)
             if reservation.size.prompt_bound >= _TELLING_PROMPT:
@@ -184,17 +186,17 @@ class Budget:
 
     def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
         """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
-        learned = self._learned_of(model)
+        learned = self._learned[model]
         expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
         expected = _amount(price, size.prompt, expected_reply)
         sizes = self._list_candidates(price, size, learned)
         for cap, most in sizes:
             if self._fits(most):
-                return self._reserved(Reservation(model, price, size, expected, most, cap))
+                return Reservation(model, price, size, expected, most, cap)
         if not self._in_flight and self._fits(expected):
             reply = self._affordable(price, size.prompt, 1)
             cap = min(reply, size.completion_bound) if size.can_be_capped and reply >= expected_reply else None
-            return self._reserved(Reservation(model, price, size, expected, sizes[-1][1], cap))
+            return Reservation(model, price, size, expected, sizes[-1][1], cap)
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
         self._refuse(f"a call to {model}", expected)
@@ -241,13 +243,6 @@ class Budget:
             replies.append((share * 1e6 - prompt * price[0]) / price[1])
         return max(int(min(replies, default=0)), 0)
 
-    def _reserved(self, reservation: Reservation) -> Reservation:
-        self._in_flight.append(reservation)
-        return reservation
-
-    def _learned_of(self, model: str) -> _Learned:
-        return self._learned.setdefault(model, _Learned())
-
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
         """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""
         if self.max_cost_usd is None and self.max_tokens is None:
@@ -266,12 +261,9 @@ class Budget:
         return ", ".join(filter(None, (usd, tokens)))
 
     def _spending(self) -> str:
-        parts: list[str] = []
-        if self.max_cost_usd is not None:
-            parts.append(f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD")
-        if self.max_tokens is not None:
-            parts.append(f"{self.spent_tokens:,} of {self.max_tokens:,} tokens")
-        return ", ".join(parts)
+        usd = f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD" if self.max_cost_usd is not None else ""
+        tokens = f"{self.spent_tokens:,} of {self.max_tokens:,} tokens" if self.max_tokens is not None else ""
+        return ", ".join(filter(None, (usd, tokens)))
 
 
 def cost_in_words(usd: float, calls: int, unknown: int) -> str:

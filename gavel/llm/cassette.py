@@ -169,6 +169,7 @@ class Cassette:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
+        """Key -> the pending reply, shared by all event loops of this process."""
         self._thread: StorageThread | None = storage if isinstance(storage, StorageThread) else None
 
     @property
@@ -201,7 +202,9 @@ class Cassette:
         thread, key = self._current_thread(), question.key
         ledger_of_this_work().questions.add(key)
         while True:
-            mine, is_new = self._being_asked(key)
+            with self._lock:
+                is_new = key not in self._asking
+                mine = self._asking.setdefault(key, Future())
             if is_new:
                 break
             await asyncio.wait([asyncio.wrap_future(mine)])
@@ -220,12 +223,6 @@ class Cassette:
                 del self._asking[key]
             mine.cancel()
 
-    def _being_asked(self, key: str) -> "tuple[Future[Reply], bool]":
-        """The question's pending reply, shared by all event loops of this process, and whether the caller must ask."""
-        with self._lock:
-            is_new = key not in self._asking
-            return self._asking.setdefault(key, Future()), is_new
-
     async def _answer(
         self,
         thread: StorageThread,
@@ -236,14 +233,13 @@ class Cassette:
     ) -> Reply:
         if reply := await self.stored(question, accept):
             return reply
+        self.misses += 1
         if self.mode == "replay":
-            self.misses += 1
             where = f"the cassette {self.path}" if self.path else "the cassette"
             raise CassetteMissError(
                 f"{where} has no reply of {question.model} to this question with these parameters.",
                 'Ask what was recorded, or record it: Cassette(path, mode="cache").',
             )
-        self.misses += 1
         reply = replace(await ask(), key=question.key)
         if accept is None or accept(reply):
             keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
@@ -260,17 +256,11 @@ class Cassette:
 
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
         """The stored reply to the question, as `answer` would return it; None = it has to be asked."""
-        thread = self._current_thread()
-        reply = self._choose(await asyncio.wrap_future(thread.submit(lambda on: on.replies(question.key))), accept)
-        self.replayed += reply is not None
-        return reply
-
-    def _choose(self, stored: Sequence[StoredReply], accept: Accept | None) -> Reply | None:
-        """The first stored reply that is usable or whose repair is stored; when replaying, else the first."""
-        for each in stored:
-            if each.repaired_by or accept is None or accept(each.reply):
-                return each.reply
-        return stored[0].reply if stored and self.mode == "replay" else None
+        kept = await asyncio.wrap_future(self._current_thread().submit(lambda on: on.replies(question.key)))
+        usable = (each for each in kept if each.repaired_by or accept is None or accept(each.reply))
+        found = next(usable, kept[0] if kept and self.mode == "replay" else None)
+        self.replayed += found is not None
+        return found.reply if found else None
 
     def _current_thread(self) -> StorageThread:
         if self._pid != os.getpid():  # neither connections nor the parent's pending questions survive a fork
@@ -436,17 +426,13 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode = WAL")
             break
         except sqlite3.OperationalError as error:  # SQLite does not wait for the lock of this change
-            if not _is_busy(error) or time.monotonic() > deadline:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
     db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power failure may cost the last rows
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
         db.executescript(_TABLES)
     return db
-
-
-def _is_busy(error: Exception) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
 
 
 def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:

@@ -36,7 +36,14 @@ from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
 from gavel.llm.prices import Price, Prices, price
-from gavel.llm.prompt_cut import DEFAULT_CONTEXT, ContextLength, check_not_cut, context_options
+from gavel.llm.prompt_cut import (
+    DEFAULT_CONTEXT,
+    check_not_cut,
+    context_options,
+    known_context,
+    room_in,
+    shrink_context,
+)
 from gavel.llm.providers import (
     OWN_SERVERS,
     answer,
@@ -143,19 +150,19 @@ class Client:
 
     def room(self, entries: int) -> int:
         """Max prompt tokens, in `cl100k_base`, for a reply with `entries` entries."""
-        return self._context.room(self._reply_tokens(entries))
+        return room_in(self._context, self._reply_tokens(entries))
 
     def shrink(self, room: int, sent: int, entries: int, limit: int | None) -> None:
         """Lowers the assumed context: a prompt of `sent` tokens, made to fit `room` tokens, was rejected as too long.
 
         `limit`: the context that the server names, in tokens; None = it names none.
         """
-        self._context.shrink(room, sent, self._reply_tokens(entries), limit)
+        shrink_context(self._endpoint, self._context, room, sent, self._reply_tokens(entries), limit)
 
     @property
-    def _context(self) -> ContextLength:
+    def _context(self) -> int:
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return ContextLength(self._endpoint, self.context or self._set_context or listed or DEFAULT_CONTEXT)
+        return known_context(self._endpoint, self.context or self._set_context or listed or DEFAULT_CONTEXT)
 
     @property
     def _set_context(self) -> int | None:
@@ -345,7 +352,7 @@ class Client:
         return account.reply
 
     def _context_options(self, messages: list[Message]) -> dict[str, int]:
-        return context_options(self.name, self.params, messages, self._context.tokens, self._set_completion)
+        return context_options(self.name, self.params, messages, self._context, self._set_completion)
 
     def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
         """Returns the reply. Raises `PromptCutError` if the server read only a part of the messages."""

@@ -290,7 +290,9 @@ def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) 
         try:
             body = json.loads(text)
         except ValueError as error:
-            raise _no_completion(sent, f"the reply is no JSON: {text[:500]!r}") from error
+            words = f"the reply is no JSON: {text[:500]!r}"
+            answer = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
+            raise openai.APIResponseValidationError(response=answer, body=None, message=words) from error
         if not is_mapping(body) or not isinstance(body.get("choices"), list):
             error = body.get("error") if is_mapping(body) else None
             raise _status_error(sent, _status_in(error, 500), headers, content, answered=200)
@@ -342,11 +344,6 @@ def _status_error(
     inner = body.get("error", body) if is_mapping(body) else body
     words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
     return status_error(status, f"HTTP {answered or status}: {words}", body, sent.url, headers)
-
-
-def _no_completion(sent: DirectRequest, words: str) -> openai.APIResponseValidationError:
-    response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
-    return openai.APIResponseValidationError(response=response, body=None, message=words)
 
 
 class _BoundedResponse(aiohttp.ClientResponse):

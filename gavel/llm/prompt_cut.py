@@ -11,7 +11,6 @@ own whose count equals a usual context length is suspicious: one token too few s
 
 import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -55,32 +54,26 @@ _learned: dict[Hashable, int] = {}
 """Context lengths learned from endpoints' rejections, in this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextLength:
-    """Context length of one endpoint, in tokens of prompt and reply."""
+def known_context(endpoint: Hashable, assumed: int) -> int:
+    """Tokens of prompt and reply; `assumed` until the endpoint has rejected a prompt."""
+    return _learned.get(endpoint, assumed)
 
-    endpoint: Hashable
-    assumed: int
-    """Assumed length before the endpoint has rejected a prompt."""
 
-    @property
-    def tokens(self) -> int:
-        return _learned.get(self.endpoint, self.assumed)
+def room_in(context: int, reply: int) -> int:
+    """Max prompt tokens, in `cl100k_base`, with room for `reply` reply tokens and a margin for other tokenizers."""
+    return int((context - min(reply, context // 2)) / _TOKENIZER_MARGIN)
 
-    def room(self, reply: int) -> int:
-        """Max prompt tokens, in `cl100k_base`, with room for `reply` reply tokens and a margin for other tokenizers."""
-        return int((self.tokens - min(reply, self.tokens // 2)) / _TOKENIZER_MARGIN)
 
-    def shrink(self, room: int, sent: int, reply: int, limit: int | None) -> None:
-        """Lowers the length: a prompt of `sent` tokens, made to fit `room` tokens, was rejected as too long.
+def shrink_context(endpoint: Hashable, context: int, room: int, sent: int, reply: int, limit: int | None) -> None:
+    """Lowers the endpoint's `context`: a prompt of `sent` tokens, made to fit `room` tokens, was rejected as too long.
 
-        `limit`: the context that the server names, in tokens; None = it names none.
-        """
-        if self.room(reply) < room:
-            return  # another call has lowered it already
-        half = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + reply
-        smaller = half if half < self.tokens else int(_SHRINK_FACTOR * self.tokens)
-        _learned[self.endpoint] = limit if limit is not None and limit < self.tokens else smaller
+    `limit`: the context that the server names, in tokens; None = it names none.
+    """
+    if room_in(context, reply) < room:
+        return  # another call has lowered it already
+    half = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + reply
+    smaller = half if half < context else int(_SHRINK_FACTOR * context)
+    _learned[endpoint] = limit if limit is not None and limit < context else smaller
 
 
 def context_options(

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -58,47 +58,38 @@ class Activity:
     """Current waits of the calls of a set of clients, from any thread; for a live line."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._waits: dict[object, tuple[float, str]] = {}
         """Per waiting call, the `time.monotonic` at which it continues, and the reason."""
         self._asked: dict[object, tuple[float, str]] = {}
         """Per unanswered request, the time at which it was sent, and its model."""
 
-    @contextmanager
-    def asking(self, model: str) -> Generator[None]:
+    def asking(self, model: str) -> AbstractContextManager[None]:
         """Registers an unanswered request to `model` while the block runs."""
-        request = object()
-        with self._lock:
-            self._asked[request] = time.monotonic(), model
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._asked[request]
+        return _registered(self._asked, (time.monotonic(), model))
 
-    @contextmanager
-    def held_up(self, seconds: float, reason: str) -> Generator[None]:
+    def held_up(self, seconds: float, reason: str) -> AbstractContextManager[None]:
         """Registers a call that waits `seconds` while the block runs."""
-        wait = object()
-        with self._lock:
-            self._waits[wait] = time.monotonic() + seconds, reason
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._waits[wait]
+        return _registered(self._waits, (time.monotonic() + seconds, reason))
 
     @property
     def waiting(self) -> str:
         """The longest remaining wait in words: "rate limited, 20 s"; else the oldest request, from 20 s on: "openai/m
         has not answered for 25 s"; "" if nothing waits."""
         now = time.monotonic()
-        with self._lock:
-            until, reason = max(self._waits.values(), default=(0.0, ""))
-            sent, model = min(self._asked.values(), default=(now, ""))
+        until, reason = max(list(self._waits.values()), default=(0.0, ""))  # copied: other threads add to them
+        sent, model = min(list(self._asked.values()), default=(now, ""))
         if until - now >= _WORTH_TELLING:
             return f"{reason}, {until - now:.0f} s"
         return f"{model} has not answered for {now - sent:.0f} s" if now - sent >= _SILENT else ""
+
+
+@contextmanager
+def _registered(entries: dict[object, tuple[float, str]], entry: tuple[float, str]) -> Generator[None]:
+    entries[key := object()] = entry
+    try:
+        yield
+    finally:
+        del entries[key]
 
 
 class Breaker:

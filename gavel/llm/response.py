@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import CONTENT_FILTER
@@ -155,9 +155,7 @@ def model_name(reported: object) -> str:
 def _refusal_in(message: Mapping[str, Any]) -> str:
     """The refusal in a field of an assistant's message, as OpenAI reports it; empty = none."""
     fields: object = message.get("provider_specific_fields")
-    given = message.get("refusal")
-    if isinstance(fields, Mapping):
-        given = given or cast("Mapping[str, Any]", fields).get("refusal")
+    given = message.get("refusal") or (fields.get("refusal") if is_mapping(fields) else None)
     return given if isinstance(given, str) else ""
 
 

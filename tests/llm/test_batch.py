@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gavel.llm import batch as batch_module
+from gavel.llm import batch_api
 from gavel.llm.batch import BatchCassette, Batches, BatchJob
-from gavel.llm.batch_api import vendor_of
+from gavel.llm.batch_api import provider_of
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
@@ -17,21 +18,13 @@ from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
-from tests.vendor_batches import MistralService, XaiService
 
 pytestmark = pytest.mark.slow
 
-VENDORS = {
-    "openai/judge": BatchService,
-    "azure/judge": BatchService,
-    "mistral/judge": MistralService,
-    "xai/judge": XaiService,
-    "hosted_vllm/judge": BatchService,
-    "litellm_proxy/judge": BatchService,
-}
+VENDORS = ("openai/judge", "azure/judge", "hosted_vllm/judge", "litellm_proxy/judge")
 ALL = pytest.mark.parametrize("model", VENDORS)
 PRICES = dict.fromkeys(VENDORS, (2.0, 8.0))
-SHARES = {"xai/judge": 0.8, "hosted_vllm/judge": 1.0, "litellm_proxy/judge": 1.0}
+SHARES = {"hosted_vllm/judge": 1.0, "litellm_proxy/judge": 1.0}
 """Of the price; of others one half."""
 SCHEMA = {"type": "object"}
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
@@ -42,13 +35,8 @@ def echo(request: Request) -> Answer:
 
 
 @pytest.fixture
-def model() -> str:
-    return "openai/judge"
-
-
-@pytest.fixture
-def service(model: str) -> Iterator[BatchService]:
-    service = VENDORS[model]()
+def service() -> Iterator[BatchService]:
+    service = BatchService()
     service.answer = echo
     yield service
     service.close()
@@ -110,7 +98,7 @@ async def test_questions_are_answered_in_one_batch_at_the_price_of_the_vendor_an
 
 @ALL
 async def test_what_an_expired_batch_did_not_reach_is_asked_again(model, service, tmp_path):
-    service.fate = lambda number: "expired" if number == 1 and model != "xai/judge" else "completed"
+    service.fate = lambda number: "expired" if number == 1 else "completed"
     service.share = 0.5
     assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
     assert sum(service.asked.values()) == 20
@@ -151,9 +139,9 @@ async def test_a_batch_whose_creation_was_broken_off_is_never_made_twice(
     model, service, tmp_path, monkeypatch, arrives
 ):
     monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.0)
-    if model == "xai/judge":
-        for number in range(XaiService.page + 1):  # the batch is on the second page
-            await Asker(service, tmp_path / str(number), model=model).all([f"other {number}"])
+    monkeypatch.setattr(batch_api, "_PAGE", 2)  # of two pages, each is looked through
+    for number in range(2):
+        await Asker(service, tmp_path / str(number), model=model).all([f"other {number}"])
     before, lost = len(service.batches), [True]
     create = batch_module.BatchApi.create
 
@@ -167,14 +155,8 @@ async def test_a_batch_whose_creation_was_broken_off_is_never_made_twice(
 
     monkeypatch.setattr(batch_module.BatchApi, "create", lose)
     asker = Asker(service, tmp_path, model=model)
-    if model == "mistral/judge":  # whose batches LiteLLM does not list
-        with pytest.raises(LlmError, match="not known whether a batch of 20 requests to mistral/judge was created"):
-            await asker.all(QUESTIONS)
-        asker.job.close()
-        assert len(service.batches) == before + arrives
-        asker = Asker(service, tmp_path, model=model)
     assert texts(await asker.all(QUESTIONS)) == ANSWERS
-    assert len(service.batches) - before == 1 + (arrives and model == "mistral/judge")
+    assert len(service.batches) - before == 1
 
 
 @pytest.mark.parametrize(("fate", "words"), [("failed", "Enqueued token limit"), ("cancelled", "was cancelled")])
@@ -194,11 +176,9 @@ async def test_a_batch_that_the_vendor_or_the_user_ends_is_told_and_its_rest_is_
 @ALL
 async def test_failures_on_the_way_are_waited_out(model, service, tmp_path, monkeypatch):
     monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.1)
-    create = "POST /batch/jobs" if model == "mistral/judge" else "POST /batches"
-    failures = [("POST /files", 503), (create, 429)]
+    service.failures = [("POST /files", 503), ("POST /batches", 429)]
     if model == "openai/judge":
-        failures += [(create, 500), ("GET /batches", 429), ("GET /batches/batch_1", 503)]
-    service.failures = failures
+        service.failures += [("POST /batches", 500), ("GET /batches", 429), ("GET /batches/batch_1", 503)]
     assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
     assert (len(service.batches), service.failures) == (1, [])
 
@@ -226,7 +206,7 @@ async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path)
 @pytest.mark.parametrize("model", ["ollama/qwen3", "anthropic/claude-sonnet-4-5", "vertex_ai/gemini-2.5-pro"])
 def test_a_vendor_without_batches_is_refused_and_those_with_batches_are_named(model):
     with pytest.raises(LlmError) as refused:
-        vendor_of(model, {})
+        provider_of(model, {})
     assert not isinstance(refused.value, NotYetError)
     assert all(name.partition("/")[0] in refused.value.remedy for name in VENDORS)
 

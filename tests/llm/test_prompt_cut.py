@@ -2,15 +2,23 @@
 
 import pytest
 
-from gavel.llm.prompt_cut import ContextLength, PromptCutError, check_not_cut, context_options, expected_tokens
+from gavel.llm.prompt_cut import (
+    PromptCutError,
+    check_not_cut,
+    context_options,
+    expected_tokens,
+    known_context,
+    room_in,
+    shrink_context,
+)
 from gavel.llm.types import Reply
 
 
 @pytest.mark.parametrize(("limit", "tokens"), [(8192, 8192), (None, 6000 + 1000), (500_000, 6000 + 1000)])
 def test_a_refusal_lowers_it_for_all_who_ask_the_endpoint(limit: int | None, tokens: int):
-    one, other = (ContextLength(("refused", limit), 128_000) for _ in range(2))
-    one.shrink(one.room(1000), 10_000, 1000, limit)
-    assert other.tokens == tokens
+    endpoint = "refused", limit
+    shrink_context(endpoint, 128_000, room_in(128_000, 1000), 10_000, 1000, limit)
+    assert known_context(endpoint, 128_000) == tokens
 
 
 PROMPT = [{"role": "user", "content": "word " * 10_000}]

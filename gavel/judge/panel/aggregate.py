@@ -158,17 +158,17 @@ def _with_one_spread(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
     jurors = {vote.juror: vote.weight for vote in votes}
     if len(jurors) < 2:
         return list(votes)
-    scores: dict[Hashable, JurorScores] = {}
+    means: dict[Hashable, list[float]] = {}
+    trust: dict[Hashable, float] = {}
     for juror in jurors:
         own = _equated([vote for vote in votes if vote.juror == juror])
         of_member: dict[int, list[float]] = {}
         for vote in own:
             of_member.setdefault(vote.member, []).append(vote.score)
-        means, noise = [fmean(given) for given in of_member.values()], residual_noise(own)
-        between = variance(means) if len(means) > 1 else 0.0
-        scores[juror] = JurorScores(means, reliability(between, noise.variance * len(means) / len(own), noise.df))
-    factors = stretch_factors(scores, jurors)
-    centre = {juror: fmean(own.means) for juror, own in scores.items()}
+        means[juror], noise = [fmean(given) for given in of_member.values()], residual_noise(own)
+        trust[juror] = reliability(_variance(means[juror]), noise.variance * len(of_member) / len(own), noise.df)
+    factors = stretch_factors(means, trust, jurors)
+    centre = {juror: fmean(of_juror) for juror, of_juror in means.items()}
     return [
         replace(vote, score=centre[vote.juror] + factors[vote.juror] * (vote.score - centre[vote.juror]))
         for vote in votes
@@ -290,19 +290,8 @@ def equate(votes: Sequence[NoisyVote]) -> dict[Hashable, float]:
     return dict(zip(scales, (solution / root).tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class JurorScores:
-    """One juror's scores of a group."""
-
-    means: Sequence[float]
-    """Mean vote of each member."""
-    reliability: float = 1.0
-    """Share of their variance that is not noise, above 0."""
-
-    @property
-    def variance(self) -> float:
-        found = variance(self.means) if len(self.means) > 1 else 0.0
-        return found if found > _RESIDUE else 0.0
+def _variance(means: Sequence[float]) -> float:
+    return variance(means) if len(means) > 1 else 0.0
 
 
 def reliability(between: float, noise: float, df: float) -> float:
@@ -314,8 +303,12 @@ def reliability(between: float, noise: float, df: float) -> float:
     return 1 - df / (df + _CAUTION) * min(1.0, noise / between) if between > _RESIDUE else 1.0
 
 
-def stretch_factors(scores: Mapping[_J, JurorScores], weights: Mapping[_J, float]) -> dict[_J, float]:
+def stretch_factors(
+    means: Mapping[_J, Sequence[float]], trust: Mapping[_J, float], weights: Mapping[_J, float]
+) -> dict[_J, float]:
     """The factor by which each juror's scores are stretched about their mean; 1 where a juror's scores are all equal.
+
+    `means`: each juror's mean vote of each member; `trust`: the reliability of these means.
 
     With a juror's standard deviation s, the jury's common one S (the geometric mean by weight) and the reliability r,
     the factor is S/s* · r/r̄. The logarithm of s* is s's drawn towards S's by empirical Bayes: by 2/(n - 1), which is
@@ -324,19 +317,19 @@ def stretch_factors(scores: Mapping[_J, JurorScores], weights: Mapping[_J, float
     outvote one that uses little of it, however noisy it is. All is estimated within the group, so a score does not
     depend on which groups were judged before.
     """
-    factors = dict.fromkeys(scores, 1.0)
-    logs = {juror: math.log(own.variance) for juror, own in scores.items() if own.variance}
+    factors = dict.fromkeys(means, 1.0)
+    logs = {juror: math.log(found) for juror, own in means.items() if (found := _variance(own)) > _RESIDUE}
     if len(logs) < 2:
         return factors
     total = math.fsum(weights[juror] for juror in logs)
     common = math.fsum(weights[juror] * log for juror, log in logs.items()) / total
-    mean_reliability = math.fsum(weights[juror] * scores[juror].reliability for juror in logs) / total
-    sampling = {juror: 2 / (len(scores[juror].means) - 1) for juror in logs}
+    mean_reliability = math.fsum(weights[juror] * trust[juror] for juror in logs) / total
+    sampling = {juror: 2 / (len(means[juror]) - 1) for juror in logs}
     between = max(0.0, variance(logs.values()) - math.fsum(sampling.values()) / len(sampling))
     for juror, log in logs.items():
         drawn = common + between / (between + sampling[juror]) * (log - common)
         stretch = min(math.exp((common - drawn) / 2), _MAX_FACTOR)
-        factors[juror] = stretch * scores[juror].reliability / mean_reliability
+        factors[juror] = stretch * trust[juror] / mean_reliability
     return factors
 
 

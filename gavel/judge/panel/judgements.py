@@ -135,7 +135,10 @@ def judge_members(
     `quorum`: the minimum share of the jury's weight that must have voted for a member; below it the member is
     unscored. `aggregate`: how votes become scores.
     """
-    judgements = [Judgement(reason=_failure(trajectory)) for trajectory in trajectories]
+    judgements = [
+        Judgement(reason=f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}")
+        for trajectory in trajectories
+    ]
     answers = [
         Answer(
             b.order,
@@ -163,10 +166,6 @@ def judge_members(
             falls = [before - after for before, after in pairwise([mean, *judgement.states])]
             judgement.largest_fall = falls.index(max(falls))
     return judgements
-
-
-def _failure(trajectory: Trajectory) -> str:
-    return f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}"
 
 
 def _lone(group: CanonicalGroup, score: AggregateScore | str | None) -> Judgement:
@@ -263,11 +262,11 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == paid_calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),
-        warnings=[*_warnings(ballots), *_disagreement(agreement)],
+        warnings=list(_warnings(ballots, agreement)),
     )
 
 
-def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
+def _warnings(ballots: Sequence[Ballot], agreement: float | None) -> Iterator[str]:
     for ballot in ballots:
         if ballot.scores is None:
             yield f"order {ballot.order} is lost: {ballot.problem}"
@@ -279,9 +278,6 @@ def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
             yield f"order {ballot.order}: the states of {count} of {len(ballot.shown)} members cannot be used: {why}"
         if ballot.shortened:
             yield f"order {ballot.order}: long texts were shortened to fit the context of {ballot.model}"
-
-
-def _disagreement(agreement: float | None) -> Iterator[str]:
     if agreement is not None and agreement <= 0:
         yield (
             f"its orders contradict each other (mean tau {agreement:.2f}): the scores say little about which attempt "

@@ -184,13 +184,13 @@ def _conversation(history: Trajectory | History, view: View) -> Conversation:
 def _signature(tool: Message) -> str:
     """`refund(id: string, reason?: string): Refund an order.`, or the schema as JSON where it has another form."""
     try:
-        function = tool.get("function") or tool
-        return _describe_tool(function) if "name" in function else plain_json(tool, sort=True)
-    except (AttributeError, TypeError):
+        return _describe_tool(tool.get("function") or tool)
+    except (AttributeError, TypeError, KeyError):
         return plain_json(tool, sort=True)
 
 
 def _describe_tool(function: Message) -> str:
+    """Raises `AttributeError`, `TypeError` or `KeyError` for a schema of another form."""
     parameters: dict[str, Any] = function.get("parameters") or function.get("input_schema") or {}
     required: Sequence[str] = parameters.get("required") or ()
     properties: dict[str, Any] = parameters.get("properties") or {}

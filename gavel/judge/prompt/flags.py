@@ -82,7 +82,7 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     """
     # Most groups contain no attack, which few searches over joined texts show quickly.
     any_attack = any(map(addresses_judge, joined_texts(group.texts)))
-    is_attack = cache(addresses_judge) if any_attack else _never
+    is_attack: Callable[[str], bool] = cache(addresses_judge) if any_attack else lambda text: False
     declared = frozenset(tool.partition("(")[0] for tool in group.tools)
     of_shared = _attack_flags(group.shared, is_attack, declared) | _unseen_flags(group.shared)
 
@@ -93,10 +93,6 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
         return tuple(flag for flag in FLAGS if flag in found)
 
     return replace(group, members=tuple(replace(member, flags=flags(member)) for member in group.members))
-
-
-def _never(text: str) -> bool:
-    return False
 
 
 def _content_flags(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:

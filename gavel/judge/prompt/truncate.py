@@ -7,7 +7,7 @@ events. The greatest length that fits is searched for, so no text is truncated m
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation
@@ -27,20 +27,6 @@ _UNUSED_SHARE = 50
 
 _MAX_TOKENS_PER_CHARACTER = 4
 """A character has at most four bytes, and a token at least one."""
-_COUNTED = 100_000
-"""Characters up to which what is left out is counted, not estimated: to count more would take longer than the rest."""
-_SAMPLE = 4 * PIECE
-"""Characters from which the tokens of a longer text are estimated."""
-
-
-def estimate_tokens(texts: Iterable[str]) -> tuple[int, bool]:
-    """The tokens of the texts, and whether they are an estimate."""
-    texts = list(texts)
-    total = sum(map(len, texts))
-    if total <= _COUNTED:
-        return sum(map(count_tokens, texts)), False
-    beginning = "\n".join(text[:_SAMPLE] for text in texts)[:_SAMPLE]
-    return round(count_tokens(beginning) * total / _SAMPLE), True
 
 
 class TextTruncator:
@@ -50,21 +36,19 @@ class TextTruncator:
         self._tokens: dict[str, array[int]] = {}
 
     def truncate(self, text: str, limit: int) -> str:
-        """A text of more than `limit` tokens without its middle: `limit` tokens and a mark that tells how many the rest
-        has."""
+        """A text of more than `limit` tokens without its middle: `limit` tokens and a mark that tells how long the rest
+        is."""
         if _MAX_TOKENS_PER_CHARACTER * len(text) <= limit:
             return text
         pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
         head = self._until(pieces, limit - limit // 2)
         tail = self._until(reversed(pieces), limit // 2)
-        estimated = len(text) > _COUNTED and len(head) + len(tail) < len(pieces)
-        counted = sum(len(self._encoded(piece)) for piece in (pieces[: _SAMPLE // PIECE] if estimated else pieces))
-        tokens = max(limit + 1, round(counted * len(text) / _SAMPLE)) if estimated else counted
-        if tokens <= limit:
+        if len(head) + len(tail) >= len(pieces) and sum(len(self._encoded(piece)) for piece in pieces) <= limit:
             return text
-        first = list(chain.from_iterable(head))[: limit - limit // 2]
         last = list(chain.from_iterable(reversed(tail)))
-        return f"{_decode(first)} {omission_mark(tokens - limit, estimated)} {_decode(last[len(last) - limit // 2 :])}"
+        begin = _decode(list(chain.from_iterable(head))[: limit - limit // 2])
+        end = _decode(last[len(last) - limit // 2 :])
+        return f"{begin} {omission_mark(len(text) - len(begin) - len(end))} {end}"
 
     def _until(self, pieces: Iterable[str], count: int) -> "list[array[int]]":
         """The tokens of the first pieces, until there are `count`."""
@@ -81,14 +65,13 @@ class TextTruncator:
         return self._tokens[piece]
 
 
-def omission_mark(tokens: int, estimated: bool = False) -> str:
-    return f"[… {'about ' if estimated else ''}{tokens} tokens left out …]"
+def omission_mark(characters: int) -> str:
+    return f"[… {characters:,} characters left out …]"
 
 
 def _decode(tokens: Sequence[int]) -> str:
     """Drops a character of which only some bytes are there."""
-    encoding = cl100k()
-    return encoding.decode(list(tokens), errors="ignore")
+    return cl100k().decode(list(tokens), errors="ignore")
 
 
 def truncate_group(
@@ -142,25 +125,17 @@ def _greatest(
 ) -> CanonicalGroup | None:
     """`make(number)` for the greatest number in [low, high] that fits, or for one that almost reaches the limit.
 
-    To count a size, all text is encoded, so sizes far above `limit` are avoided: the number is doubled from below until
-    it is too great, then interpolated between the two bounds by their sizes, with a bisection every third step.
+    To count a size, all text is encoded, so sizes far above `limit` are avoided: the number is at most doubled.
     """
     if low > high or (taken := size(best := make(low))) > limit:
         return None
-    aim = limit - limit // (2 * _UNUSED_SHARE)
-    beyond, over = high + 1, 0
-    for turn in count():
-        if taken >= limit - limit // _UNUSED_SHARE or beyond - low == 1:
-            break
-        if not over:
-            number = min(2 * low, high)
-        else:
-            share = 0.5 if turn % 3 == 0 else (aim - taken) / (over - taken)
-            number = min(max(low + round((beyond - low) * share), low + 1), beyond - 1)
+    beyond = high + 1
+    while beyond - low > 1 and taken < limit - limit // _UNUSED_SHARE:
+        number = min(2 * low, (low + beyond) // 2)
         if (found := size(made := make(number))) <= limit:
             best, low, taken = made, number, found
         else:
-            beyond, over = number, found
+            beyond = number
     return best
 
 
@@ -170,10 +145,9 @@ def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) ->
     def cut(text: str) -> str:
         return truncator.truncate(text, length)
 
-    def cut_all(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(cut, texts))
-
-    return _map_group(group, lambda events: tuple(with_texts(event, cut) for event in events), cut_all)
+    return _map_group(
+        group, lambda events: tuple(with_texts(event, cut) for event in events), lambda tools: tuple(map(cut, tools))
+    )
 
 
 def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
@@ -183,9 +157,7 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
         if len(of) <= count:
             return of
         end = len(of) - (count - count // 2)
-        middle = of[count // 2 : end]
-        omitted, estimated = estimate_tokens(event_texts(middle))
-        mark = omission_mark(omitted + IMAGE_TOKENS * len(images_of(middle)), estimated)
+        mark = omission_mark(sum(map(len, event_texts(of[count // 2 : end]))))
         return (*of[: count // 2], TextEvent("other", mark), *of[end:])
 
     return _map_group(group, events, lambda tools: tools)

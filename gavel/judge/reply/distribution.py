@@ -12,11 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from gavel.judge.reply.verdict import Scored, Verdict, VerdictError, is_list
+from gavel.judge.reply.verdict import Scored, Verdict, VerdictError
 from gavel.judge.rubric import Rubric
+from gavel.scenarios.formats.row import is_list, is_object
 
+NO_ANSWER = "the model gave no answer"
 _TOLERANCE = 0.02
 """Largest difference of the probabilities' sum from 1: servers round."""
 
@@ -28,18 +30,18 @@ class Distribution:
     probabilities: tuple[float, ...]
 
     @classmethod
-    def of(cls, probabilities: object, levels: int) -> "Distribution":
-        """Raises `VerdictError` unless these are `levels` probabilities that sum to 1."""
+    def of(cls, probabilities: object, levels: int) -> "Distribution | str":
+        """The distribution, or why these are no `levels` probabilities that sum to 1."""
         if probabilities is None:
-            raise VerdictError("the model gave no answer")
+            return NO_ANSWER
         if not is_list(probabilities) or len(probabilities) != levels:
-            raise VerdictError(f"there are no probabilities of {levels} levels")
+            return f"there are no probabilities of {levels} levels"
         numbers = [p for p in probabilities if isinstance(p, int | float) and math.isfinite(p) and p >= 0]
         if len(numbers) < levels:
-            raise VerdictError("a probability is no number from 0 to 1")
+            return "a probability is no number from 0 to 1"
         total = math.fsum(numbers)
         if abs(total - 1) > _TOLERANCE:
-            raise VerdictError(f"the probabilities sum to {total:.3g}, not to 1")
+            return f"the probabilities sum to {total:.3g}, not to 1"
         return cls(tuple(p / total for p in numbers))
 
     @property
@@ -70,7 +72,7 @@ def verdict_of(found: Mapping[str, Distribution | str], rubric: Rubric, labels: 
     unread: dict[str, str] = {}
     for label in labels:
         ids = [label + letter for letter, _ in rubric.lettered] or [label]
-        given = [found.get(one, "the model gave no answer") for one in ids]
+        given = [found.get(one, NO_ANSWER) for one in ids]
         if problem := next((each for each in given if isinstance(each, str)), None):
             unread[label] = problem
             continue
@@ -93,7 +95,7 @@ def object_of(reply: str) -> dict[str, Any]:
         parsed = json.loads(reply)
     except ValueError as error:
         raise VerdictError("it is not JSON") from error
-    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    return parsed if is_object(parsed) else {}
 
 
 def read_decisions(reply: str, rubric: Rubric, labels: Sequence[str], levels: int) -> Verdict:
@@ -107,20 +109,12 @@ def read_decisions(reply: str, rubric: Rubric, labels: Sequence[str], levels: in
     found: dict[str, Distribution | str] = {}
     names = Counter[str]()
     for answer in answers:
-        fields = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
-        if not isinstance(name := fields.get("name"), str):
+        if not is_object(answer, "name") or not isinstance(name := answer["name"], str):
             raise VerdictError("an answer has no name")
         names[name] += 1
-        found[name] = _distribution(fields.get("probabilities"), levels)
+        found[name] = Distribution.of(answer.get("probabilities"), levels)
     found |= {name: "its question has two answers" for name, count in names.items() if count > 1}
     return verdict_of(found, rubric, labels)
-
-
-def _distribution(probabilities: object, levels: int) -> Distribution | str:
-    try:
-        return Distribution.of(probabilities, levels)
-    except VerdictError as error:
-        return error.message
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:

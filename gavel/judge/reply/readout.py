@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from gavel.judge.reply.distribution import Distribution, object_of, verdict_of
+from gavel.judge.reply.distribution import NO_ANSWER, Distribution, object_of, verdict_of
 from gavel.judge.reply.verdict import Verdict, VerdictError, ids_to_score, read_entries
 from gavel.judge.rubric import Rubric
 
@@ -85,7 +85,7 @@ class _Answer:
         """The distribution over the digits at the score of `name`, or the reason why there is none."""
         found = list(_form(name).finditer(self._text, *self._span))
         if len(found) != 1:
-            return "it has two scores" if found else "the model gave no answer"
+            return "it has two scores" if found else NO_ANSWER
         if len(number := found[0][1].rstrip(".,")) != 1:
             return f"its score is {number}, which is not on the scale from 0 to {LEVELS - 1}"
         position = found[0].start(1)

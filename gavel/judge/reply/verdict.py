@@ -16,12 +16,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, TypeGuard
 
 from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import mean_and_error
+from gavel.scenarios.formats.row import is_list, is_object
 
 _ENTRY = ("trajectory_id", "explanation", "score")
 _WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "input", "response", "result", "final"}
@@ -210,7 +212,7 @@ class _FormReader:
                 self.read_list(scores)
             elif isinstance(scores, str):
                 self.read(scores, wrappers)
-            elif _is_object(scores):
+            elif is_object(scores):
                 self.read_map(scores)
             else:
                 self.problems.append("its scores are no list")
@@ -225,7 +227,7 @@ class _FormReader:
 
     def read_list(self, items: list[Any]) -> None:
         for item in items:
-            fields = self.folded(item) if _is_object(item) else {}
+            fields = self.folded(item) if is_object(item) else {}
             if "trajectory_id" in fields and "score" in fields:
                 self.read_entry(fields["trajectory_id"], fields)
             else:
@@ -234,7 +236,7 @@ class _FormReader:
     def read_map(self, value: Mapping[str, Any]) -> None:
         self.repairs["form"] += 1
         for key, item in value.items():
-            self.read_entry(key, self.folded(item) if _is_object(item) else {"score": item})
+            self.read_entry(key, self.folded(item) if is_object(item) else {"score": item})
         if not value:
             self.problems.append("it holds no scores")
 
@@ -311,20 +313,10 @@ def _number(text: str) -> float | None:
     return number / int(whole)
 
 
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
 def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
     """The ids that the judge scores: the labels, or one id per label and criterion for a rubric with criteria, such as
     `W7QXa`. They occur in no trajectory's text, since labels do not."""
-    if not rubric.criteria:
-        return list(labels)
-    return [label + letter for letter, _ in rubric.lettered for label in labels]
+    return [label + letter for letter in [letter for letter, _ in rubric.lettered] or [""] for label in labels]
 
 
 def requested_ids(prompt: str, label: str) -> list[str]:
@@ -347,12 +339,10 @@ def read_scores(
     `cut_off`: the reply ended at the token limit. `turns`: how many states each label has to have; empty where none are
     asked for.
     """
-    names = {label + letter: label for label in labels for letter, _ in rubric.lettered} or {
-        each: each for each in labels
-    }
-    counts = dict(zip(labels, turns, strict=True)) if turns else {}
-    due = {name: counts[label] for name, label in names.items()} if turns else None
-    verdict = read_verdict(reply, ids_to_score(rubric, labels), cut_off=cut_off, turns=due)
+    ids = ids_to_score(rubric, labels)
+    names = dict(zip(ids, cycle(labels), strict=False))
+    due = dict(zip(ids, cycle(turns), strict=False)) if turns else None
+    verdict = read_verdict(reply, ids, cut_off=cut_off, turns=due)
     if not rubric.criteria:
         return verdict
     declined = {names[name]: why for name, why in verdict.unread.items()}

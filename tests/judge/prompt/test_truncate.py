@@ -58,7 +58,7 @@ def test_it_fits_or_it_is_an_error(lengths, turns, most):
         assert most < 600
 
 
-MARK = re.compile(r" ?\[… (\d+) tokens left out …\] ?")
+MARK = re.compile(r" ?\[… ([\d,]+) characters left out …\] ?")
 TEXTS = ["one two three " * 50, "退货政策要求订单在三十天之内。" * 30, "🙂👩‍👩‍👧" * 60, "a" * 9000, "x = f(y)\n" * 100]
 
 
@@ -71,7 +71,7 @@ def test_a_cut_keeps_head_and_tail_and_says_what_it_left_out(text, most):
     head, tail = shown[: left_out.start()], shown[left_out.end() :]
     assert text.startswith(head)
     assert text.endswith(tail)
-    assert int(left_out[1]) == count_tokens(text) - most
+    assert int(left_out[1].replace(",", "")) == len(text) - len(head) - len(tail)
     assert count_tokens(head) + count_tokens(tail) <= most
 
 
@@ -79,10 +79,3 @@ def test_a_cut_keeps_head_and_tail_and_says_what_it_left_out(text, most):
 def test_what_fits_is_left_as_it_is(text, most):
     shown = TextTruncator().truncate(text, most)
     assert (shown == text) == (count_tokens(text) <= most)
-
-
-def test_what_is_left_out_of_a_very_long_text_is_estimated_and_told_so():
-    text = "退货政策 one two three\n" * 20_000
-    mark = re.search(r"\[… about (\d+) tokens left out …\]", TextTruncator().truncate(text, 500))
-    assert mark
-    assert int(mark[1]) == pytest.approx(count_tokens(text) - 500, rel=0.02)
