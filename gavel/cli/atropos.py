@@ -47,6 +47,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.truth import Truth
 from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.experiment import describe_judge
 from gavel.trainer.model import Model

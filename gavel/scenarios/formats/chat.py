@@ -363,10 +363,8 @@ def _content(value: Any) -> Any:
 def _shown(part: Any) -> Any:
     """A part as content of a chat message: images in OpenAI's form, everything else unchanged."""
     match part:
-        case {"type": "text", "text": str(text), **rest}:
+        case {"text": str(text), **rest} if rest.get("type") == "text" or len(part) < 4:
             return {"type": "text", "text": text, **{name: each for name, each in rest.items() if name not in _NOISE}}
-        case {"text": str(text)} | {"type": "output_text" | "input_text", "text": str(text)} if len(part) < 4:
-            return {"type": "text", "text": text}
         case {"json": value} if len(part) == 1:
             return {"type": "text", "text": as_json(value)}
         case (
