@@ -58,29 +58,11 @@ SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
-def unix_seconds(text: str) -> float:
-    """Parses an ISO 8601 time to Unix seconds. Raises `ValueError`."""
-    try:
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except ValueError:
-        raise ValueError(f"{text:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds") from None
+def _in_utc(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _as_seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        return unix_seconds(value)
-    except ValueError:
-        return unix_seconds(value.replace(" ", "+"))  # a time zone's +, which means a space in a URL
-
-
-Seconds = Annotated[float, BeforeValidator(_as_seconds)]
+Time = Annotated[datetime, AfterValidator(_in_utc)]
 
 
 ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -313,7 +295,6 @@ class SummaryOut(BaseModel):
 
 
 _TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
-_MAX_TIME = 2**40
 _UNFINISHED: tuple[str, ...] = get_args(PendingStatus)
 _FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
 STATUSES = {
@@ -333,8 +314,8 @@ class PageQuery(BaseModel):
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
     judge: _Text | None = Field(default=None, description="As in the list.")
-    since: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=_TIME)
-    until: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")
+    since: Time | None = Field(default=None, description=_TIME)
+    until: Time | None = Field(default=None, description=f"{_TIME} Exclusive.")
     before: str | None = Field(default=None, pattern=ID_PATTERN, description="`next` of another page.")
     limit: int = Field(default=50, ge=1, le=200)
 
@@ -574,15 +555,6 @@ class Record:
             status = "running" if self.status == "running" else "queued"
             return PendingOut(id=self.id, status=status, project=self.project, created_at=self.created_at)
         return self.verdict.answer(self.id, self.project, self.created_at, self.finished_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The result of accepting a request."""
-
-    record: Record
-    is_new: bool
-    """False: the idempotency key belongs to this earlier request."""
 
 
 @dataclass(frozen=True, slots=True)

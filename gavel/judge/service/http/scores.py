@@ -90,8 +90,8 @@ async def score(
     """
     engine: Engine = request.app.state.engine
     group = await parse(ScoreRequest, await read_body(request))
-    accepted = await engine.submit(group, caller, idempotency_key)
-    record = await while_connected(request, engine.result(accepted.record, None if wait else 0))
+    record = await engine.submit(group, caller, idempotency_key)
+    record = await while_connected(request, engine.result(record, None if wait else 0))
     return await _answer(engine, record, failure_is_a_problem=True)
 
 
@@ -145,7 +145,7 @@ async def batch(
             if isinstance(line, Problem):
                 of_body = line
                 raise line
-            record = (await engine.submit(await parse(ScoreRequest, line), caller, key)).record
+            record = await engine.submit(await parse(ScoreRequest, line), caller, key)
         except ServiceError as error:
             refused.append(_line(number, error.problem))
         else:

@@ -167,7 +167,7 @@ async def score_group(
     else:
         trajectories = [built(TrajectoryIn, messages=_chat_of_blocks(each)) for each in asked.candidates]
         score = built(ScoreRequest, trajectories=trajectories, preset=None if env == _OWN else env)
-        record = (await engine.submit(score, caller)).record
+        record = await engine.submit(score, caller)
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
         return StreamingResponse(_stream_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)

@@ -53,7 +53,7 @@ async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | Non
     if isinstance(payload, ScoreRequest):
         payload = payload.model_dump_json(exclude_defaults=True).encode()
     record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), True, 1.0)
-    return (await engine.store.accept(record, payload, owner)).record
+    return (await engine.store.accept(record, payload, owner))[0]
 
 
 async def test_more_groups_than_are_judged_at_once_wait_their_turn(tmp_path: Path, endpoint: Endpoint):
@@ -79,7 +79,7 @@ async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: End
 async def test_one_who_waits_for_a_judgement_that_is_deleted_is_told(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [endpoint.silence]
     async with running(config_of(tmp_path, endpoint, limits=ServiceLimits(shutdown_seconds=0))) as engine:
-        record = (await engine.submit(request(1))).record
+        record = await engine.submit(request(1))
         waiting = asyncio.create_task(engine.result(record))
         await asyncio.sleep(0.05)
         await engine.delete(record.id)
@@ -180,7 +180,7 @@ async def test_who_waits_for_an_outcome_that_cannot_be_written_is_told(
 
     monkeypatch.setattr(Store, "finish", finishing)
     async with running(config_of(tmp_path, endpoint)) as engine, asyncio.timeout(HANG_SECONDS):
-        record = (await engine.submit(request(1))).record
+        record = await engine.submit(request(1))
         with pytest.raises(DatabaseUnavailableError):
             await engine.result(record)
         is_full = False
