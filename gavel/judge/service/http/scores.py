@@ -41,6 +41,7 @@ from gavel.judge.service.schemas import (
     Record,
     ScoreRequest,
     SummaryOut,
+    scored_fields,
 )
 
 router = APIRouter()
@@ -323,11 +324,15 @@ async def _answer_member(engine: Engine, group: GroupRecord, member: str, second
         return _json(pending, 202, {"Location": place + query, "Retry-After": "1"})
     raise_failure(record)
     verdict = record.verdict
-    scored = verdict.members[verdict.ids.index(member)].model_dump(
-        include=MemberAnswer.model_fields.keys() - {"status"}
+    answer = MemberAnswer(
+        id=member,
+        group=group.name,
+        judgement=record.id,
+        status=verdict.status,
+        expected=group.expected,
+        arrived=record.members,
+        **scored_fields(verdict.members[verdict.ids.index(member)]),
     )
-    whole = {"group": group.name, "judgement": record.id, "status": verdict.status, "expected": group.expected}
-    answer = MemberAnswer.model_validate({**scored, **whole, "id": member, "arrived": record.members})
     response = _json(answer)
     await engine.answered(record)
     return response

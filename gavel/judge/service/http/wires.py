@@ -88,7 +88,6 @@ def _reward(member: Judgement, record: Record) -> float:
 
 
 async def _score(request: Request, engine: Engine, caller: TheCaller, chats: list[_Chat], **options: Any) -> Record:
-    """Judges a whole group as `POST /v1/score` does."""
     score = built(ScoreRequest, trajectories=[built(TrajectoryIn, messages=chat) for chat in chats], **options)
     return await while_connected(request, engine.score(score, caller))
 

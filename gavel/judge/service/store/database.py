@@ -356,7 +356,6 @@ class Database:
             is_second = True
 
     def _identity(self) -> tuple[int, int] | None:
-        """Device and inode of SQLite's file."""
         try:
             status = self._file.stat() if self._file is not None else None
         except OSError:

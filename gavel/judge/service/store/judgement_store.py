@@ -92,9 +92,8 @@ class Store:
         lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
         request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
         sent = {"idempotency_key": idempotency_key, "request_hash": request_hash}
-        order = f"charge {record.key_id}" if record.key_id else ""
         work = partial(_accept, record=record, payload=payload, sent=sent, lease=lease, scope=scope)
-        accepted = await self.database.write(work, order)
+        accepted = await self.database.write(work, _order_of_charges(record))
         if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
         return accepted

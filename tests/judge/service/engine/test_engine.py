@@ -12,7 +12,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.trace import get_current_span
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
@@ -275,8 +276,12 @@ TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
     ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
 )
 def test_what_is_no_trace_context_begins_a_trace(header: str):
-    assert Tracing(TracerProvider()).traceparent(header) is None
-    assert Tracing(TracerProvider()).traceparent(TRACEPARENT) == TRACEPARENT
+    for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
+        record = Record("j", "", "", "running", "a judge", 2, retain=True, created_at=0.0, traceparent=sent)
+        with Tracing(TracerProvider()).judgement(record):
+            span = get_current_span()
+        assert isinstance(span, ReadableSpan)
+        assert (span.parent and span.parent.span_id) == parent
 
 
 class Collector(FakeServer):
