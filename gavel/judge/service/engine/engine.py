@@ -146,22 +146,18 @@ class Waiters:
             if not futures:
                 self._futures.pop(judgement, None)
 
-    def settle(self, judgement: str, record: Record | None) -> None:
-        """Resolves all futures of a judgement."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_result(record)
-
-    def fail(self, judgement: str, error: Exception) -> None:
-        """Ends all waits for it with the error; a `TimeoutError` counts as an elapsed wait."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_exception(error)
+    def settle(self, judgement: str, outcome: Record | Exception | None) -> None:
+        """Resolves all futures of a judgement; after a `TimeoutError` its waits count as elapsed."""
+        for future in [each for each in self._futures.get(judgement, ()) if not each.done()]:
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
     def give_up(self, ids: Collection[str] | None = None) -> None:
         """Ends the waits for these judgements (None: all) as if they had elapsed."""
         for judgement in self.ids if ids is None else ids:
-            self.fail(judgement, TimeoutError())
+            self.settle(judgement, TimeoutError())
 
     @property
     def ids(self) -> Collection[str]:
