@@ -58,11 +58,29 @@ SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
-def _in_utc(time: datetime) -> datetime:
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+def unix_seconds(text: str) -> float:
+    """Parses an ISO 8601 time to Unix seconds. Raises `ValueError`."""
+    try:
+        read = datetime.fromisoformat(text)
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        raise ValueError(f"{text:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds") from None
 
 
-Time = Annotated[datetime, AfterValidator(_in_utc)]
+def _as_seconds(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        return unix_seconds(value)
+    except ValueError:
+        return unix_seconds(value.replace(" ", "+"))  # a time zone's +, which means a space in a URL
+
+
+Seconds = Annotated[float, BeforeValidator(_as_seconds)]
 
 
 ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -300,6 +318,7 @@ class SummaryOut(BaseModel):
 
 
 _TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
+_MAX_TIME = 2**40
 _UNFINISHED: tuple[str, ...] = get_args(PendingStatus)
 _FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
 STATUSES = {
@@ -319,8 +338,8 @@ class PageQuery(BaseModel):
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
     judge: _Text | None = Field(default=None, description="As in the list.")
-    since: Time | None = Field(default=None, description=_TIME)
-    until: Time | None = Field(default=None, description=f"{_TIME} Exclusive.")
+    since: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=_TIME)
+    until: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")
     before: str | None = Field(default=None, pattern=ID_PATTERN, description="`next` of another page.")
     limit: int = Field(default=50, ge=1, le=200)
 

@@ -342,8 +342,8 @@ def _filtered(query: PageQuery, projects: Collection[str] | None) -> sa.Executab
         None if projects is None else _c.project.in_(sorted(projects)),
         _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
         None if query.judge is None else _c.judge == query.judge,
-        None if query.since is None else _c.id >= first_id_at(query.since.timestamp()),
-        None if query.until is None else _c.id < first_id_at(query.until.timestamp()),
+        None if query.since is None else _c.id >= first_id_at(query.since),
+        None if query.until is None else _c.id < first_id_at(query.until),
         None if query.before is None else _c.id < query.before,
     ]
     statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
