@@ -525,8 +525,9 @@ def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
 
     `indices`: by label, the member's trajectories in the group; none = a reference trajectory.
     """
-    if not indices:
-        return text
+    folded = text.casefold()
+    if not any(label.casefold() in folded for label in indices):
+        return text  # most explanations name none, and compiling the pattern takes a millisecond
 
     def named(found: re.Match[str]) -> str:
         name = _name(indices[found["label"].casefold().upper()])

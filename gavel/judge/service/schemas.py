@@ -256,6 +256,11 @@ class MemberOut(BaseModel):
     reason: str | None = None
 
 
+def scored_fields(member: Judgement) -> dict[str, Any]:
+    """What is answered about a member, by the names of `MemberOut`."""
+    return {name: getattr(member, name) for name in MemberOut.model_fields if name != "id"}
+
+
 class JudgementOut(BaseModel):
     """A finished judgement."""
 
@@ -297,7 +302,7 @@ class PendingOut(BaseModel):
 class SummaryOut(BaseModel):
     """A judgement in a list."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, from_attributes=True)
+    model_config = ConfigDict(from_attributes=True)
 
     id: str
     status: PendingStatus | FinishedStatus
@@ -353,7 +358,6 @@ NAME_PATTERN = r"^(?:\.{0,2}[^/\x00.][^/\x00]*|\.{3}[^/\x00]*)$"
 """Pattern of names in a path: no slash, and neither "." nor "..", which clients resolve."""
 PathName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 OnDeadline = Literal["judge", "unscored"]
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
 
 class MemberRequest(JudgingOptions, ConversationIn):
@@ -381,23 +385,14 @@ class MemberRequest(JudgingOptions, ConversationIn):
         return JudgingOptions(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
 
 
-class MemberAnswer(BaseModel):
+class MemberAnswer(MemberOut):
     """The score of one member of a judged group."""
 
-    model_config = _DOCUMENTED
-
     group: str
-    id: str
     judgement: str
     """Id of the group's judgement: `GET /v1/judgements/{id}` has all its members."""
     status: FinishedStatus
     """Status of the group, as in `POST /v1/score`."""
-    score: float | None
-    """From 0 to 1; null = not scored, and `reason` says why."""
-    standard_error: float | None = None
-    explanation: str = ""
-    flags: list[str] = []
-    reason: str | None = None
     expected: int
     arrived: int
     """Members that were judged together; fewer than expected after a deadline."""
@@ -406,7 +401,7 @@ class MemberAnswer(BaseModel):
 class MemberPending(BaseModel):
     """A member of a group that is not judged yet."""
 
-    model_config = _DOCUMENTED
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     group: str
     id: str
@@ -446,7 +441,7 @@ def token_hash(token: str) -> str:
 class KeyScope(BaseModel):
     """Projects, judges and limits of one API key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = _STRICT
 
     projects: list[Project] = []
     """Projects that the key may use. Requests that name none are filed under the first one. Default: all."""
@@ -531,8 +526,7 @@ class Verdict(BaseModel):
         whole = self.group or GroupJudgement(status="unscored", reason=self.problem)
         shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
         members = [
-            MemberOut(id=name, **member.model_dump(include=MemberOut.model_fields.keys() - {"id"}))
-            for name, member in zip(self.ids, self.members, strict=True)
+            MemberOut(id=name, **scored_fields(member)) for name, member in zip(self.ids, self.members, strict=True)
         ]
         own: dict[str, Any] = {"id": judgement, "status": self.status, "scores": [member.score for member in members]}
         times: dict[str, Any] = {"project": project, "created_at": created_at, "finished_at": finished_at}
@@ -574,15 +568,6 @@ class Record:
             status = "running" if self.status == "running" else "queued"
             return PendingOut(id=self.id, status=status, project=self.project, created_at=self.created_at)
         return self.verdict.answer(self.id, self.project, self.created_at, self.finished_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The result of accepting a request."""
-
-    record: Record
-    is_new: bool
-    """False: the idempotency key belongs to this earlier request."""
 
 
 @dataclass(frozen=True, slots=True)

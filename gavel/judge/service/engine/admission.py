@@ -16,6 +16,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -38,7 +39,6 @@ _WRONG_KEYS_PER_MINUTE = 10
 """Wrong keys per minute from one address. A valid key is always accepted, so that nobody can lock out a neighbour."""
 _OF_SETTINGS = "settings/"
 """Prefix of the ids of configured keys; no token has such an id."""
-_NO_HASH = ""
 _k = keys.c
 
 
@@ -71,22 +71,6 @@ class KeyStore:
         self._database.write_now(lambda connection: connection.execute(sa.insert(keys).values(values)).close())
         return token, key
 
-    async def file(self, scopes: Mapping[str, KeyScope]) -> None:
-        """Creates rows for the configured keys, by id; existing rows keep their spending."""
-        now = time.time()
-        rows = [
-            _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), _NO_HASH, scope, now, None, 0.0, 0))
-            for key_id, scope in scopes.items()
-        ]
-
-        def work(connection: sa.Connection) -> None:
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            for row in rows:
-                changed = {"scope": row["scope"]}
-                connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
-
-        await self._database.write(work)
-
     def revoke(self, key_id: str) -> None:
         """Revokes a key for good. Raises `NotFoundError`."""
         update = sa.update(keys).where(_k.id == key_id, _k.revoked_at.is_(None)).values(revoked_at=time.time())
@@ -97,27 +81,24 @@ class KeyStore:
         """All keys, the oldest first, including revoked ones."""
         return self._database.read_now(_all)
 
-    async def all(self) -> list[Key]:
-        """The same without blocking the event loop."""
-        return await self._database.read(_all)
 
-    async def unfinished_groups(self) -> Counter[str]:
-        """Number of groups that are open or not judged yet, by key."""
-        return await self._database.read(_unfinished)
+def _file(connection: sa.Connection, scopes: Mapping[str, KeyScope]) -> None:
+    """Creates rows for the configured keys, by id; existing rows keep their spending."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    for key_id, scope in scopes.items():
+        row = _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), "", scope, time.time(), None, 0.0, 0))
+        changed = {"scope": row["scope"]}
+        connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
 
 
 def _unfinished(connection: sa.Connection) -> Counter[str]:
+    """Number of groups that are open or not judged yet, by key."""
     counted: Counter[str] = Counter()
     for table, ended in UNFINISHED_GROUPS:
         query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
         for key_id, number in connection.execute(query):
             counted[key_id] += number
     return counted
-
-
-def settings_key_id(name: str) -> str:
-    """The id of a configured key."""
-    return f"{_OF_SETTINGS}{name}"
 
 
 def _columns(key: Key) -> dict[str, object]:
@@ -179,9 +160,9 @@ class Admission:
 
     def __init__(self, database: Database, of_settings: Mapping[str, KeyConfig] | None = None) -> None:
         """Raises `ServiceError` for a configured key that is missing in the environment, or duplicated."""
-        self._store = KeyStore(database)
-        self._of_settings = {settings_key_id(name): key for name, key in (of_settings or {}).items()}
-        self._hashes = {settings_key_id(name): key.token_hash(name) for name, key in (of_settings or {}).items()}
+        self._database = database
+        self._of_settings = {_OF_SETTINGS + name: key for name, key in (of_settings or {}).items()}
+        self._hashes = {_OF_SETTINGS + name: key.token_hash(name) for name, key in (of_settings or {}).items()}
         self._ids_by_hash = {hashed: key_id for key_id, hashed in self._hashes.items()}
         if len(self._ids_by_hash) < len(self._hashes):
             raise ServiceError("two keys of the settings are the same key.", "Give each name a key of its own.")
@@ -211,14 +192,14 @@ class Admission:
         for who in [who for who, sent in self._sent.items() if not sent or sent[-1] <= now - _MINUTE]:
             del self._sent[who]
         if self._of_settings and not self._is_filed:
-            await self._store.file(self._of_settings)
+            await self._database.write(partial(_file, scopes=self._of_settings))
             self._is_filed = True
-        found = {key.id: key for key in await self._store.all()}
+        found = {key.id: key for key in await self._database.read(_all)}
         for key_id, scope in self._of_settings.items():
             found[key_id] = replace(found[key_id], token_hash=self._hashes[key_id], scope=scope)
         self._keys, self._spent = found, defaultdict(float)
         if any(key.scope.concurrent_groups for key in found.values()):
-            self._unfinished = await self._store.unfinished_groups()
+            self._unfinished = await self._database.read(_unfinished)
 
     async def authenticate(self, authorization: str | None, address: str = "", *, is_page: bool = False) -> Caller:
         """The caller with this Authorization header, from this address; pages are counted apart from requests. Raises

@@ -28,12 +28,8 @@ from gavel.judge.service.engine.admission import ANYONE, Admission, Caller
 from gavel.judge.service.engine.rendezvous import Rendezvous
 from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
-from gavel.judge.service.errors import (
-    InvalidRequestError,
-    NotFoundError,
-    OverloadedError,
-)
-from gavel.judge.service.schemas import Accepted, Record, ScoreRequest
+from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError
+from gavel.judge.service.schemas import Record, ScoreRequest
 from gavel.judge.service.store.database import Database, every
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
@@ -48,6 +44,7 @@ from gavel.scenarios.truth import truth_of
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 """Seconds between polls for judgements that other processes may finish."""
+_LOOKED_UP_AT_ONCE = 500
 _COUNT_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
@@ -149,26 +146,18 @@ class Waiters:
             if not futures:
                 self._futures.pop(judgement, None)
 
-    def settle(self, judgement: str, record: Record | None) -> None:
-        """Resolves all futures of a judgement."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_result(record)
-
-    def fail(self, judgement: str, error: Exception) -> None:
-        """Ends all waits for it with the error; a `TimeoutError` counts as an elapsed wait."""
-        for future in self._futures.get(judgement, ()):
-            if not future.done():
-                future.set_exception(error)
+    def settle(self, judgement: str, outcome: Record | Exception | None) -> None:
+        """Resolves all futures of a judgement; after a `TimeoutError` its waits count as elapsed."""
+        for future in [each for each in self._futures.get(judgement, ()) if not each.done()]:
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
     def give_up(self, ids: Collection[str] | None = None) -> None:
         """Ends the waits for these judgements (None: all) as if they had elapsed."""
         for judgement in self.ids if ids is None else ids:
-            self.fail(judgement, TimeoutError())
-
-    def number(self, judgement: str) -> int:
-        """Number of futures that wait for it."""
-        return len(self._futures.get(judgement, ()))
+            self.settle(judgement, TimeoutError())
 
     @property
     def ids(self) -> Collection[str]:
@@ -222,11 +211,10 @@ class Engine:
         self._loops = [asyncio.create_task(loop) for loop in watches]
 
     def begin_stopping(self) -> None:
-        """Stops accepting requests. Waits for members of open groups are answered at once with the current state, since
-        none can come; waits for judgements, once the time to stop has passed."""
+        """Stops accepting requests. Waits for members of open groups end soon with the current state, since none can
+        come; waits for judgements, once the time to stop has passed."""
         if not self.is_stopping:
             self.is_stopping = True
-            self.waiters.give_up(self.rendezvous.open)
             loop = asyncio.get_running_loop()
             self._stop_by = loop.time() + self.config.limits.shutdown_seconds
             loop.call_at(self._stop_by, self.waiters.give_up)
@@ -245,7 +233,7 @@ class Engine:
 
     async def submit(
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
-    ) -> Accepted:
+    ) -> Record:
         """Accepts a group: it is stored, and will be judged. Raises a `ServiceError` if it is rejected."""
         project = caller.project_of(request.project) if caller.key_id else request.project
         judge, group = self.check(request, project, caller)
@@ -272,17 +260,19 @@ class Engine:
         self.worker.reserved += is_mine
         counted = self._counted
         try:
-            accepted = await self.store.accept(record, payload, owner, idempotency_key=idempotency_key, scope=scope)
+            record, is_new = await self.store.accept(
+                record, payload, owner, idempotency_key=idempotency_key, scope=scope
+            )
         finally:
             self.worker.reserved -= is_mine
-        if accepted.is_new and caller.key_id:
+        if is_new:
             self.admission.begun(caller)
-        if accepted.is_new and is_mine:
-            self.worker.begin(accepted.record.id, self.worker.judge(accepted.record, request.ids, judge, group))
-        elif accepted.is_new:
+        if is_new and is_mine:
+            self.worker.begin(record.id, self.worker.judge(record, request.ids, judge, group))
+        elif is_new:
             self._queued_since += counted == self._counted  # a group that came during the count may be included already
             self.worker.wake()
-        return accepted
+        return record
 
     async def score(
         self,
@@ -295,7 +285,7 @@ class Engine:
 
         The record may be unfinished. Raises a `ServiceError` for a request that is not accepted.
         """
-        return await self.result((await self.submit(request, caller, idempotency_key)).record, wait)
+        return await self.result(await self.submit(request, caller, idempotency_key), wait)
 
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` if it was deleted."""
@@ -331,7 +321,6 @@ class Engine:
         if await self.rendezvous.open_group(judgement, caller) is None:
             await self.get(judgement, caller)
         await self.store.delete(judgement)
-        self.rendezvous.open.discard(judgement)
         self.worker.cancel(judgement)
         self.waiters.settle(judgement, None)
 
@@ -365,14 +354,18 @@ class Engine:
         self.waiters.settle(judgement, record)
 
     async def _look_elsewhere(self) -> None:
-        """Resolves waits for judgements that other processes make."""
-        waited_for = [each for each in self.waiters.ids if each not in self.rendezvous.open]
-        elsewhere = [each for each in waited_for if each not in self.worker.running]
-        records = await self.store.get_all(elsewhere)
-        for each in elsewhere:
-            record = records.get(each)
-            if record is None or record.is_finished:
-                self.waiters.settle(each, record)
+        """Resolves waits for judgements that other processes finish or delete; when stopping, those for members too."""
+        elsewhere = [each for each in self.waiters.ids if each not in self.worker.running]
+        for start in range(0, len(elsewhere), _LOOKED_UP_AT_ONCE):
+            some = elsewhere[start : start + _LOOKED_UP_AT_ONCE]
+            unfinished = await self.store.unfinished(some)
+            if self.is_stopping:
+                self.waiters.give_up([each for each, is_open in unfinished.items() if is_open])
+            over = [each for each in some if each not in unfinished]
+            records = await self.store.get_all(over)
+            for each in over:
+                if (record := records.get(each)) is None or record.is_finished:
+                    self.waiters.settle(each, record)
 
     async def _count(self) -> None:
         self.counts, self._queued_since = await self.store.counts(), 0

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _KEEP_SECONDS = 5.0
 """Seconds between writes of the remaining time of open groups."""
-_LOOKED_UP_AT_ONCE = 500
 
 
 class Rendezvous:
@@ -35,8 +34,6 @@ class Rendezvous:
         self._engine = engine
         self.store = GroupStore(engine.database)
         self._limits = engine.config.limits
-        self.open: set[str] = set()
-        """Groups with waiting callers here that were open when last polled."""
         self._kept_at = float("-inf")
         self._count = 0
         """Open groups of all processes: as of the last poll, plus those started here since."""
@@ -59,7 +56,6 @@ class Rendezvous:
             request = request.model_copy(update={"project": project})
         group = await self.store.join(self._make_member(name, request, caller, begins_rounds))
         if not group.is_open:
-            self.open.discard(group.id)
             self._engine.worker.wake()
         elif group.arrived == 1:
             self._count += 1
@@ -90,9 +86,7 @@ class Rendezvous:
         if group.is_open and not wait:
             return None
         with self._engine.waiters.waiting(group.id) as future:
-            if group.is_open:  # if it was closed since, `look` notices
-                self.open.add(group.id)
-            else:
+            if not group.is_open:
                 record = await self._engine.store.get(group.id)
                 if record is None:
                     raise _deleted(group)
@@ -103,24 +97,17 @@ class Rendezvous:
                     record = await future
             except TimeoutError:
                 return await self._engine.store.get(group.id)
-            finally:
-                if self._engine.waiters.number(group.id) == 1:
-                    self.open.discard(group.id)
         if record is None:
             raise _deleted(group)
         return record
 
     async def look(self) -> None:
-        """Closes groups whose deadline has passed, and detects those that other processes closed."""
+        """Closes groups whose deadline has passed."""
         if await self.store.close_due():
             self._engine.worker.wake()
         if time.monotonic() - self._kept_at > _KEEP_SECONDS:
             await self.store.keep_time()
             self._kept_at = time.monotonic()
-        waited_for = list(self.open)
-        for start in range(0, len(waited_for), _LOOKED_UP_AT_ONCE):
-            some = waited_for[start : start + _LOOKED_UP_AT_ONCE]
-            self.open.difference_update(await self.store.closed(some))
         self._count = await self.store.open_groups()
 
     def _make_member(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:

@@ -68,15 +68,6 @@ class Tracing:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         return cls(provider)
 
-    def traceparent(self, header: str) -> str | None:
-        """The trace context in a request's `traceparent`, if it is valid."""
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        sent: dict[str, str] = {}
-        propagator = TraceContextTextMapPropagator()
-        propagator.inject(sent, propagator.extract({"traceparent": header}))
-        return sent.get("traceparent")
-
     @contextlib.contextmanager
     def judgement(self, record: Record) -> Generator[JudgementSpan]:
         """The span of a group's judging, within its request's trace, if it has one."""

@@ -285,7 +285,7 @@ class Worker:
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
                 if time.monotonic() - began > _STUCK_SECONDS:
-                    self._engine.waiters.fail(record.id, error)
+                    self._engine.waiters.settle(record.id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
 

@@ -202,7 +202,6 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Renders the rejection as a problem."""
     match error:
         case ServiceError():
             return response(error)
@@ -226,7 +225,6 @@ def _routing_problem(request: Request, error: HTTPException) -> Problem:
 
 
 def _methods(path: str) -> set[str]:
-    """The methods of all routes with this path."""
     routers = (scores.router, wires.router, health, pages.router)
     routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
     return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}

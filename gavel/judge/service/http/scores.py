@@ -41,6 +41,7 @@ from gavel.judge.service.schemas import (
     Record,
     ScoreRequest,
     SummaryOut,
+    scored_fields,
 )
 
 router = APIRouter()
@@ -90,8 +91,8 @@ async def score(
     """
     engine: Engine = request.app.state.engine
     group = await parse(ScoreRequest, await read_body(request))
-    accepted = await engine.submit(group, caller, idempotency_key)
-    record = await while_connected(request, engine.result(accepted.record, None if wait else 0))
+    record = await engine.submit(group, caller, idempotency_key)
+    record = await while_connected(request, engine.result(record, None if wait else 0))
     return await _answer(engine, record, failure_is_a_problem=True)
 
 
@@ -145,7 +146,7 @@ async def batch(
             if isinstance(line, Problem):
                 of_body = line
                 raise line
-            record = (await engine.submit(await parse(ScoreRequest, line), caller, key)).record
+            record = await engine.submit(await parse(ScoreRequest, line), caller, key)
         except ServiceError as error:
             refused.append(_line(number, error.problem))
         else:
@@ -323,11 +324,15 @@ async def _answer_member(engine: Engine, group: GroupRecord, member: str, second
         return _json(pending, 202, {"Location": place + query, "Retry-After": "1"})
     raise_failure(record)
     verdict = record.verdict
-    scored = verdict.members[verdict.ids.index(member)].model_dump(
-        include=MemberAnswer.model_fields.keys() - {"status"}
+    answer = MemberAnswer(
+        id=member,
+        group=group.name,
+        judgement=record.id,
+        status=verdict.status,
+        expected=group.expected,
+        arrived=record.members,
+        **scored_fields(verdict.members[verdict.ids.index(member)]),
     )
-    whole = {"group": group.name, "judgement": record.id, "status": verdict.status, "expected": group.expected}
-    answer = MemberAnswer.model_validate({**scored, **whole, "id": member, "arrived": record.members})
     response = _json(answer)
     await engine.answered(record)
     return response

@@ -88,7 +88,6 @@ def _reward(member: Judgement, record: Record) -> float:
 
 
 async def _score(request: Request, engine: Engine, caller: TheCaller, chats: list[_Chat], **options: Any) -> Record:
-    """Judges a whole group as `POST /v1/score` does."""
     score = built(ScoreRequest, trajectories=[built(TrajectoryIn, messages=chat) for chat in chats], **options)
     return await while_connected(request, engine.score(score, caller))
 
@@ -167,7 +166,7 @@ async def score_group(
     else:
         trajectories = [built(TrajectoryIn, messages=_chat_of_blocks(each)) for each in asked.candidates]
         score = built(ScoreRequest, trajectories=trajectories, preset=None if env == _OWN else env)
-        record = (await engine.submit(score, caller)).record
+        record = await engine.submit(score, caller)
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
         return StreamingResponse(_stream_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)

@@ -76,23 +76,6 @@ def _reason(error: Exception) -> str:
     return " ".join(str(cause).split())
 
 
-_MOUNTS = Path("/proc/self/mountinfo")
-_OF_NETWORKS = {
-    *("afs", "beegfs", "ceph", "cifs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"),
-    *("fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
-}
-
-
-def file_system(file: Path, mounts: str) -> str:
-    """The kind of a path's file system, from Linux's mountinfo; empty if unknown."""
-    kinds: dict[Path, str] = {}
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = before.split()[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
-        kinds[Path(point)] = after.split()[0]  # of two on one point the later one is seen
-    return next((kinds[point] for point in (file, *file.parents) if point in kinds), "")
-
-
 _READERS = 4
 """Number of concurrent read connections."""
 _LOCKED_SECONDS = 30.0
@@ -194,13 +177,6 @@ class Database:
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self._file = Path(url.database or "").absolute() if self.is_sqlite else None
-        if self._file is not None:
-            kind = file_system(self._file.resolve(), _MOUNTS.read_text(errors="replace") if _MOUNTS.exists() else "")
-            if kind in _OF_NETWORKS:
-                raise ServiceError(
-                    f"the database {url.database} is on a network file system ({kind}), on which SQLite's log fails.",
-                    "Name a file on a disk of this machine, or a PostgreSQL (GAVEL_DATABASE_URL).",
-                )
         self._write_engine = engine_of(url, writes=True)
         self._read_engine = engine_of(url, writes=False)
         try:
@@ -380,7 +356,6 @@ class Database:
             is_second = True
 
     def _identity(self) -> tuple[int, int] | None:
-        """Device and inode of SQLite's file."""
         try:
             status = self._file.stat() if self._file is not None else None
         except OSError:

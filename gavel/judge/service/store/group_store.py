@@ -128,12 +128,6 @@ class GroupStore:
         if await self._rows(_ANY_OPEN):
             await self.database.write(work, "group")
 
-    async def closed(self, ids: Collection[str]) -> list[str]:
-        """The ids of the groups that are no longer open."""
-        query = sa.select(_g.id).where(_IS_OPEN, _g.id.in_(list(ids)))
-        still = {row.id for row in await self._rows(query)}
-        return [group for group in ids if group not in still]
-
     async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
         """An open group, and the ids of its members so far; None if there is none of this id."""
         rows = await self._rows(sa.select(groups).where(_g.id == group, _IS_OPEN))

@@ -7,7 +7,6 @@ whose lease has expired may still finish, and then the other one's outcome is dr
 import dataclasses
 import hashlib
 import secrets
-import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
@@ -20,7 +19,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError
 from gavel.judge.service.schemas import (
     STATUSES,
-    Accepted,
     KeyScope,
     PageQuery,
     Record,
@@ -55,24 +53,11 @@ _EXPIRED_AT_ONCE = 200
 """Max judgements that one transaction deletes."""
 
 
-_COUNTER_BITS = 32
-_lock = threading.Lock()
-_last = 0
-
-
 def new_id() -> str:
-    """A new id: 48 bits of Unix milliseconds, a counter that starts at random, and random bits."""
-    global _last
-    with _lock:
-        milliseconds = time.time_ns() // 1_000_000
-        # The counter's first bit starts at 0, so that it cannot overflow within a millisecond.
-        fresh = milliseconds << _COUNTER_BITS | secrets.randbits(_COUNTER_BITS - 1)
-        _last = max(_last + 1, fresh)
-        stamp, bits = _last, secrets.randbits(42)
-    milliseconds, counter = stamp >> _COUNTER_BITS, stamp & (2**_COUNTER_BITS - 1)
-    high, low = counter >> 20, counter & (2**20 - 1)
-    tail = low << 42 | bits
-    return str(UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | tail))
+    """A UUID of version 7: Unix milliseconds, their fraction in 12 bits, and random bits (RFC 9562, 6.2, method 3)."""
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = (rest << 12) // 1_000_000
+    return str(UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | secrets.randbits(62)))
 
 
 def first_id_at(seconds: float) -> str:
@@ -97,18 +82,18 @@ class Store:
         *,
         idempotency_key: str | None = None,
         scope: KeyScope | None = None,
-    ) -> Accepted:
+    ) -> tuple[Record, bool]:
         """Stores a request (`payload`, as JSON) as a queued judgement; with an `owner` it is leased to that process.
 
-        For a known idempotency key, the earlier request is returned instead; a failed one is queued again. Raises
-        `Problem` if that request differs, and the error of `refusal_of_group` for the `scope` of its key.
+        Returns its record, and whether it is new: for a known idempotency key it is that of the earlier request, which
+        is queued again if it failed. Raises `Problem` if that request differs, and the error of `refusal_of_group` for
+        the `scope` of its key.
         """
         lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
         request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
         sent = {"idempotency_key": idempotency_key, "request_hash": request_hash}
-        order = f"charge {record.key_id}" if record.key_id else ""
         work = partial(_accept, record=record, payload=payload, sent=sent, lease=lease, scope=scope)
-        accepted = await self.database.write(work, order)
+        accepted = await self.database.write(work, _order_of_charges(record))
         if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
         return accepted
@@ -154,6 +139,13 @@ class Store:
             return {row.id: record_of(row, row.result) for row in connection.execute(query)}
 
         return await self.database.read(work) if ids else {}
+
+    async def unfinished(self, ids: Collection[str]) -> dict[str, bool]:
+        """Those of the ids that are not judged yet, and whether further members are waited for."""
+        judged = sa.select(_c.id, sa.false()).where(_c.id.in_(list(ids)), _c.finished_at.is_(None))
+        open_groups = sa.select(groups.c.id, sa.true()).where(groups.c.id.in_(list(ids)), groups.c.closed_at.is_(None))
+        query = sa.union_all(judged, open_groups)
+        return await self.database.read(lambda c: {name: bool(is_open) for name, is_open in c.execute(query)})
 
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
@@ -236,14 +228,14 @@ def _accept(
     sent: dict[str, Any],
     lease: dict[str, Any],
     scope: KeyScope | None,
-) -> Accepted | ServiceError:
+) -> tuple[Record, bool] | ServiceError:
     values = {**columns_of(record, payload), **sent, **lease}
     accepted = dataclasses.replace(record, status=values["status"])
     refusal = refusal_of_group(connection, record.key_id, scope)
     if refusal is not None and sent["idempotency_key"] is None:
         return refusal
     if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
-        return Accepted(accepted, is_new=True)
+        return accepted, True
     same_key = (
         _c.key_id == record.key_id,
         _c.project == record.project,
@@ -258,12 +250,12 @@ def _accept(
         remedy = "Use a new key for each group; send the same body when you try again."
         return Problem(422, "idempotency-key-reused", why, remedy)
     if row.status != "failed":
-        return Accepted(record_of(row, row.result), is_new=False)
+        return record_of(row, row.result), False
     if refusal is not None:
         return refusal
     again = {name: values[name] for name in ("status", "finished_at", "result", "payload", "lease_owner", "leases")}
     connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
-    return Accepted(dataclasses.replace(accepted, id=row.id, created_at=row.created_at), is_new=True)
+    return dataclasses.replace(accepted, id=row.id, created_at=row.created_at), True
 
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:

@@ -12,7 +12,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.trace import get_current_span
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
@@ -53,7 +54,7 @@ async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | Non
     if isinstance(payload, ScoreRequest):
         payload = payload.model_dump_json(exclude_defaults=True).encode()
     record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), True, 1.0)
-    return (await engine.store.accept(record, payload, owner)).record
+    return (await engine.store.accept(record, payload, owner))[0]
 
 
 async def test_more_groups_than_are_judged_at_once_wait_their_turn(tmp_path: Path, endpoint: Endpoint):
@@ -79,7 +80,7 @@ async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: End
 async def test_one_who_waits_for_a_judgement_that_is_deleted_is_told(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [endpoint.silence]
     async with running(config_of(tmp_path, endpoint, limits=ServiceLimits(shutdown_seconds=0))) as engine:
-        record = (await engine.submit(request(1))).record
+        record = await engine.submit(request(1))
         waiting = asyncio.create_task(engine.result(record))
         await asyncio.sleep(0.05)
         await engine.delete(record.id)
@@ -180,7 +181,7 @@ async def test_who_waits_for_an_outcome_that_cannot_be_written_is_told(
 
     monkeypatch.setattr(Store, "finish", finishing)
     async with running(config_of(tmp_path, endpoint)) as engine, asyncio.timeout(HANG_SECONDS):
-        record = (await engine.submit(request(1))).record
+        record = await engine.submit(request(1))
         with pytest.raises(DatabaseUnavailableError):
             await engine.result(record)
         is_full = False
@@ -275,8 +276,12 @@ TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
     ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
 )
 def test_what_is_no_trace_context_begins_a_trace(header: str):
-    assert Tracing(TracerProvider()).traceparent(header) is None
-    assert Tracing(TracerProvider()).traceparent(TRACEPARENT) == TRACEPARENT
+    for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
+        record = Record("j", "", "", "running", "a judge", 2, retain=True, created_at=0.0, traceparent=sent)
+        with Tracing(TracerProvider()).judgement(record):
+            span = get_current_span()
+        assert isinstance(span, ReadableSpan)
+        assert (span.parent and span.parent.span_id) == parent
 
 
 class Collector(FakeServer):

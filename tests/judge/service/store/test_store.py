@@ -81,10 +81,10 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(target=ids, payload=st.binary(max_size=30), owner=st.sampled_from([None, "a", "b"]))
     def accept(self, payload: bytes, owner: str | None) -> str:
-        accepted = asyncio.run(self.store.accept(new(), payload, owner))
-        assert accepted.is_new
-        self.expected[accepted.record.id] = payload, None, owner
-        return accepted.record.id
+        accepted, is_new = asyncio.run(self.store.accept(new(), payload, owner))
+        assert is_new
+        self.expected[accepted.id] = payload, None, owner
+        return accepted.id
 
     @rule(target=ids, payload=st.sampled_from([b"1", b"2"]), key=st.sampled_from(["x", "y"]))
     def accept_with_a_key(self, payload: bytes, key: str):
@@ -93,13 +93,13 @@ class Judgements(RuleBasedStateMachine):
             with pytest.raises(Problem, match="another request"):
                 asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
             return multiple()
-        accepted = asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
-        assert accepted.is_new == (known is None or known[0] not in self.expected)
-        if accepted.is_new:
-            self.keys[key] = accepted.record.id, payload
-            self.expected[accepted.record.id] = payload, None, None
-        assert accepted.record.id == self.keys[key][0]
-        return accepted.record.id
+        accepted, is_new = asyncio.run(self.store.accept(new(), payload, idempotency_key=key))
+        assert is_new == (known is None or known[0] not in self.expected)
+        if is_new:
+            self.keys[key] = accepted.id, payload
+            self.expected[accepted.id] = payload, None, None
+        assert accepted.id == self.keys[key][0]
+        return accepted.id
 
     @rule(owner=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
     def take(self, owner: str, limit: int) -> None:

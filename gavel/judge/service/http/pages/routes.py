@@ -177,7 +177,6 @@ async def judgement(
 
 
 async def _open_group(id: str, request: Request, engine: Engine, viewer: Caller) -> Response | None:
-    """An open group; None if the visitor has none."""
     found = await engine.rendezvous.open_group(id, viewer)
     if found is None:
         return None

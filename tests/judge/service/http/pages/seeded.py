@@ -69,9 +69,7 @@ async def accepted(
         retain=request.retain,
         created_at=time.time() if created_at is None else created_at,
     )
-    return (
-        await engine.store.accept(record, request.model_dump_json(exclude_defaults=True).encode(), ELSEWHERE)
-    ).record
+    return (await engine.store.accept(record, request.model_dump_json(exclude_defaults=True).encode(), ELSEWHERE))[0]
 
 
 async def judged(engine: Engine, members: dict[str, Judgement], group: GroupJudgement, **of_request: Any) -> Record:
