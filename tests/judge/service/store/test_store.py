@@ -179,8 +179,10 @@ def member(group: str, name: str, *, project: str = "", expected: int = 2, secon
     )
 
 
-def test_ids_ascend_and_are_uuids_of_version_7():
+def test_ids_ascend_also_when_the_clock_is_set_back_and_are_uuids_of_version_7(monkeypatch: pytest.MonkeyPatch):
     ids = [new_id() for _ in range(10_000)]
+    monkeypatch.setattr("time.time_ns", lambda: 1)
+    ids += [new_id() for _ in range(10_000)]
     assert ids == sorted(set(ids))
     assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, "specified in RFC 4122")}
 
