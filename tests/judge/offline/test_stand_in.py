@@ -224,8 +224,8 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
         check_readable(Rubric("- calls deny"), [ruled, unruled])
     assert "- says the reference" in refused.value.remedy
     with pytest.raises(JudgeError, match="cannot read 1 of 2 rules") as refused:
-        check_readable(Rubric("- calls deny\n- says yes"), [Truth()])
-    assert '`- says "yes"`' in refused.value.remedy
+        check_readable(Rubric("- calls deny\n- says Yes"), [Truth()])
+    assert '`- says "Yes"`' in refused.value.remedy
     check_readable(Rubric("- calls deny\n- says yes"), [Truth()], whole=False)
     for rubric, truth in ((Rubric("Be kind."), Truth()), (Rubric("- calls deny"), Truth(rubric="Be kind."))):
         with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):
