@@ -257,7 +257,8 @@ _SAME: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"^(?:(?:must|should|shall) )?(?:always )?(call|say|end)s?\b", r"\1s"),
     # "calls a and says "b"": two rules, unless a word before "and" may reach over both
     (
-        r"""^((?:(?!\b(?:when|unless|if|before|after|or)\b)[^"]|"[^"]*")+?),? and (?=(?:calls|says|does|ends|is) )""",
+        r"""^((?:(?!\b(?:not|when|unless|if|before|after|or)\b)[^"]|"[^"]*")+?),? and """
+        r"(?=(?:calls|says|does|ends|is) )",
         r"\1; ",
     ),
     (r"^does not call ([^;]+?) (?:when|if) ([^;(]+)$", r"calls \1 only when not (\2)"),
@@ -267,6 +268,7 @@ _SAME: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"^((?:calls|says) [^;]+?) if ([^;]+)$", r"\1 when \2"),
     (r"^(calls [^;]+)(?<! only) after ([^;]+)$", r"\1 only after \2"),
     (r"^(calls [^;]+?),? (?:and )?then (?:calls )?([^;]+)$", r"\1 before \2"),
+    (r'(?<![=!<>])=(?!=)(?=(?:[^"]*"[^"]*")*[^"]*$)', "=="),
     (r'"([^"]*)"(?=\s*(?:[<>]|[!=]=))', lambda found: re.sub(r"\W+", "_", found[1])),
     (
         rf"^(?P<verb>says|does not say|is told|is not told) (?P<list>.+?)(?P<more>{_ADDRESSEE}(?: when .+)?)$",
@@ -594,7 +596,9 @@ def _says_when(facts: Facts, phrases: Names, condition: Condition) -> Finding:
 
 def _says_reference(facts: Facts) -> Finding:
     said = any(_occurs(answer.strip(" ."), facts.said) for answer in _answers(facts.reference))
-    return _met(said, "it did not say what the reference is")
+    length = len(facts.reference.strip()) if "\n" in facts.reference.strip() else 0
+    whole = f", a text of {length} characters that is looked for as a whole" if length else ""
+    return _met(said, f"it did not say what the reference is{whole}")
 
 
 def _answers(reference: str) -> list[str]:

@@ -124,6 +124,7 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("The agent must never call refund if days > 30", "calls refund only when not (days > 30)"),
         ("never calls refund unless days <= 30", "calls refund only when days <= 30"),
         ("does not call refund before look_up", "calls refund only after look_up"),
+        ('calls refund when a = 3 and b = "x=y"', 'calls refund when a == 3 and b == "x=y"'),
         ("calls refund after look_up", "calls refund only after look_up"),
         ("calls look_up, then refund", "calls look_up before refund"),
         ("calls refund unless days > 30", "calls refund when not (days > 30)"),
@@ -152,6 +153,7 @@ def said_by(statement: str) -> set[str]:
         *("says that the parcel arrives on Friday", "calls refund when paid == total", "calls refund or apologizes"),
         *("calls look_up, then refund, then ship", 'calls refund when days > 30 and says "ok"', "calls a; is polite"),
         *('does not say "no" when days > 30', 'never calls a if the request says "b"', "calls a, then is quiet"),
+        'never calls refund and says "done"',
     ],
 )
 def test_what_no_form_says_whole_has_none(statement: str):
