@@ -142,6 +142,9 @@ async def test_an_error_in_python_names_the_nearest_form_that_is_read():
     judged = await Judge("stand-in", rubric="- says Canberra").score(group)
     assert judged.judgement is not None
     assert '`- says "Canberra"`' in (judged.judgement.reason or "")
+    judged = await Judge("stand-in", rubric="- says Canberra\n- calls refund when paid == total").score(group)
+    assert judged.judgement is not None
+    assert "true, false or null" in (judged.judgement.reason or "")
     with pytest.raises(JudgeError, match='`- says "Canberra"`'):
         await ruler_score_group(group, "stand-in", rubric="- says Canberra")
 
