@@ -85,15 +85,15 @@ class Judge:
         cassette: Cassette | str | Path | None = None,
         prices: Prices | None = None,
         seed: int | None = None,
-        config: JudgeConfig | None = None,
+        config: JudgeConfig | dict[str, object] | None = None,
         **others: object,
     ) -> None:
         """`models`: a LiteLLM id, a callable of messages and schema, or a list of these or `Juror`s.
 
-        `config`: all settings, described in `JudgeConfig`; the keywords stand above it, and what neither names has the
-        default of `JudgeConfig`. `anchors`: trajectories with fixed scores, shown in every call, which put the scores
-        of all groups on their scale. `budget`: may be shared with other judges. `cassette`: a file, or one that judges
-        share.
+        `config`: all settings, described in `JudgeConfig`, or a dict of them; the keywords stand above it, and what
+        neither names has the default of `JudgeConfig`. `anchors`: trajectories with fixed scores, shown in every call,
+        which put the scores of all groups on their scale. `budget`: may be shared with other judges. `cassette`: a
+        file, or one that judges share.
 
         Raises `JudgeError` for settings that make no sense, alone or together.
         """
@@ -104,7 +104,8 @@ class Judge:
                 'JudgeConfig(params={"temperature": 0.1}), or for one alone Juror(model, params=…).',
             )
         given = {"mode": mode, "orders": orders, "states": states, "alone": alone, "concurrency": concurrency}
-        config = (config or JudgeConfig()).with_given(**given, seed=seed)
+        config = JudgeConfig().with_given(**config) if isinstance(config, dict) else config or JudgeConfig()
+        config = config.with_given(**given, seed=seed)
         self.config = config
         self.anchors = check_anchors(anchors)
         self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors), states=config.states)

@@ -425,7 +425,8 @@ class _Gathering:
         return GatherError(
             f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: "
             f"{first.type}: {first.message}",
-            "Mend what raised it, or bear some failures: max_exceptions=0.1 bears one rollout in ten.",
+            "Mend what raised it: the error's `__cause__` has its traceback."
+            + ("" if self.max_exceptions else " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."),
         )
 
 

@@ -200,8 +200,8 @@ def _is_table(kind: Any) -> bool:
     return _has(kind, "to_dict") and _has(kind, "isna") and hasattr(kind, "index")
 
 
-def _convert_table(table: Any) -> list[Any]:
-    """The rows of a table, or the values of a series without labels."""
+def _convert_table(table: Any) -> Any:
+    """The rows of a table, or the values of a series without labels; of `table.iloc[0]` an object."""
     is_series = hasattr(table, "to_frame")
     frame = table.to_frame() if is_series else table
     if not frame.columns.is_unique:
@@ -216,6 +216,8 @@ def _convert_table(table: Any) -> list[Any]:
         if is_series:
             return [jsonable(cell) for (cell,) in rows]
         return [_object(zip(whole["columns"], row, strict=True)) for row in rows]
+    if is_series and frame.index.names == [None] and frame.index.is_unique and all(isinstance(x, str) for x in labels):
+        return _object((label, cell) for label, (cell,) in zip(labels, rows, strict=True))
     columns: list[Any] = ["value"] if is_series and table.name is None else whole["columns"]
     names = [_label_name(name, at, len(frame.index.names), columns) for at, name in enumerate(frame.index.names)]
     given = [label if len(names) > 1 else (label,) for label in labels]

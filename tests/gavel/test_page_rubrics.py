@@ -141,8 +141,7 @@ async def test_a_shipped_scenario(name: str) -> None:
 
 def of_pages() -> Iterator[tuple[str, str]]:
     pages = [ROOT / "examples" / "only_judge.py", ROOT / "examples" / "own_rollout.py"]
-    pages += [ROOT / "docs" / "how-to" / "rubrics.md", ROOT / "docs" / "art.md"]
-    pages += [TUTORIALS / "agent-framework.md"]
+    pages += [ROOT / "docs" / "art.md", TUTORIALS / "agent-framework.md"]
     for page in pages:
         (rubric,) = rubrics(page.read_text())
         yield page.stem, rubric

@@ -241,6 +241,9 @@ async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_
     }
     assert Judge("constant", rubric="Be long.", config=config).rubric.text == "Be long."
     assert judge.settings == {**config.build().settings, "orders": [4, 4], "seed": 0}
+    assert Judge("constant", rubric="Be long.", config={"orders": 2}).orders == 2
+    with pytest.raises(JudgeError, match="Did you mean orders"):
+        Judge("constant", rubric="Be long.", config={"order": 2})
 
 
 RULES = "- ends with a message"

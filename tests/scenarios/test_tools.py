@@ -277,6 +277,7 @@ FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"
             [{"level_0": "a", "level_1": 2, "n": 1}],
         ),
         (pd.Series([1.5, None]), [1.5, None]),
+        (pd.DataFrame({"id": ["a"], "days": [3]}).iloc[0], {"id": "a", "days": 3}),
         (
             pd.Series(["b", "b", "a"], name="city").value_counts(),
             [{"city": "b", "count": 2}, {"city": "a", "count": 1}],

@@ -269,8 +269,13 @@ def _decimal(numeral: re.Match[str]) -> str:
     return text.rstrip("0").rstrip(".") if text.count(".") == 1 else text
 
 
-STRAIGHT = str.maketrans("“”„‟‘’‚‛‐‑‒–−", "\"\"\"\"''''-----")
-"""Typographic quotes, apostrophes and hyphens, as a keyboard types them."""
+STRAIGHT = str.maketrans(
+    {each: '"' for each in map(chr, range(0x3000)) if unicodedata.category(each) in ("Pi", "Pf")}
+    | dict.fromkeys("„", '"')
+    | dict.fromkeys("‘’‚‛", "'")
+    | dict.fromkeys("‐‑‒–−", "-")
+)
+"""Quotes of any script, apostrophes and hyphens, as a keyboard types them."""
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _THOUSANDS = re.compile(
     r"(?<!\d )(?<![\w.,'’])\d{1,3}(?:(?:[ \u00a0\u2009\u202f]\d{3})+|(?:['’]\d{3})+)(?![\w,'’]| \d)"

@@ -32,7 +32,6 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -71,6 +70,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 _MOST_NODES = 200
 _THREE_PLACES = re.compile(r""""[^"]*"|'[^']*'|(?<![\w.])(?P<open>[1-9]\d{0,2}\.\d{3})(?![\w.])""")
 """A text, or a number such as `1.000`, which may be one or a thousand: a condition with it is not read."""
+_NULL = re.compile(r""""[^"]*"|'[^']*'|(?P<null>\bnull\b)""")
 _DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
 _RUBRIC_COMMENT = re.compile(r'(?P<kept>"[^"\n]*")|<!--.*?-->|(?P<unclosed><!--.*)', re.DOTALL)
@@ -218,8 +218,9 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, str]:
 
 
 def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
-    """The form that a statement which is not read comes nearest to, filled in where it can be; of titles none. It can
-    be read as it stands, with the `declared` tools where there are such; TOOL and OTHER stand for a tool."""
+    """The form that says the same as a statement which is not read, and is read; empty without such, as of titles.
+
+    It names none but the `declared` tools, where there are such."""
 
     def reads(form: str) -> bool:
         rule = _rule(form)
@@ -228,41 +229,54 @@ def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
     text = _plain(statement)
     if text.startswith("#") or text.endswith(":") or _rule(text):
         return ""
-    if reads(bare := text.strip("\"' ")):
-        return bare
-    if (found := re.fullmatch(r"(.+?)[\s,:;–-]*\([^()\d]*(\d*)[^()]*\)", text)) and reads(found[1]):
-        return f"{found[1]} (weight {found[2] or 2})"
-    if reads(quoted := re.sub(r"([!=]=)\s*(?!(?:and|or|not)\b)([^\W\d][\w-]*)", r'\1 "\2"', text)):
-        return quoted
-    if readable := [form for mark, end in (("", ""), (".", "0")) if reads(form := _spelled_out(text, mark, end))]:
-        return "` or `- ".join(readable)
-    if found := re.fullmatch(r"(says|does not say|is told|is not told) (.+)", text, re.IGNORECASE):
-        words = [each.strip("'\" ") for each in re.split(r"(?:, | or )", found[2])]
-        form = f"{found[1]} " + " or ".join(f'"{word}"' for word in words if word)
-        return form if reads(form) else ""
-    if text == REFERENCE:
-        return f"says {REFERENCE}"
-    if found := re.search(r"\b(call|say)s? (.+)", text, re.IGNORECASE):
-        forms = [f"{verb} {found[2]}" for verb in (f"{found[1]}s".lower(), f"does not {found[1]}".lower())]
-        if readable := [form for form in forms if reads(form)]:
-            return "` or `- ".join(sorted(readable, key=lambda form: -SequenceMatcher(None, text, form).ratio()))
-    forms = {
-        "at most once": "calls TOOL at most once",
-        "only one": "calls only one of TOOL, OTHER",
-        "only after": "calls TOOL only after OTHER",
-        "when": "calls TOOL only when days <= 30",
-        "if": "calls TOOL only when days <= 30",
-        "before": "calls TOOL before OTHER",
-        "from": "calls TOOL with ARGUMENT from OTHER",
-        "with": "calls TOOL with ARGUMENT from the request",
-        "message": "ends with a message",
-    }
-    if form := next((form for word, form in forms.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)), ""):
-        return form
-    words = text.split()
-    cuts = (count for count in range(len(words) - 1, 1, -1) if words[count - 1].lower() not in _WORDS_OF_FORMS)
-    beginnings = (" ".join(words[:count]) for count in cuts)
-    return next(filter(reads, beginnings), "")
+    for pattern, same in ((r"\A", ""), *_SAME):
+        text = re.sub(pattern, same, text, flags=re.IGNORECASE)
+        spelled = dict.fromkeys(_spelled_out(text, mark, end) for mark, end in (("", ""), (".", "0")))
+        if forms := [*filter(reads, spelled)]:
+            return "` or `- ".join(forms)
+    return ""
+
+
+def _quoted(found: re.Match[str]) -> str:
+    """Names and numbers in quotes; any other words stay as they are, for they may describe what is to be said."""
+    items = re.split(r"(, (?:or |and )?| or | and )", found["list"])
+    for each in items[::2]:
+        words = each.split()
+        is_named = all(word[0].isupper() or word[0].isdigit() for word in words)
+        if not is_named and not re.fullmatch(r"'[^']+'|\d\S* \w+", each):
+            return found[0]
+    quoted = (f'"{each.strip(chr(39))}"' if index % 2 == 0 else each for index, each in enumerate(items))
+    return found["verb"] + " " + "".join(quoted) + found["more"]
+
+
+_SAME: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
+    (r"""^(["'])(.*)\1$""", r"\2"),
+    (r"[\s,:;(\[–-]+weight\W*(\d+(?:\.\d+)?)[)\]]?$", r" (weight \1)"),
+    (r"^(?:it|(?:the )?(?:agent|assistant|model)) ", ""),
+    (r"^(?:(?:do|does|must|should|shall|may|can|will)(?: not|n't| never)|cannot|never) (call|say)s?\b", r"does not \1"),
+    (r"^(?:(?:must|should|shall) )?(?:always )?(call|say|end)s?\b", r"\1s"),
+    # "calls a and says "b"": two rules, unless a word before "and" may reach over both
+    (
+        r"""^((?:(?!\b(?:not|when|unless|if|before|after|or)\b)[^"]|"[^"]*")+?),? and """
+        r"(?=(?:calls|says|does|ends|is) )",
+        r"\1; ",
+    ),
+    (r"^does not call ([^;]+?) (?:when|if) ([^;(]+)$", r"calls \1 only when not (\2)"),
+    (r"^does not call ([^;]+?) unless ([^;(]+)$", r"calls \1 only when \2"),
+    (r"^does not call ([^;]+?) (?:before|until) ([^;]+)$", r"calls \1 only after \2"),
+    (r"^((?:calls|says) [^;]+?) unless ([^;(]+)$", r"\1 when not (\2)"),
+    (r"^((?:calls|says) [^;]+?) if ([^;]+)$", r"\1 when \2"),
+    (r"^(calls [^;]+)(?<! only) after ([^;]+)$", r"\1 only after \2"),
+    (r"^(calls [^;]+?),? (?:and )?then (?:calls )?([^;]+)$", r"\1 before \2"),
+    (r'(?<![=!<>])=(?!=)(?=(?:[^"]*"[^"]*")*[^"]*$)', "=="),
+    (r'"([^"]*)"(?=\s*(?:[<>]|[!=]=))', lambda found: re.sub(r"\W+", "_", found[1])),
+    (
+        rf"^(?P<verb>says|does not say|is told|is not told) (?P<list>.+?)(?P<more>{_ADDRESSEE}(?: when .+)?)$",
+        _quoted,
+    ),
+    (rf"^{REFERENCE}$", f"says {REFERENCE}"),
+)
+"""What a statement may be written as, and what says the same: all of it stands in that, but for the one who acts."""
 
 
 def _spelled_out(text: str, mark: str, end: str) -> str:
@@ -582,7 +596,9 @@ def _says_when(facts: Facts, phrases: Names, condition: Condition) -> Finding:
 
 def _says_reference(facts: Facts) -> Finding:
     said = any(_occurs(answer.strip(" ."), facts.said) for answer in _answers(facts.reference))
-    return _met(said, "it did not say what the reference is")
+    length = len(facts.reference.strip()) if "\n" in facts.reference.strip() else 0
+    whole = f", a text of {length} characters that is looked for as a whole" if length else ""
+    return _met(said, f"it did not say what the reference is{whole}")
 
 
 def _answers(reference: str) -> list[str]:
@@ -626,7 +642,6 @@ _FORMS: list[tuple[str, Callable[..., Finding]]] = [
 ]
 """Each form, and what checks it. The parts that it names are read by `_READERS`; one that none of them can read makes
 the statement one of another form."""
-_WORDS_OF_FORMS = {word for pattern, _ in _FORMS for word in re.findall(r"\w+", re.sub(r"\?P<\w+>", "", pattern))}
 
 
 def _met(kept: bool, otherwise: str) -> Finding:
@@ -675,7 +690,7 @@ def _read_phrases(quoted: str) -> Names | None:
     """None where "and" and "or" are mixed."""
     between = re.sub(r'"[^"]*"', "", quoted)
     is_mixed = "and" in between and "or" in between
-    return None if is_mixed else Names(tuple(re.findall(r'"([^"]+)"', quoted)), "and" not in between)
+    return None if is_mixed else Names(tuple(re.findall(r'"([^"]+)"', quoted)), "or" in between)
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -757,6 +772,7 @@ def _condition(text: str) -> nodes.Node | None:
     """A condition made of names, constants, comparisons, and, or, not; None for anything else."""
     if any(found["open"] for found in _THREE_PLACES.finditer(text)):
         return None
+    text = _NULL.sub(lambda found: "none" if found["null"] else found[0], text)
     try:
         template = _JINJA.parse(f"{{{{ {text} }}}}")
         outputs = [part for output in template.find_all(nodes.Output) for part in output.nodes]
@@ -770,7 +786,8 @@ def _condition(text: str) -> nodes.Node | None:
 def _is_plain(node: nodes.Node) -> bool:
     """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests.
 
-    `status == open` is not read: the name is meant as a text more often than as another key.
+    `status == open` is not read: the name is meant as a text more often than as another key. Nor is a comparison of
+    texts alone: `"days since" <= 30`.
     """
     match node:
         case nodes.Name() | nodes.Const():
@@ -781,7 +798,8 @@ def _is_plain(node: nodes.Node) -> bool:
             return _is_plain(negated)
         case nodes.Compare(expr=first, ops=operands):
             sides = [first, *(each.expr for each in operands)]
-            if {each.op for each in operands} & {"eq", "ne"} and all(isinstance(each, nodes.Name) for each in sides):
+            kinds = {type(each) for each in sides}
+            if kinds == {nodes.Const} or (kinds == {nodes.Name} and {each.op for each in operands} & {"eq", "ne"}):
                 return False
             return _is_plain(first) and all(each.op in _COMPARISONS and _is_plain(each.expr) for each in operands)
         case _:

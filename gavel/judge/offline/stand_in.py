@@ -195,7 +195,9 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
     nearest = " and ".join(f"`- {form}`" for form in dict.fromkeys(filter(None, forms)))
     remedies = [f"The nearest that it reads: {nearest}."]
     if not nearest:
-        remedies = ['It reads forms such as `- calls A before B`, `- says "X"`.']
+        remedies = ['It reads forms such as `- calls A before B`, `- says "X"`; all are in docs/judge.md.']
+    if any(not form and re.search(r"[<>]|[!=]=", text) for text, form in zip(reading.unread, forms, strict=False)):
+        remedies.append("A key is compared with a number, a text in quotes, true, false or null.")
     if reading.lacks_reference:
         remedies.append('Give every task a reference, Task(reference="…") or the column `reference` of its rows.')
     elif not reading.unknown and any(map(_stands_in_the_way, reading.unread)):

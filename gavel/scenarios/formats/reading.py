@@ -96,6 +96,7 @@ JUDGED = Format(
 
 _BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)
 _AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
+_TABLES = (PAIRS, COMPLETIONS, CONVERSATIONS)
 
 
 @cache
@@ -220,7 +221,7 @@ def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]
     """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
     if columns:
         return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
-    files = rows_by_file(path)
+    files = {file: list(map(_with_known_names, rows)) for file, rows in rows_by_file(path).items()}
     others = [
         file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
     ]
@@ -231,6 +232,16 @@ def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
     return [row for file, rows in files.items() if file not in others for row in rows]
+
+
+def _with_known_names(row: Row) -> Row:
+    """A row with `prompt` for `Prompt`, if it is of a format then, and of none as it is."""
+    if not is_object(row.value) or not any(name[:1].isupper() for name in row.value):
+        return row
+    known = {*OF_PROMPTS, *TRUTHS, *(name for form in _TABLES for each in form.fields for name in each.split("|"))}
+    named = {name.lower() if name.lower() in known else name: each for name, each in row.value.items()}
+    fits = len(named) == len(row.value) and not any(form.fits(row.value) for form in all_formats())
+    return replace(row, value=named) if fits and any(form.fits(named) for form in all_formats()) else row
 
 
 def _detect_format(rows: Sequence[Row]) -> Format:
@@ -343,7 +354,9 @@ def _proposals(fields: dict[str, Any]) -> tuple[str, list[str]]:
     conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it."""
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
-    asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), "COLUMN")
+    talks = (name for name, value in fields.items() if is_list(value) and is_conversation(value))
+    asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), None)
+    asked = asked or next(talks, "COLUMN")
     likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked]
     # A deeper column of such a name is part of the question: the expected answer.
     likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
@@ -418,7 +431,7 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
         members = [each for each in one.trajectories if id(each) in rows]
         is_asked = all(any(message.get("role") == "user" for message in each.messages()) for each in members)
         for name in dict.fromkeys(name for each in members for name in each.metadata if name not in read):
-            values = {json.dumps(each.metadata.get(name), sort_keys=True) for each in members}
+            values = {json.dumps(each.metadata.get(name), sort_keys=True, separators=(",", ":")) for each in members}
             is_text = any(map(_SENTENCE.search, values)) and (len(values) > 1 or not is_asked)
             if is_text or (name in OF_PROMPTS and values - _NOTHING):
                 unread.setdefault(name, rows[id(members[0])].row.where)

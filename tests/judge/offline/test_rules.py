@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from decimal import Decimal
 
@@ -111,8 +112,7 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
     [
         ("says Canberra or 180", 'says "Canberra" or "180"'),
         ("does not say 'never'", 'does not say "never"'),
-        ("lends nothing when a loan is overdue", "calls TOOL only when days <= 30"),
-        ("looks before it acts", "calls TOOL before OTHER"),
+        ("says New York, Rome and 30 days to the user", 'says "New York", "Rome" and "30 days" to the user'),
         ("the reference", "says the reference"),
         ("must call refund before ship", "calls refund before ship"),
         ('It says "4" when days <= 30', 'says "4" when days <= 30'),
@@ -121,12 +121,55 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("calls only look_up and refund", ""),
         ('says "Done" (weight: 3)', 'says "Done" (weight 3)'),
         ('calls a when n < 0.125 or m == "1.000" or n > 1.0005', ""),
-        ("calls refund when status == open and not late", 'calls refund when status == "open" and not late'),
+        ("The agent must never call refund if days > 30", "calls refund only when not (days > 30)"),
+        ("never calls refund unless days <= 30", "calls refund only when days <= 30"),
+        ("does not call refund before look_up", "calls refund only after look_up"),
+        ('calls refund when a = 3 and b = "x=y"', 'calls refund when a == 3 and b == "x=y"'),
+        ("calls refund after look_up", "calls refund only after look_up"),
+        ("calls look_up, then refund", "calls look_up before refund"),
+        ("calls refund unless days > 30", "calls refund when not (days > 30)"),
+        ('calls look_up and says "done and calls"', 'calls look_up; says "done and calls"'),
+        ('calls refund when "days since" <= 30', "calls refund when days_since <= 30"),
     ],
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
     assert read_rubric(f"- {form}" if form else "", reference="x" if "reference" in form else None).unread == ()
+    assert not form or said_by(line) <= said_by(form)
+
+
+def said_by(statement: str) -> set[str]:
+    """Its names, words of phrases, numbers and comparisons."""
+    grammar = r"(?i:the|agent|it|must|calls?|says?|does|not|never|if|unless|when|only|before|after|then|and)"
+    return {each for each in re.findall(r"[^\W_]+|[<>=!]=?", statement) if not re.fullmatch(grammar, each)}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *("lends nothing when a loan is overdue", "looks before it acts", "calls refund politely", "says nothing"),
+        *('says "no" at most twice', "calls refund at most twice", "calls refund (twice)", 'starts with "Dear"'),
+        *('ends with "Best regards"', 'ends with a message without "sorry"', "does not end with a question"),
+        *("says that the parcel arrives on Friday", "calls refund when paid == total", "calls refund or apologizes"),
+        *("calls look_up, then refund, then ship", 'calls refund when days > 30 and says "ok"', "calls a; is polite"),
+        *('does not say "no" when days > 30', 'never calls a if the request says "b"', "calls a, then is quiet"),
+        'never calls refund and says "done"',
+    ],
+)
+def test_what_no_form_says_whole_has_none(statement: str):
+    assert nearest_form(statement) == ""
+
+
+def test_a_list_without_a_conjunction_means_and():
+    assert not kept('says "30 days", "free"', Facts(said="It is free."))
+    assert kept('says «30 days», "free"', Facts(said="Free for 30 days."))
+    assert not kept("calls a, b", made(("a", {}, "")))
+
+
+def test_null_is_no_text():
+    rule = "calls refund when returned_at == null"
+    assert kept(rule, made(("look", {}, {"returned_at": None}), ("refund", {}, "ok")))
+    assert not kept(rule, made(("look", {}, {"returned_at": "null"}), ("refund", {}, "ok")))
 
 
 def test_a_number_that_may_be_of_thousands_is_asked_about():
@@ -140,8 +183,8 @@ def test_a_number_that_may_be_of_thousands_is_asked_about():
 
 
 def test_a_nearest_form_names_tools_that_there_are():
-    assert nearest_form("calls refund politely", {"refund"}) == "calls refund"
-    assert nearest_form("calls Refund politely", {"refund"}) == ""
+    assert nearest_form("must call refund", {"refund"}) == "calls refund"
+    assert nearest_form("must call Refund", {"refund"}) == ""
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,9 @@ async def test_an_error_in_python_names_the_nearest_form_that_is_read():
     judged = await Judge("stand-in", rubric="- says Canberra").score(group)
     assert judged.judgement is not None
     assert '`- says "Canberra"`' in (judged.judgement.reason or "")
+    judged = await Judge("stand-in", rubric="- says Canberra\n- calls refund when paid == total").score(group)
+    assert judged.judgement is not None
+    assert "true, false or null" in (judged.judgement.reason or "")
     with pytest.raises(JudgeError, match='`- says "Canberra"`'):
         await ruler_score_group(group, "stand-in", rubric="- says Canberra")
 
@@ -224,8 +227,8 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
         check_readable(Rubric("- calls deny"), [ruled, unruled])
     assert "- says the reference" in refused.value.remedy
     with pytest.raises(JudgeError, match="cannot read 1 of 2 rules") as refused:
-        check_readable(Rubric("- calls deny\n- says yes"), [Truth()])
-    assert '`- says "yes"`' in refused.value.remedy
+        check_readable(Rubric("- calls deny\n- says Yes"), [Truth()])
+    assert '`- says "Yes"`' in refused.value.remedy
     check_readable(Rubric("- calls deny\n- says yes"), [Truth()], whole=False)
     for rubric, truth in ((Rubric("Be kind."), Truth()), (Rubric("- calls deny"), Truth(rubric="Be kind."))):
         with pytest.raises(JudgeError, match="cannot read 1 of 1 rule"):

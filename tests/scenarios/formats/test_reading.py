@@ -269,6 +269,11 @@ def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None
     ]
 
 
+def test_capitals_in_names_of_columns_do_not_matter(tmp_path: Path) -> None:
+    reading = read_file(written(tmp_path / "rows.jsonl", {"ID": 7, "Prompt": "2 + 2?", "Response": "4"}), by="ID")
+    assert [each.metadata for each in reading.groups[0].trajectories] == [{"ID": 7}]
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
