@@ -698,8 +698,12 @@ def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(t
     assert "topic" in " ".join(read_file(alone).notes)
     strange = written(tmp_path / "strange.jsonl", {**asked, "history": "Hello"})
     assert any("history" in note for note in read_file(strange).notes)
-    same = [{**asked, "passage": "It was one.", "seed": n} for n in range(2)]
-    assert read_file(written(tmp_path / "same.jsonl", *same)).notes == []
+    same = [{**asked, "passage": "It was one.", "seed": n, "repeats": [["And then?"], ["A."]]} for n in range(2)]
+    (note,) = read_file(written(tmp_path / "same.jsonl", *same)).notes
+    assert "not shown passage. " in note
+    told = {"target": "A.", "reference": "B.", "expected": "B.", "target_hash": "ab"}
+    (note,) = read_file(written(tmp_path / "target.jsonl", asked | told)).notes[:1]
+    assert "not shown target. " in note
 
 
 @pytest.mark.parametrize(
