@@ -299,7 +299,8 @@ def remedy(error: Exception, model: str = "") -> str:
             past = f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies else ""
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
         case _ if "/" in model:  # a LiteLLM id; a custom judge has a plain name
-            return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
+            shown = f"`gavel doctor --judge {model}`, with the same --judge-param, shows how it answers"
+            return f"{shown}; then run the same again."
         case _:
             return ""
 

@@ -108,6 +108,8 @@ def prompt(row: Row, fields: Message) -> list[Any]:
     if name in _ASKED[1:3] and is_answered(items := cell(value)):  # an answer of its own is no part of the prompt
         end = max((number for number, each in enumerate(items, 1) if not is_answered([each])), default=0)
         value, fields[name] = items[:end], items[end:]
+    if (turns := _dialogue(value)) and is_answered(turns[-1:]) and not turns[-1]["content"]:
+        value = turns[:-1]  # it ends by opening the answer
     if name == "instruction" and isinstance(value, str):
         given = fields.pop("input", None)
         value = "\n\n".join(as_json(each) for each in (value, given) if each)
@@ -476,9 +478,14 @@ def _answer(row: Row, value: Any, name: str, *, alone: bool = False) -> list[Any
     """An answer, empty for null; one that stands alone may be a conversation in one text, as in Anthropic's HH data."""
     if value is None or value == []:
         return []
-    parts = _SPEAKER.split(value) if alone and isinstance(value, str) else []
+    return (_dialogue(value) if alone else []) or side(row, value, "assistant", name)
+
+
+def _dialogue(value: Any) -> list[Message]:
+    """The messages of a conversation in one text, as in Anthropic's HH data; empty for anything else."""
+    parts = _SPEAKER.split(value) if isinstance(value, str) else []
     if len(parts) < 3 or parts[0].strip():
-        return side(row, value, "assistant", name)
+        return []
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
 

@@ -58,6 +58,7 @@ from gavel.scenarios.formats.row import (
     WholeGroup,
     as_list,
     as_number,
+    at,
     cell,
     check_item,
     first_of,
@@ -66,7 +67,7 @@ from gavel.scenarios.formats.row import (
     refused,
     refusing,
 )
-from gavel.scenarios.formats.text import CUT, is_conversation
+from gavel.scenarios.formats.text import CUT, is_conversation, is_rendered
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
 from gavel.scenarios.trajectory import Trajectory
@@ -323,8 +324,8 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
     fields = row.value
     if not is_object(fields):
         return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
-    is_answer = is_object(fields, "choices|output") and not is_object(fields, "input|prompt")
-    if is_answer and all(is_object(each, "message") for each in as_list(fields.get("choices"))):
+    said = [*as_list(fields.get("choices")), *as_list(fields.get("output"))]
+    if said and all(is_object(each, "message|type") for each in said) and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
     likeness, nearest = max(((_likeness(form, fields), form) for form in forms), key=lambda pair: pair[0])
@@ -360,7 +361,7 @@ _SHAPE = (
 _ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 """Column names to propose; the user decides."""
-_EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
+_EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label", re.I)
 """Names of columns with expected answers, which are never proposed: nobody wants them judged."""
 _IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
@@ -379,8 +380,9 @@ def _tells_apart(items: Sequence[dict[str, Any]], columns: Columns) -> bool:
         found = list(read_columns([Row("", each) for each in items], columns, Source([])))
     except RowError:
         return False
-    answers = {json.dumps(each.trajectory.messages()[each.prompt or 0 :], default=str) for each in found}
-    return all(_answers(each.trajectory) for each in found) and len(answers) > (len(items) > 1)
+    answers = [each.trajectory.messages()[each.prompt or 0 :] for each in found]
+    said = all(any(any(without(message, "role").values()) for message in each) for each in answers)
+    return said and len({json.dumps(each, default=str) for each in answers}) > (len(items) > 1)
 
 
 def _rows_within(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
@@ -401,9 +403,9 @@ def _proposals(fields: dict[str, Any]) -> Iterator[Columns]:
     whole conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it."""
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
-    talks = [name for name, value in fields.items() if is_list(value) and is_conversation(value)]
-    whole = [name for name in talks if is_answered(fields[name])]
-    if whole and is_answered(fields[whole[0]][-1:]):
+    talks = [path for path, _ in _columns(fields) if is_list(value := at(fields, path)) and is_conversation(value)]
+    whole = [path for path in talks if is_answered(at(fields, path))]
+    if whole and is_answered(at(fields, whole[0])[-1:]):
         yield Columns(None, whole)
     asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), None)
     others = [path for path, text in found if text and not _ANSWERED.search(path)]
@@ -462,6 +464,14 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
             f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
             f"the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: {objects[0]}."
         )
+    rendered = [
+        each for each in attempts if any(is_rendered(str(m.get("content"))) for m in each.trajectory.messages())
+    ]
+    if rendered:
+        notes.append(
+            f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
+            f"one message. Write messages in the template's place. First: {rendered[0].row.where}."
+        )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
         names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
@@ -493,12 +503,11 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
                     unread.setdefault(name, rows[id(each)].row.where)
     notes: list[str] = []
     if unread:
-        (name, where), more = next(iter(unread.items())), len(unread) - _MOST_NAMES
-        names = ", ".join(list(unread)[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        names, more = list(unread), len(unread) - _MOST_NAMES
         notes.append(
-            f"the judge is not shown {names}. What is part of the task belongs into the prompt: name its column, "
-            f"--prompt-column {shlex.quote(name)}, or group by it, --by {shlex.quote(name)}. An expected answer "
-            f"belongs into a column called reference. First: {where}."
+            f"the judge is not shown {', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}. What "
+            "is part of the task belongs into the prompt (--prompt-column names it, and --by groups by a column), "
+            f"an expected answer into a column called reference. First: {unread[names[0]]}."
         )
     given = [
         (each, name) for each in rows.values() for name in ("reward", "score") if each.trajectory.metadata.get(name)
