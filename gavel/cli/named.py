@@ -74,15 +74,6 @@ def experiment_of(run: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def scenario_of(run: Path) -> Scenario | None:
-    """The scenario named by experiment.json; None if it cannot be loaded from here (a file elsewhere)."""
-    named = experiment_of(run).get("scenario")
-    try:
-        return scenario_named(str(named)) if named else None
-    except GavelError:
-        return None
-
-
 def file_named(named: Path) -> Path:
     """The path itself, or the directory of the run that is so called where there is no such file (`project/name`)."""
     return named if named.exists() or str(named) == "-" else find_run(str(named)) or named

@@ -38,7 +38,7 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.terminal import INTERRUPTED, WaitDisplay, plain, run_interruptibly, say
+from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
@@ -284,7 +284,7 @@ async def _judge_all(
     left = len(groups) - len(done)
     status = (lambda: judge.status) if judge.asks_servers else (lambda: "")
     writing = asyncio.Lock()
-    with WaitDisplay(Console(stderr=True)).waiting("judging", left, "groups", status) as advance:
+    with show_progress(Console(stderr=True), "judging", left, "groups", status) as advance:
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.

@@ -13,7 +13,7 @@ from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts
 from gavel.cli.options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG, Flag, read_settings, with_options
-from gavel.cli.terminal import RESUME, WaitDisplay, run_to_end, say
+from gavel.cli.terminal import RESUME, run_to_end, say, show_progress
 from gavel.cli.training import open_backend, open_run, say_outcome, trainable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
@@ -97,7 +97,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
             if run.report is not None:
                 run.report.write_if_due()
 
-        with WaitDisplay(console).waiting("learning", steps - run.start, "steps", lambda: told) as advance:
+        with show_progress(console, "learning", steps - run.start, "steps", lambda: told) as advance:
             await imitate(model, trajectories, config.train, seed=config.seed, stepped=stepped)
     if run.start >= steps:
         say(console, f"The run was finished after step {run.start}.")

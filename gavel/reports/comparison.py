@@ -1,7 +1,6 @@
 """Runs compared by what they were trained on: one arm for each reward, one run for each seed.
 
-Read from the run directories alone, so that a comparison of runs that exist is the same as one just made. Figures of
-held-out success are over the seeds; judge - hand is paired by seed.
+Figures of held-out success are over the seeds; judge - hand is paired by seed. Read from the run directories alone.
 """
 
 import json
@@ -13,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from gavel.base.text import counted, duration
-from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.page import render_page, write_results
 from gavel.reports.run_figures import (
@@ -122,12 +120,11 @@ class Comparison:
     threshold: float
     margin: float
     directory: Path
-    blind: BlindRanking | None = None
-    """None where no judge was asked to rank held-out attempts."""
-    planned: bool = True
-    """True if its runs were made for it: with the same tasks, seeds and settings, and from the same start."""
-    caveat: str = ""
-    """Why the figures may differ for another reason than what was trained on."""
+
+    @property
+    def damage(self) -> list[str]:
+        """Files of the runs that cannot be read, with the remedy."""
+        return [line for arm in self.arms for cell in arm.cells for line in cell.damage]
 
     @property
     def disagreements(self) -> list[Disagreement]:
@@ -136,7 +133,7 @@ class Comparison:
 
 
 def read_cell(
-    arm: str, seed: int, directory: Path, scenario: Scenario | None, *, last: int | None = None
+    arm: str, seed: int, directory: Path, scenario: Scenario | None = None, *, last: int | None = None
 ) -> CellFigures:
     """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
     read = read_run(directory)
@@ -190,7 +187,6 @@ def compare_cells(
         threshold=threshold,
         margin=margin,
         directory=directory,
-        caveat=" ".join(line for cell in cells for line in cell.damage),
     )
 
 
@@ -314,12 +310,11 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(
         {
             "scenario": comparison.scenario,
-            "caveat": comparison.caveat,
+            "damage": comparison.damage,
             "threshold": comparison.threshold,
             "margin": comparison.margin,
             "before": {name: asdict(mean) for name, mean in comparison.before.items()},
             "arms": [arm(one) for one in comparison.arms],
-            "blind": None if comparison.blind is None else comparison.blind.as_json(),
             "paired": {name: asdict(one) | {"equivalent": one.equivalent} for name, one in comparison.paired.items()},
         },
         indent=1,
@@ -400,8 +395,6 @@ def render_comparison(comparison: Comparison) -> str:
             )
         ],
         alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
-        blind=comparison.blind,
-        ranked=_ranked(comparison.blind) if comparison.blind else [],
         few=min(len(arm.cells) for arm in arms) < 5,
     )
 
@@ -410,15 +403,6 @@ def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
     """0 to 1, or what the rewards need where a hand-written one goes beyond."""
     values = [value for arm in arms for cell in arm.cells for value in cell.rewarded.values()]
     return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
-
-
-def _ranked(blind: BlindRanking) -> list[tuple[str, str, list[str]]]:
-    """Each contender's wins against all others, and against each."""
-    rates = {one: [blind.beats(one, other) for other in blind.contenders] for one in blind.contenders}
-    return [
-        (one, blind.overall[one].text, ["–" if rate is None else rate.text for rate in against])
-        for one, against in rates.items()
-    ]
 
 
 def _chart(named: Mapping[str, Sequence[Curve]], low: float | None, high: float | None) -> CurvesChart | None:

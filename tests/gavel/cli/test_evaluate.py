@@ -9,7 +9,7 @@ import pytest
 
 import gavel
 from gavel.base.errors import GavelError
-from gavel.cli.evaluate_session import evaluate
+from gavel.cli.evaluate import evaluate
 from gavel.judge.judge import Judge
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import Scenario
