@@ -23,17 +23,6 @@ class SummaryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TextSample:
-    """A held-out topic's reply before and after training, each with its mean log-prob under the frozen base."""
-
-    topic: str
-    before: str
-    after: str
-    before_logprob: float
-    after_logprob: float
-
-
-@dataclass(frozen=True, slots=True)
 class DemoReport:
     """All that the page shows."""
 
@@ -48,8 +37,6 @@ class DemoReport:
     seconds: Mapping[str, float]
     """Time by phase."""
     settings: Mapping[str, str]
-    samples: Sequence[TextSample] = ()
-    """Samples of a job whose replies are texts."""
 
 
 def write_report(path: Path, report: DemoReport) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli import demo, demo_session, train
+from gavel.cli import demo, train
 from gavel.cli.app import SettingsError, load_dotenv
 from gavel.cli.config import app
 from gavel.cli.demo import LIKELIHOOD
@@ -25,6 +24,7 @@ from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.config import Cispo, Gspo, VllmSettings, recipe
 from gavel.trainer.embedded import SCENARIOS
+from gavel.trainer.loop import likelihood_judge
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.trackers import wandb_mode
@@ -390,20 +390,15 @@ def test_a_dotenv_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path)
         load_dotenv()
 
 
-class Stub:
-    def __init__(self, console: Console) -> None:
-        self.judge = self
-        providers.register(LIKELIHOOD, self.reply)
-
-    def reply(self, messages: list[dict[str, str]]) -> str:
-        return json.dumps({"scores": []})
-
-
 def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stub:
+        def reply(self, messages: list[dict[str, str]]) -> str:
+            return json.dumps({"scores": []})
+
     monkeypatch.setattr(providers, "_models", dict(providers._models))
     providers._models.pop(LIKELIHOOD, None)
     made: list[Stub] = []
-    monkeypatch.setattr(demo_session, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
+    monkeypatch.setattr(likelihood_judge, "load_judge", lambda say: made.append(Stub()) or made[-1])
     register_likelihood()
     assert not made
     for _ in range(2):
