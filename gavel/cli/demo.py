@@ -25,12 +25,10 @@ from gavel.base.files import write_atomically
 from gavel.base.network import free_port
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import scenario_named
 from gavel.cli.options import (
     LIKELIHOOD,
     RUN_JUDGE_FLAGS,
     STAND_IN,
-    DryRun,
     Flag,
     register_likelihood,
     run_config,
@@ -43,7 +41,6 @@ from gavel.cli.training import (
     RunDisplay,
     close_replies,
     open_run,
-    print_run_estimates,
     run_directory_of,
     trainable,
 )
@@ -94,8 +91,6 @@ class DemoJob:
     backend: Table = field(default_factory=lambda: {"slots": 256, "max_context": 4096})
     threads: int | None = 1
     """Threads of the tensor library, which slow down a tiny model; None: the library's default."""
-    rollout_tokens: int = 200
-    """Tokens per rollout that `--dry-run` assumes."""
     command: str = "gavel demo"
 
     @property
@@ -183,7 +178,6 @@ ONE_SENTENCE = DemoJob(
         "its question raises it), times a rule of 4 to 12 words. It finds what is short, reads as language and goes "
         "with the question, not what is true or good; --judge openai/gpt-5-mini replaces it."
     ),
-    rollout_tokens=90,
     command="gavel demo --real",
 )
 
@@ -219,7 +213,6 @@ def demo(
             help="local; remote: through a `gavel backend` started for it; sky-local: started as a cluster starts it."
         ),
     ] = "local",
-    dry_run: DryRun = False,
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
@@ -233,11 +226,6 @@ def demo(
     tables = {**job.settings, "backend": job.backend}
     config = run_config(job.scenario, values, flags=_FLAGS, base=tables).resolved()
     config = config.model_copy(update={"judge": _judge_of(job, config.judge, values["judge"])})
-    if dry_run and config.judge.models == LIKELIHOOD:
-        return typer.echo("The judge is the likelihood of the frozen base, on this machine: it costs nothing.")
-    if dry_run:
-        judge = config.judge.build(scenario_named(job.scenario).rubric)
-        return print_run_estimates([("", judge, config.loop, 1)], {"Rollouts as the demo's are": job.rollout_tokens})
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child

@@ -40,8 +40,8 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.terminal import print_figures, print_table, run_interruptibly, run_to_end, say, show_progress
-from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, read_seen_lengths, status_of
+from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress
+from gavel.cli.training import status_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
@@ -63,10 +63,8 @@ from gavel.reports.model_table import (
 )
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
-from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import measure
 from gavel.trainer.loop.model_samples import (
     COST,
@@ -117,9 +115,6 @@ def evaluate_command(
         typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO; of several, …/A+B."),
     ] = None,
     assignments: Assignments = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what there is to sample and judge, and its cost; ask nothing.")
-    ] = False,
 ) -> None:
     """Measure models on held-out tasks: success, pass@k, a judge's scores and wins, cost.
 
@@ -131,11 +126,6 @@ def evaluate_command(
     named = None if models is None else names_in(models)
     if named == []:
         raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
-    if dry_run:
-        prepared, failed = run_interruptibly(_prepare(sources, values, named, assignments, dry_run=True))
-        if failed:
-            raise next(iter(failed.values()))
-        return _print_estimate(prepared, samples, fresh=fresh)
     run_to_end(
         _evaluate_all(sources, values, named, samples, fresh, out, assignments),
         "What is sampled and judged is kept; the same command goes on from there.",
@@ -158,14 +148,9 @@ async def _prepare(
     values: Mapping[str, Any],
     named: list[str] | None,
     assignments: list[str] | None,
-    *,
-    dry_run: bool = False,
 ) -> tuple[list[_Prepared], dict[str, GavelError]]:
     """The scenarios that can be evaluated, and the errors of the others. Raises `GavelError` for an error that affects
-    all of them.
-
-    A `dry_run` asks no server and needs no key of a judge.
-    """
+    all of them."""
     register_likelihood()
     asked = None if values["judge"] == _NO_JUDGE else values["judge"]
     wants_judge = asked is not None or (len(named or ()) > 1 and values["judge"] != _NO_JUDGE)
@@ -185,11 +170,6 @@ async def _prepare(
             raise GavelError(
                 f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
                 "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
-            )
-        if dry_run and config.backend.url is not None:
-            raise GavelError(
-                f"--dry-run does not ask {config.backend.url} for its policy.",
-                "Leave --dry-run out, and bound the judge: --max-cost 1.",
             )
         limits = config.judge.max_cost_usd, config.judge.max_tokens
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
@@ -251,39 +231,6 @@ async def _evaluate_all(
             f"{counted(len(failed), 'scenario')} of {len(sources)} could not be evaluated; the first: {first.message}",
             f"{first.remedy} The same command goes on with what is missing.",
         )
-
-
-def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool) -> None:
-    work = [
-        count_missing_work(
-            each.scenario, each.models, each.config, each.judge, each.config.loop.final_tasks, samples, fresh=fresh
-        )
-        for each in prepared
-    ]
-    for base in {str(model.identity["base"]) for each in prepared for model in each.models if "base" in model.identity}:
-        check_base(base)
-    estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
-    tokens = read_seen_lengths(Mixture([each.scenario for each in prepared]), prepared[0].config.backend.max_context)
-    for each, (missing, groups) in zip(prepared, work, strict=True):
-        for model in each.models:
-            episodes = missing[model.name]
-            typer.echo(f"{each.scenario.name}, {model.name}: {counted(episodes, 'episode')} to sample.")
-            if "api" not in model.identity or not episodes:
-                continue
-            if each.scenario.rollout is not None:
-                typer.echo("What its own rollout asks the model cannot be estimated: bound it with --max-cost.")
-                continue
-            for label, length in tokens.items():
-                estimate = episodes_estimate(model.name, episodes, each.scenario.max_turns, length)
-                typer.echo(f"{label} ({counted(length, 'token')} each), with all turns: {estimate.words}")
-        if each.judge is not None:
-            size = {"steps": 1, "tasks_per_step": groups, "group_size": len(each.models) * samples, "refill": 0}
-            heading = f"{each.scenario.name}, judge {', '.join(each.judge.names)}"
-            estimates.append((heading, each.judge, each.config.loop.model_copy(update=size), 1))
-    if estimates:
-        print_run_estimates(estimates, tokens)
-    else:
-        typer.echo("No judge is asked.")
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:
@@ -485,31 +432,6 @@ async def evaluate_models(
     )
     write_model_table(table)
     return table
-
-
-def count_missing_work(
-    scenario: Scenario,
-    models: Sequence[SampledModel],
-    config: RunConfig,
-    judge: Judge | None,
-    tasks: int,
-    samples: int,
-    *,
-    fresh: bool = False,
-) -> tuple[dict[str, int], int]:
-    """The number of episodes of each model that `evaluate_models` would sample, and of groups it would judge; changes
-    nothing."""
-    names = _checked_names(models, tasks, samples)
-    folder = folder_of(scenario)
-    chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
-    kept: dict[str, dict[Sample, TrajectoryGroup]] = {name: {} for name in names}
-    if not fresh:
-        for model in models:
-            kept[model.name] = _kept(model.file(folder, scenario, config.loop), chosen, samples)
-    wanted = len(wanted_samples(chosen, samples))
-    judged = 0 if fresh or judge is None else len(judged_before(joint_groups(kept), judged_file(judge, folder)))
-    missing = {name: wanted - len(found) for name, found in kept.items()}
-    return missing, 0 if judge is None else len(chosen) - judged
 
 
 def _kept(file: Path, tasks: Sequence[Task], samples: int) -> dict[Sample, TrajectoryGroup]:

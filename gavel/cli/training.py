@@ -30,10 +30,9 @@ from gavel.cli.options import replay_account
 from gavel.cli.run_file import Run, paths_seen_from, to_toml
 from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, run_interruptibly, say, waiting_for
 from gavel.judge.errors import JudgeError
-from gavel.judge.estimate import Estimate, estimate_run
+from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
 from gavel.llm.errors import MissingKeyError
-from gavel.llm.prices import price, prices_from_environment
 from gavel.reports.run_outcome import outcome_in_words
 from gavel.reports.run_page import write_run_report
 from gavel.scenarios.mixture import Mixture
@@ -408,17 +407,6 @@ def print_run_estimates(
         if judges:
             free = "groups of identical rollouts, and replies on a cassette, cost nothing"
             typer.echo(f"Repeated calls come on top; {free}.")
-
-
-def episodes_estimate(model: str, episodes: int, turns: int, tokens: int) -> "Estimate":
-    """The estimate for `episodes` episodes of an API model, each with all `turns` and `tokens` tokens at its end."""
-
-    prompts, replies = episodes * turns * tokens // 2, episodes * tokens // 2
-    per_million = price(model, prices_from_environment())
-    if per_million is None:
-        return Estimate(episodes * turns, prompts, replies, unpriced=(model,))
-    usd = (prompts * per_million[0] + replies * per_million[1]) / 1e6
-    return Estimate(episodes * turns, prompts, replies, usd)
 
 
 @contextlib.contextmanager
