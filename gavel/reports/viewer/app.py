@@ -6,7 +6,6 @@ app = create_app(index, list_runs, token=None)
 /run/{project}/{name}         a run: curves, and a row for each step
 /groups?run=…&show=…&q=…      groups by filter and search
 /group/{file}/{number}        one group, its members side by side
-/compare?one=…&other=…        two members, with what differs marked
 /vote/{file}/{number}?…       what the judge was asked for a vote, and its reply
 """
 
@@ -35,7 +34,7 @@ from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
 from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
-from gavel.reports.viewer.group_view import cassette_of, compared, group_view, read_vote
+from gavel.reports.viewer.group_view import cassette_of, group_view, read_vote
 from gavel.reports.viewer.guard import Guard
 from gavel.reports.viewer.index import Index, NoSuchGroup, is_inside, place_of
 from gavel.scenarios.trajectory import Trajectory
@@ -56,7 +55,6 @@ def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, t
             Route("/run/{name:path}", pages.run),
             Route("/groups", pages.groups),
             Route("/group/{path:path}/{number:int}", pages.group),
-            Route("/compare", pages.compare),
             Route("/vote/{path:path}/{number:int}", pages.vote),
             Route("/annotate", pages.next_to_annotate),
             Route("/annotate/{path:path}/{number:int}", pages.annotate),
@@ -148,15 +146,10 @@ class _Pages:
             view=group_view(group, sort, chosen),
             sort=sort,
             is_part=bool(chosen),
-            same=same,
             earlier=same[at - 1] if at else None,
             later=same[at + 1] if at + 1 < len(same) else None,
             given=self._annotations.scores(path, number),
         )
-
-    def compare(self, request: Request) -> Response:
-        one, other = (self._member(request.query_params.get(name, "")) for name in ("one", "other"))
-        return _page(request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]))
 
     def vote(self, request: Request) -> Response:
         path, number = request.path_params["path"], request.path_params["number"]
@@ -222,14 +215,6 @@ class _Pages:
         found = [group.model_dump(mode="json") for group in self._annotations.golden()]
         headers = {"Content-Disposition": 'attachment; filename="golden.json"'}
         return Response(json.dumps(found, indent=1), 200, headers, "application/json")
-
-    def _member(self, address: str) -> tuple[Any, int, Trajectory]:
-        """The entry, the number of the member, and the member that `file:group:member` names."""
-        path, *numbers = address.rsplit(":", 2)
-        group, member = map(_number, numbers) if path and len(numbers) == 2 else (None, None)
-        if group is None or member is None:
-            raise FilterError(f"{address:.200} names no member", "Write FILE:GROUP:MEMBER, both counted from 0.")
-        return self._index.entry(path, group), member, self._trajectory(path, group, member)
 
     def _trajectory(self, path: str, number: int, member: int) -> Trajectory:
         members = self._index.group(path, number).trajectories

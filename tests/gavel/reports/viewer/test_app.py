@@ -158,7 +158,6 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     store(root, 1, run="desk/<b>run").append(made)
     (root / "desk/<b>run" / "model.json").write_text('{"format_version": 1}')
     with served(root, tmp_path) as client:
-        path = "desk/<b>run/trajectories/train/000001.jsonl.zst"
         group_address = "/group/desk/%3Cb%3Erun/trajectories/train/000001.jsonl.zst/0"
         for address in (
             "/",
@@ -166,7 +165,6 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
             "/groups?q=alert",
             "/run/desk/%3Cb%3Erun",
             group_address,
-            f"/compare?one={path}:0:0&other={path}:0:1",
             f"/groups?q={HOSTILE[:100].replace('&', '')}",
         ):
             answer = client.get(address)
@@ -186,9 +184,6 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
         (f"{GROUP}{'9' * 20}", 404),
         ("/group/../../etc/passwd/0", 404),
         ("/groups?show=x", 422),
-        ("/compare", 422),
-        ("/compare?one=a&other=b", 422),
-        (f"/compare?one={RUN}/trajectories/train/000001.jsonl.zst:0:99&other=x:0:0", 404),
         ("/assets/x/../app.py", 404),
     ],
 )
