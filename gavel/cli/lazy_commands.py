@@ -117,7 +117,10 @@ def lazy_app(
 _WITH = {
     **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
     **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
+    "config": "train",
     "keys": "serve",
+    "report": "runs",
+    "scenarios": "new",
 }
 """Commands whose module has another name."""
 

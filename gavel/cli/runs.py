@@ -1,4 +1,4 @@
-"""`gavel runs`: a listing of the run directories, without loading a model."""
+"""`gavel runs`, a listing of the run directories, and `gavel report`, the page of one; neither loads a model."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,11 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.named import run_named
 from gavel.cli.terminal import plain, print_table, print_warning
+from gavel.reports.run_figures import read_run
+from gavel.reports.run_outcome import outcome_of_run
+from gavel.reports.run_page import write_run_report
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.run_listing import read_runs
 
@@ -62,4 +66,25 @@ def _age(seconds: float) -> str:
     return f"{int(seconds / length)} {unit}"
 
 
-app = single_command(runs)
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="As `gavel runs` lists it, or its directory.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Default: report.html of the run (run.html of a demo's)."),
+    ] = None,
+) -> None:
+    """Write a run's report as a page: curves, scores, what was left out, cost, samples; and say what came of the run.
+
+    While it goes on or afterwards.
+    """
+    directory = run_named(run)
+    page, read = write_run_report(directory, out), read_run(directory)
+    for line in outcome_of_run(directory, read.rows):
+        typer.echo(line)
+    typer.echo(f"Report: {page}")
+    typer.echo(f"Open it in a browser; each transcript with its scores: gavel view {directory}", err=True)
+    for line in read.damage:
+        print_warning(line)
+
+
+app, report_app = single_command(runs), single_command(report)

@@ -30,8 +30,6 @@ class MemberView:
     trajectory: Trajectory
     transcripts: list[Transcript]
     bar: ScoreBar | None
-    tokens: int
-    """Sampled."""
 
     @property
     def score(self) -> float | None:
@@ -57,10 +55,6 @@ class GroupView:
     """The rounds of the main conversations: for each round, the turns of every member, or nothing."""
     tools: list[ShownTool]
     """That any of the members could call."""
-
-    @property
-    def has_strips(self) -> bool:
-        return any(member.tokens for member in self.members)
 
 
 def group_view(
@@ -95,8 +89,7 @@ def _member(number: int, trajectory: Trajectory) -> MemberView:
     bar = None
     if judged is not None and judged.score is not None:
         bar = ScoreBar.of(judged.score, judged.standard_error, [vote.score for vote in judged.votes])
-    turns = (turn for each in transcripts for part in each.rounds for turn in part)
-    return MemberView(number, trajectory, transcripts, bar, sum(turn.strip.tokens for turn in turns if turn.strip))
+    return MemberView(number, trajectory, transcripts, bar)
 
 
 def _rank(view: MemberView) -> tuple[bool, float]:

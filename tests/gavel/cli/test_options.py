@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli import train
 from gavel.cli.app import SettingsError, load_dotenv
-from gavel.cli.config import app
 from gavel.cli.demo import LIKELIHOOD
 from gavel.cli.options import ModelChoiceError, check_model, default_judge, register_likelihood, run_config
 from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
@@ -297,7 +296,7 @@ def test_a_configuration_that_is_written_elsewhere_reads_back_as_the_same(
 
 
 def printed(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(train.config_app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -91,7 +91,7 @@ def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
     assert 'id="member-0"' not in client.get(f"{GROUP}?member=1").text
 
 
-def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_judge_could_not_read(root, tmp_path):
+def test_a_group_is_titled_by_its_task_and_shows_tools_and_what_the_judge_could_not_read(root, tmp_path):
     tools = [
         {"type": "function", "function": {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}}
     ]
@@ -108,7 +108,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
         assert "0f3a9c11b2de" not in heading
         assert len(heading) < 200
         text = Page(html).text
-        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite", "0.01 to 0.1"):
+        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite"):
             assert part in text
         listed = shown(client, "/groups")
         assert "Where is my lamp?" in listed
