@@ -15,7 +15,6 @@ from gavel.base.text import counted, duration
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.page import render_page, write_results
 from gavel.reports.run_figures import (
-    Disagreement,
     RunAgreement,
     agreement_over_training,
     alarms_of,
@@ -125,11 +124,6 @@ class Comparison:
     def damage(self) -> list[str]:
         """Files of the runs that cannot be read, with the remedy."""
         return [line for arm in self.arms for cell in arm.cells for line in cell.damage]
-
-    @property
-    def disagreements(self) -> list[Disagreement]:
-        found = [each for arm in self.arms for cell in arm.cells for each in cell.agreement.disagreements]
-        return sorted(found, key=lambda each: -each.places)[:4]
 
 
 def read_cell(

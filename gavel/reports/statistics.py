@@ -39,8 +39,6 @@ class PairedDifference:
     low: float | None
     high: float | None
     """95 % interval by Student's t; None where there is none."""
-    p_equivalence: float | None
-    """The larger p of two one-sided t tests (Schuirmann 1987) against the margin."""
     margin: float
     verdict: str
     """`equivalent within ±0.03`, `different`, or `not shown: …`."""
@@ -83,19 +81,16 @@ def paired_difference(differences: Sequence[float], margin: float) -> PairedDiff
     error = _standard_error(differences)
     if error is None:
         why = "one seed has no interval" if seeds < 2 else "the seeds' differences are all the same"
-        return PairedDifference(seeds, mean, None, None, None, margin, f"not shown: {why}")
-    from scipy.stats import t  # pyright: ignore[reportUnknownVariableType]
-
+        return PairedDifference(seeds, mean, None, None, margin, f"not shown: {why}")
     half = _t_quantile(seeds) * error
     low, high = mean - half, mean + half
-    inside = max(float(t.sf((mean + margin) / error, seeds - 1)), float(t.cdf((mean - margin) / error, seeds - 1)))
     if -margin < low and high < margin:
         verdict = f"equivalent within ±{margin:g}"
     elif low > 0 or high < 0:
         verdict = "different" + (f", by more than {margin:g}" if low > margin or high < -margin else "")
     else:
         verdict = f"not shown: neither a difference nor equivalence within ±{margin:g}"
-    return PairedDifference(seeds, mean, low, high, inside, margin, verdict)
+    return PairedDifference(seeds, mean, low, high, margin, verdict)
 
 
 def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:

@@ -22,7 +22,7 @@ from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 import gavel.judge.service.http.pages as service_pages
@@ -36,7 +36,7 @@ from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind
 from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
 from gavel.reports.viewer.group_view import cassette_of, group_view, read_vote
 from gavel.reports.viewer.guard import Guard
-from gavel.reports.viewer.index import Index, NoSuchGroup, is_inside, place_of
+from gavel.reports.viewer.index import Index, NoSuchGroup, place_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary
@@ -60,7 +60,7 @@ def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, t
             Route("/annotate/{path:path}/{number:int}", pages.annotate),
             Route("/annotate/{path:path}/{number:int}", pages.annotated, methods=["POST"]),
             Route("/annotations/golden.json", pages.golden),
-            Route("/assets/{version}/{name}", _asset),
+            Route("/assets/{name}", _asset),
         ],
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={GavelError: _told, 404: _not_found},
@@ -98,7 +98,7 @@ class _Pages:
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
         directory = self._index.root / name
-        is_readable = found.state != "unreadable" and is_inside(self._index.root, directory / "metrics.jsonl")
+        is_readable = found.state != "unreadable"
         rows = whole_rows(directory / "metrics.jsonl").rows if is_readable else []
         return _page(
             request,
@@ -248,8 +248,6 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 _OWN = Path(__file__).parent
 _SHARED = Path(service_pages.__path__[0], "assets")
-_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-_A_YEAR = 31_536_000
 
 
 def _page(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
@@ -263,22 +261,13 @@ def _page(request: Request, template: str, *, status: int = 200, **values: objec
 
 
 def _asset(request: Request) -> Response:
-    """A file of the pages, by its version and name."""
-    name, version = request.path_params["name"], request.path_params["version"]
-    file = _assets().get(name)
-    if file is None:
-        return Response(status_code=404)
-    kept = f"public, max-age={_A_YEAR}, immutable" if version == _version(name) else "no-store"
-    return Response(file.read_bytes(), 200, {"Cache-Control": kept}, _TYPES[file.suffix])
+    file = _assets().get(request.path_params["name"])
+    return Response(status_code=404) if file is None else FileResponse(file)
 
 
 def group_address(path: str, number: int) -> str:
     """The page of a group."""
     return f"/group/{quote(path)}/{number}"
-
-
-def _asset_path(name: str) -> str:
-    return f"/assets/{_version(name)}/{name}"
 
 
 @cache
@@ -288,13 +277,8 @@ def _assets() -> dict[str, Path]:
 
 
 @cache
-def _version(name: str) -> str:
-    return hashlib.sha256(_assets()[name].read_bytes()).hexdigest()[:12]
-
-
-@cache
 def _environment() -> Environment:
     found = environment(_OWN / "templates")
-    found.filters.update({**FILTERS, "asset": _asset_path, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
+    found.filters.update({**FILTERS, "asset": "/assets/{}".format, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
     found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
     return found

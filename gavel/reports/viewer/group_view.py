@@ -12,7 +12,6 @@ from typing import Any
 from gavel.judge.service.http.pages import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
-from gavel.reports.viewer.index import is_inside
 from gavel.scenarios.formats.row import is_list, is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Vote
@@ -114,7 +113,7 @@ def cassette_of(root: Path, path: str) -> Path | None:
     """The cassette nearest to a trajectory file, in its directory or one above it; none outside of `root`."""
     directory = (root / path).parent
     while directory.is_relative_to(root):
-        if (found := directory / CASSETTE).is_file() and is_inside(root, found):
+        if (found := directory / CASSETTE).is_file():
             return found
         if directory == root:
             return None

@@ -98,8 +98,6 @@ class Index:
         self._only = only or root
         self.progress: float | None = None
         """Share of the bytes that the update going on has read; None while there is none."""
-        self._left_out: dict[str, str] = {}
-        """Files that are not read, with the reason."""
         self._read_to_end: dict[str, _State] = {}
         """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
         an unfinished record."""
@@ -128,9 +126,6 @@ class Index:
             rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
             known = {path: (inode, seen) for path, inode, seen in rows}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
-            reasons = {path: self._reason_not_to_read(path, file) for path, file in files.items()}
-            self._left_out = {path: why for path, why in reasons.items() if why}
-            files = {path: file for path, file in files.items() if path not in self._left_out}
             for path in known.keys() - files.keys():
                 _forget(connection, path)
             news: dict[str, int] = {}
@@ -172,8 +167,6 @@ class Index:
     def group(self, path: str, number: int) -> TrajectoryGroup:
         """The group itself, from its file. Raises `NoSuchGroup`, and `StoreError` for a file that changed meanwhile."""
         (offset,) = self._one("SELECT offset FROM groups JOIN files ON files.id = file", path, number)
-        if not is_inside(self.root, self.root / path):
-            raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
         for _, _, row in _stored_rows(self.root / path, offset):
             try:
                 return from_row(row)
@@ -220,14 +213,7 @@ class Index:
     def problems(self) -> list[tuple[str, str]]:
         """Files that could not be read, or not whole, with the reason."""
         with self._connection() as connection:
-            found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
-        left_out = [(os.fsencode(path).decode("utf-8", "replace"), why) for path, why in self._left_out.items()]
-        return [*found, *left_out]
-
-    def _reason_not_to_read(self, path: str, file: Path) -> str:
-        if any("\udc80" <= character <= "\udcff" for character in path):  # no valid UTF-8
-            return "its name is no text; rename it"
-        return "" if is_inside(self.root, file) else "it is a link to a file elsewhere; copy that one here"
+            return connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
 
     def _enter(self, connection: sqlite3.Connection, path: str, file: Path) -> Iterator[int]:
         """Enters what the file has anew; gives the bytes that were read after every batch."""
@@ -275,11 +261,6 @@ class Index:
             ) from error
 
 
-def is_inside(root: Path, file: Path) -> bool:
-    """Whether a file is below the directory, whatever links lead to it."""
-    return file.resolve().is_relative_to(root.resolve())
-
-
 def place_of(path: str) -> Place:
     """`demo/clerk/trajectories/train/000003.jsonl.zst` → ("demo/clerk", "train", 3); any other file is its own run."""
     parts = path.split("/")
@@ -289,7 +270,8 @@ def place_of(path: str) -> Place:
 
 
 def _trajectory_files(root: Path) -> Iterator[Path]:
-    """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew."""
+    """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew, nor
+    those whose name is no text."""
     if root.is_file():
         yield root
         return
@@ -297,7 +279,8 @@ def _trajectory_files(root: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
         for name in files:
             file = Path(directory, name)
-            if not name.startswith(".") and name.endswith((_STORE, _LINES)) and _begins_as_groups(file):
+            is_named = not name.startswith(".") and name.endswith((_STORE, _LINES)) and str(file).isprintable()
+            if is_named and _begins_as_groups(file):
                 yield file
 
 

@@ -63,8 +63,7 @@ def test_every_link_of_every_page_leads_to_a_page(client):
         html = answer.text.replace("&amp;", "&").replace("&#39;", "'")
         waiting += [link for link in re.findall(r'href="(/[^"#]*)"', html) if not link.startswith("/assets")]
         for file in re.findall(r'(?:href|src)="(/assets/[^"]+)"', html):
-            found = client.get(file)
-            assert "immutable" in found.headers["cache-control"], file
+            assert client.get(file).status_code == 200, file
     assert len(seen) > 20
 
 
@@ -184,7 +183,7 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
         (f"{GROUP}{'9' * 20}", 404),
         ("/group/../../etc/passwd/0", 404),
         ("/groups?show=x", 422),
-        ("/assets/x/../app.py", 404),
+        ("/assets/../app.py", 404),
     ],
 )
 def test_what_there_is_not_is_a_page_that_says_so(client, address, status):
