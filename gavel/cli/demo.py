@@ -23,7 +23,7 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
-from gavel.base.text import counted
+from gavel.base.text import counted, duration
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.options import (
     LIKELIHOOD,
@@ -45,7 +45,8 @@ from gavel.cli.training import (
     trainable,
 )
 from gavel.judge.config import JudgeConfig
-from gavel.reports.demo_page import DemoReport, SummaryRow, write_report
+from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
+from gavel.reports.page import render_page, write_page
 from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome, with_judged_pair
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
@@ -314,7 +315,7 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     gained = outcome.trained.success - outcome.base.success
     if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
         told.append(job.learned)
-    write_report(report, _report(demo, outcome, " ".join(told), seconds))
+    write_page(report, render_report(demo, outcome, " ".join(told), seconds))
     for line in told:
         say(console, line)
     close_replies(console, judge)
@@ -424,23 +425,30 @@ def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _report(demo: DemoRun, outcome: Outcome, explanation: str, seconds: dict[str, float]) -> DemoReport:
+def render_report(demo: DemoRun, outcome: Outcome, told: str, seconds: Mapping[str, float]) -> str:
+    """The page's HTML. `told`: the outcome in a paragraph; its `before` and `after` have their `judgement`."""
     base, trained, job = outcome.base, outcome.trained, demo.job
     judge = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
-    return DemoReport(
+    curve = {
+        p.step: CurvePoint(p.success, max(0.0, p.success - p.half_width), min(1.0, p.success + p.half_width))
+        for p in outcome.curve
+    }
+    rewards = {step: CurvePoint(reward) for step, reward in outcome.rewards.items()}
+    success = (f"{each.success:.2f} ± {each.half_width:.2f}" for each in (base, trained))
+    longest = max(seconds.values(), default=0) or 1
+    return render_page(
+        "demo_page.html.j2",
         title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
-        explanation=explanation,
+        explanation=told,
         caveat=f"{job.caveat} {judge}",
-        summary=[
-            SummaryRow(
-                job.success,
-                f"{base.success:.2f} ± {base.half_width:.2f}",
-                f"{trained.success:.2f} ± {trained.half_width:.2f}",
-            ),
-            *(SummaryRow(label, *both) for label, both in _measured(job, outcome)),
-        ],
+        summary=[(job.success, *success), *((label, *both) for label, both in _measured(job, outcome))],
         outcome=outcome,
-        seconds=seconds,
+        tasks=" to ".join(map(str, sorted({base.tasks, trained.tasks}))),
+        success_chart=curves_chart({"success": curve}, low=0, high=1),
+        reward_chart=curves_chart({"mean score": rewards}, low=0, high=1),
+        outcome_chart=outcome_histogram(outcome.scored),
+        sides=[("Before", outcome.before), ("After", outcome.after)],
+        times=[(name, duration(value), 100 * value / longest) for name, value in seconds.items()],
         settings={
             "seed": str(demo.config.loop.seed),
             "judge": demo.judge,
@@ -449,6 +457,7 @@ def _report(demo: DemoRun, outcome: Outcome, explanation: str, seconds: dict[str
             "steps": str(demo.steps),
             "run again": demo.again,
         },
+        left_out=[(sentence_of(reason), count) for reason, count in outcome.left_out.items()],
     )
 
 

@@ -46,8 +46,7 @@ def view(
     need_extra("service", "gavel view")
     import uvicorn
 
-    from gavel.reports.viewer.app import create_app
-    from gavel.reports.viewer.guard import LOOPBACK
+    from gavel.reports.viewer.app import LOOPBACK, create_app
     from gavel.reports.viewer.index import Index, holds_groups
     from gavel.trainer.serving.listener import address_of, listen
 

@@ -11,6 +11,7 @@ app = create_app(index, list_runs, token=None)
 
 import asyncio
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -22,8 +23,9 @@ from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import gavel.judge.service.http.pages as service_pages
 from gavel.base.errors import GavelError
@@ -35,7 +37,6 @@ from gavel.reports.run_outcome import outcome_of_run
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
 from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
 from gavel.reports.viewer.group_view import cassette_of, group_view, read_vote
-from gavel.reports.viewer.guard import Guard
 from gavel.reports.viewer.index import Index, NoSuchGroup, place_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import whole_rows
@@ -282,3 +283,68 @@ def _environment() -> Environment:
     found.filters.update({**FILTERS, "asset": "/assets/{}".format, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
     found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
     return found
+
+
+COOKIE = "gavel-view"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "img-src 'self'; script-src 'self'; style-src 'self'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Guard:
+    """Stands before all pages, and gives their answers the headers.
+
+    A page of another site cannot read the viewer by a name of its own that leads to this machine: requests must name
+    the host that is served. With a token, its first use puts it into a cookie, and takes it out of the address.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        """`token`: None for a viewer that listens on loopback alone."""
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                named = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *named]}
+            await send(message)
+
+        answer = self._refusal(Request(scope))
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if request.method == "POST" and not _is_own_page(request):
+            return PlainTextResponse("Pages of other sites may not send anything here.", 403)
+        if self._token is None:
+            if request.url.hostname not in LOOPBACK:
+                return PlainTextResponse("This viewer answers to 127.0.0.1 and localhost alone.", 421)
+            return None
+        if hmac.compare_digest(request.query_params.get("token", "").encode(), self._token.encode()):
+            rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
+            answer = RedirectResponse(request.url.path + (f"?{urlencode(rest)}" if rest else ""), 303)
+            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            return answer
+        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._token.encode()):
+            return None
+        return PlainTextResponse("Open the address that `gavel view` printed: it has the token.", 403)
+
+
+def _is_own_page(request: Request) -> bool:
+    """Whether a form was sent by a page of the viewer: browsers name the site that it comes from."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")

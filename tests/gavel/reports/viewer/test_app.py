@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from gavel.cli.judge import app as judge
 from gavel.llm.cassette import Entry, Question, SqliteStorage
 from gavel.llm.types import Reply
-from gavel.reports.viewer.app import create_app
-from gavel.reports.viewer.guard import COOKIE, Guard
+from gavel.reports.viewer.app import COOKIE, Guard, create_app
 from gavel.reports.viewer.index import Index
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import History, RolloutError
