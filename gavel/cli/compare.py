@@ -15,9 +15,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -29,7 +28,7 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted, duration
 from gavel.cli.demo import DESKS, ONE_SENTENCE
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import experiment_of, names_in, scenario_named
+from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
     RUN_JUDGE_FLAGS,
@@ -50,8 +49,8 @@ from gavel.cli.options import (
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
 from gavel.cli.terminal import RESUME, print_figures, run_to_end, say, show_progress
 from gavel.cli.training import (
+    check_begun,
     check_run,
-    open_backend,
     print_run_estimates,
     read_seen_lengths,
     trainable,
@@ -75,12 +74,11 @@ from gavel.reports.run_figures import read_run
 from gavel.reports.statistics import with_interval
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
-from gavel.trainer.loop.experiment import describe_scenario
 from gavel.trainer.loop.group_maker import check_rewards
-from gavel.trainer.loop.train_loop import train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.run_directory import differences, run_path, runs_root
+from gavel.trainer.runs.run_directory import RunDirectoryError, check_description, run_path, runs_root
 
 REWARDS = ("judge", "hand", "success", "constant")
 THRESHOLD = 0.8
@@ -129,24 +127,12 @@ class Cell:
         config = paths_seen_from(self.config.resolved(), self.file.parent)
         return to_toml(config, config)
 
-    def check_settings(self) -> None:
-        """Raises `GavelError` for a finished run that had other settings: its figures are not comparable."""
-        if self.finished() and (not self.file.is_file() or self.file.read_text(encoding="utf-8") != self.toml()):
-            raise GavelError(
-                f"the finished run {self.directory} had other settings than these.",
-                f"Compare with those ({self.file}), delete it, or choose another place: GAVEL_RUNS=…",
-            )
-
     def finished(self) -> bool:
         if not (self.directory / "model.json").is_file():
             return False
         steps = self.config.loop.steps
         splits = {row["split"] for row in read_run(self.directory).rows if row["step"] == steps}
         return {"train", "held_out"} <= splits
-
-
-Train = Callable[[Cell, Path], Awaitable[None]]
-"""Trains a cell to its end, below a root of runs."""
 
 
 def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> Cell:
@@ -162,20 +148,13 @@ def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> C
 
 
 async def run_cells(
-    cells: Sequence[Cell],
-    root: Path,
-    *,
-    parallel: int,
-    done: Callable[[Cell, bool], None] = lambda cell, ran: None,
-    train: Train | None = None,
+    cells: Sequence[Cell], root: Path, *, parallel: int, done: Callable[[Cell, bool], None] = lambda cell, ran: None
 ) -> None:
-    """Runs what is not finished, at most `parallel` at a time: by `train`, else each in a process of one thread.
+    """Runs what is not finished, at most `parallel` at a time, each in a process of one thread.
 
     `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
     then stopped after their step.
     """
-    for cell in cells:
-        cell.check_settings()
     limiter = asyncio.Semaphore(parallel)
 
     async def run(cell: Cell) -> None:
@@ -184,7 +163,7 @@ async def run_cells(
             if ran:
                 cell.file.parent.mkdir(parents=True, exist_ok=True)
                 cell.file.write_text(cell.toml(), encoding="utf-8")
-                await (train or _train_in_process)(cell, root)
+                await _train(cell, root)
                 if not cell.finished():
                     raise GavelError(
                         f"the run {cell.label} ended without a last evaluation on held-out tasks.",
@@ -199,7 +178,7 @@ async def run_cells(
                 tasks.create_task(run(cell))
 
 
-async def _train_in_process(cell: Cell, root: Path) -> None:
+async def _train(cell: Cell, root: Path) -> None:
     file, log = cell.file, cell.file.with_suffix(".log")
     environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
@@ -372,7 +351,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
 
 
 async def compare(
-    scenario: str | Scenario,
+    scenario: str,
     *,
     rewards: Sequence[str] = REWARDS,
     judges: Sequence[str] = (),
@@ -386,9 +365,8 @@ async def compare(
 ) -> Comparison:
     """Trains on each reward with the same tasks, seeds and settings, and compares success on held-out tasks.
 
-    `scenario`: a shipped one, file.py, file.py:variable, or a `gavel.Scenario`, whose runs go one after another in this
-    process. `rewards`: judge, hand, success, constant, and sums of
-    these such as judge+hand. `judges`: each is an arm of its own for every reward with the judge. `margin`: differences
+    `scenario`: a shipped one, file.py or file.py:variable. `rewards`: judge, hand, success, constant, and sums of these
+    such as judge+hand. `judges`: each is an arm of its own for every reward with the judge. `margin`: differences
     of success below it do not matter. `parallel`: runs at once, by default one for each core. `settings`: of every
     run; its reward, seed and name are those of the comparison.
 
@@ -396,16 +374,7 @@ async def compare(
     Raises `GavelError` when a run fails.
     """
     register_likelihood()
-    world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
-    base = settings or settings_of(world.name if isinstance(scenario, Scenario) else scenario)
-    train = None
-    if isinstance(scenario, Scenario):
-        if (parallel or 1) > 1 or base.backend.processes > 1:
-            raise GavelError(
-                "the runs of a Scenario that this program holds go one after another in this process.",
-                "Leave parallel (and processes) out, or name the file: gavel.compare('desk.py').",
-            )
-        parallel, train = 1, partial(_train_here, scenario)
+    world, base = scenario_named(scenario), settings or settings_of(scenario)
     if steps is not None:
         base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
     root = runs_root(runs) / "compare"
@@ -417,7 +386,6 @@ async def compare(
         margin=margin,
         threshold=threshold,
         parallel=parallel or cores(),
-        train=train,
     )
 
 
@@ -485,7 +453,6 @@ async def run_comparison(
     threshold: float,
     parallel: int,
     trained: Callable[[Cell], None] = lambda cell: None,
-    train: Train | None = None,
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell."""
     folder = folder_of(scenario, root)
@@ -504,24 +471,27 @@ async def run_comparison(
             trained(cell)
             comparison()
 
-    await run_cells(cells, root, parallel=parallel, done=done, train=train)
+    await run_cells(cells, root, parallel=parallel, done=done)
     return comparison()
 
 
 def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path) -> None:
-    """Raises `GavelError` where finished runs are of another experiment, or the stand-in does not read a rubric."""
-    asked = {scenario.name: describe_scenario(scenario)}
+    """Raises `GavelError` where a run was begun as another experiment, or the stand-in does not read a rubric."""
     for cell in cells:
-        cell.check_settings()
-        begun = experiment_of(cell.directory).get("scenarios")
-        if begun is not None and cell.finished() and (changed := differences(begun, asked)):
+        config = cell.config.resolved()
+        judge = None
+        if "judge" in config.loop.reward:
+            judge = config.judge.build(scenario.rubric)
+            check_stand_in(judge, scenario)
+        if not (cell.directory / "model.json").is_file():
+            continue
+        try:
+            check_begun(config, scenario, judge, cell.directory)
+            check_description(cell.directory, describe_model(trainable(config, scenario.name)), "model.json")
+        except RunDirectoryError as error:
             raise GavelError(
-                f"the finished run {cell.directory} had another scenario: {'; '.join(changed)}",
-                f"Compare with that one, delete {folder}, or choose another place: GAVEL_RUNS=…",
-            )
-    judged = [cell for cell in cells if "judge" in cell.config.loop.reward and not cell.finished()]
-    for config in {cell.arm: cell.config for cell in judged}.values():
-        check_stand_in(config.judge.build(scenario.rubric), scenario)
+                error.message, f"Compare with those, delete {folder}, or choose another place: GAVEL_RUNS=…"
+            ) from error
 
 
 def folder_of(scenario: Scenario, root: Path) -> Path:
@@ -532,23 +502,6 @@ def folder_of(scenario: Scenario, root: Path) -> Path:
 def cores() -> int:
     """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-async def _train_here(scenario: Scenario, cell: Cell, root: Path) -> None:
-    """Trains a cell in this process."""
-    config = cell.config.resolved()
-    judge = None
-    if "judge" in config.loop.reward:
-        judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
-        await judge.probe(replayed=False)
-    model = trainable(config, scenario.name)
-    try:
-        async with await open_backend(config.backend, config, str(root)) as backend:
-            await model.register(backend)
-            await train_scenario(model, scenario, judge, config.loop, config.train)
-    finally:
-        if judge is not None and judge.cassette is not None:
-            judge.cassette.close()
 
 
 app = single_command(with_options(compare_command, RunConfig, _FLAGS))

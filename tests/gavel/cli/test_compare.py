@@ -7,20 +7,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import gavel
 from gavel.base.errors import GavelError
-from gavel.cli.compare import Cell, cell_of, compare, plan_cells, run_cells, run_comparison, settings_of
-from gavel.scenarios.library import returns_desk
+from gavel.cli.compare import Cell, plan_cells, run_cells, run_comparison, settings_of
+from gavel.cli.training import trainable
 from gavel.scenarios.library.returns_desk import scenario as desk
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
-from gavel.trainer.loop.experiment import describe_experiment
-from gavel.trainer.run_config import RunConfig
+from gavel.trainer.loop.experiment import describe_run
+from gavel.trainer.model_spec import describe_model
+from gavel.trainer.runs.run_directory import FORMAT_VERSION
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel as run_gavel
 from tests.limits import HANG_SECONDS
@@ -115,57 +116,23 @@ def test_cells_differ_in_reward_and_seed_alone(tmp_path: Path) -> None:
 
 
 def finished_cell(root: Path) -> Cell:
-    cell = cell_of(settings_of("returns_desk"), "returns_desk", root, "judge", 0)
+    (cell,) = plan_cells(settings_of(DESK), desk, root, ["judge"], [], 1)
     cell.directory.mkdir(parents=True)
-    (cell.directory / "model.json").write_text("{}")
+    model = describe_model(trainable(cell.config.resolved(), "returns_desk"))
+    (cell.directory / "model.json").write_text(json.dumps({"format_version": FORMAT_VERSION, **model}))
     rows = [{"step": cell.config.loop.steps, "split": split} for split in ("train", "held_out")]
     (cell.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    cell.file.parent.mkdir()
-    cell.file.write_text(cell.toml())
     return cell
 
 
-async def test_a_finished_run_is_not_run_again_nor_with_other_settings(tmp_path: Path) -> None:
+async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     seen: list[tuple[str, bool]] = []
     cell = finished_cell(tmp_path)
     await run_cells([cell], tmp_path, parallel=1, done=lambda cell, ran: seen.append((cell.label, ran)))
     assert seen == [("judge, seed 0", False)]
-    cell.file.write_text(cell.toml().replace("group_size = 8", "group_size = 4") + "# other\n")
-    with pytest.raises(GavelError, match="had other settings"):
-        await run_cells([cell], tmp_path, parallel=1)
     metrics = cell.directory / "metrics.jsonl"
     metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
     assert not cell.finished()  # its last evaluation is missing
-
-
-def own() -> gavel.Scenario:
-    return gavel.Scenario(
-        "own_desk",
-        system=desk.system,
-        tools=[tool.function for tool in desk.toolbox],
-        tasks=desk.tasks("train")[:8],
-        held_out=desk.tasks("held_out")[:4],
-        max_turns=3,
-        rubric=desk.rubric,
-        success=lambda trajectory: len(trajectory.messages()) > 4,
-    )
-
-
-@pytest.mark.slow
-async def test_a_scenario_of_the_program_is_compared_in_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    loop = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "final_tasks": 2, "max_tokens": 32}
-    settings = RunConfig.model_validate({"scenario": "own_desk", "loop": loop})
-    first = await compare(own(), rewards=["judge", "constant"], seeds=1, settings=settings)
-    assert [arm.name for arm in first.arms] == ["judge", "constant"]
-    assert all(arm.final.value is not None for arm in first.arms)
-    page = tmp_path / "runs" / "compare" / "own_desk" / "report.html"
-    runs = {file: file.stat().st_mtime_ns for file in page.parent.glob("*/metrics.jsonl")}
-    assert len(runs) == 2
-    await compare(own(), rewards=["judge", "constant"], seeds=1, settings=settings)
-    assert {file: file.stat().st_mtime_ns for file in runs} == runs
 
 
 def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None:
@@ -182,10 +149,15 @@ def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None
             plan_cells(settings_of(DESK), scenario, tmp_path, rewards, judges, seeds)
 
 
-async def test_a_finished_run_of_another_scenario_is_refused(tmp_path: Path) -> None:
-    begun = returns_desk.scenario
-    cell = finished_cell(tmp_path)
-    (cell.directory / "experiment.json").write_text(json.dumps(describe_experiment(Mixture([begun]), None)))
-    other, options = begun.with_max_turns(3), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+async def test_a_run_of_another_scenario_or_with_other_settings_is_refused(tmp_path: Path) -> None:
+    cell, options = finished_cell(tmp_path), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    begun = cell.config.resolved()
+    judge = begun.judge.build(desk.rubric)
+    described = describe_run(Mixture([desk]), judge, begun.loop, begun.train)
+    (cell.directory / "experiment.json").write_text(json.dumps({"format_version": FORMAT_VERSION, **described}))
     with pytest.raises(GavelError, match="max_turns 6, not 3"):
-        await run_comparison([cell], other, tmp_path, **options)
+        await run_comparison([cell], desk.with_max_turns(3), tmp_path, **options)
+    loop = cell.config.loop.model_copy(update={"group_size": 4})
+    other = replace(cell, config=cell.config.model_copy(update={"loop": loop}))
+    with pytest.raises(GavelError, match="group_size 8, not 4"):
+        await run_comparison([other], desk, tmp_path, **options)
