@@ -116,7 +116,9 @@ def lazy_app(
 
 _WITH = {
     **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
+    **dict.fromkeys(("evolve", "sft"), "imitation"),
     **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
+    "cluster": "backend",
     "config": "train",
     "keys": "serve",
     "report": "runs",
