@@ -53,7 +53,6 @@ from gavel.reports.model_table import (
     by_judge,
     cost_text,
     figure,
-    furthest_apart,
     model_row,
     outcome,
     pair_wins,
@@ -428,7 +427,6 @@ async def evaluate_models(
         judge_cost=str(judge.budget.cost) if judge is not None and judge.asks_servers else "",
         pairs=pair_wins(groups, names),
         directory=out or folder,
-        examples=furthest_apart(groups),
     )
     write_model_table(table)
     return table

@@ -139,7 +139,7 @@ def print_estimate(
     if out is not None and not fresh:
         done = judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
     estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
-    already = f", of which {len(done):,} {_are(len(done))} judged already" if done else ""
+    already = f", {len(done):,} judged already" if done else ""
     typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
 
 
@@ -201,7 +201,7 @@ def score_and_print(
         kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
         missing = len(judged) - len(shown)
         raise JudgeError(
-            f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",
+            f"not judged: {missing:,} of {counted(len(judged), 'group')}: {stopped.message}",
             stopped.remedy + kept,
         ) from stopped
     wholes = [group.judgement for group in judged if group.judgement]
@@ -247,7 +247,7 @@ async def score_file(
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
         if done:
-            typer.echo(f"{len(done):,} of {counted(len(groups), 'group')} {_are(len(done))} judged already.", err=True)
+            typer.echo(f"Judged already: {len(done):,} of {counted(len(groups), 'group')}.", err=True)
         try:
             if answer_first:
                 await answer_first([group for index, group in enumerate(groups) if index not in done])
@@ -297,14 +297,6 @@ def _is_among(file: Files, out: Path) -> bool:
     return out.exists() and any(each.exists() and out.samefile(each) for each in files)
 
 
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
 def _place(out: Path | None) -> str:
     if out is None:
         return "nowhere but here; --out FILE keeps them"
@@ -317,10 +309,9 @@ def _kept(output: Output | None, out: Path | None) -> str:
         case None:
             return "Stopped. Nothing is kept without --out FILE."
         case JudgedStream():
-            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written {_place(out)}."
+            return f"Stopped. Written {_place(out)}: {counted(len(output), 'group')}."
         case JudgedFile():
-            kept = f"{counted(len(output), 'group')} {_are(len(output))} kept"
-            return f"Stopped. {kept}; the same command goes on from there ({out})."
+            return f"Stopped. Kept: {counted(len(output), 'group')}; the same command goes on from there ({out})."
 
 
 def print_scores(

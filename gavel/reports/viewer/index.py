@@ -280,11 +280,11 @@ def _trajectory_files(root: Path) -> Iterator[Path]:
         for name in files:
             file = Path(directory, name)
             is_named = not name.startswith(".") and name.endswith((_STORE, _LINES)) and str(file).isprintable()
-            if is_named and _begins_as_groups(file):
+            if is_named and holds_groups(file):
                 yield file
 
 
-def _begins_as_groups(file: Path) -> bool:
+def holds_groups(file: Path) -> bool:
     """Whether a file is named as a trajectory store, or begins with a line of a judged file."""
     if file.name.endswith(_STORE):
         return True
@@ -292,18 +292,6 @@ def _begins_as_groups(file: Path) -> bool:
         with file.open("rb") as stream:
             return stream.read(len(_BEGINNING)) == _BEGINNING
     except OSError:
-        return False
-
-
-def holds_groups(file: Path) -> bool:
-    """Whether a file is named as a trajectory store, is empty as yet, or begins with a group as a line of JSON."""
-    if _begins_as_groups(file):
-        return True
-    try:
-        with file.open("rb") as stream:
-            line = stream.readline()
-        return not line or "trajectories" in json.loads(line)
-    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -172,13 +172,13 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     stopped = running.end()
     if stop == signal.SIGINT:
         assert stopped.returncode == 130
-        assert "Stopped. 2 groups are kept; the same command goes on from there" in stopped.stderr
+        assert "Stopped. Kept: 2 groups; the same command goes on from there" in stopped.stderr
         assert "Traceback" not in stopped.stderr
     asked = len(endpoint.requests)
     endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
     again = gavel(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "2 of 4 groups are judged already" in again.stderr
+    assert "Judged already: 2 of 4 groups" in again.stderr
     assert len(endpoint.requests) - asked == 1 + 2
     assert [group.metadata for group in read_groups(out)] == [{"n": n} for n in range(4)]
 
@@ -234,7 +234,7 @@ def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     config = JudgeConfig(
         models="openai/judge", orders=1, concurrency=1, params=endpoint.params, max_tokens=most, rubric=RULES
     )
-    with pytest.raises(JudgeError, match=r"\d of 6 groups (was|were) not judged: ") as error:
+    with pytest.raises(JudgeError, match=r"not judged: \d of 6 groups: ") as error:
         score_and_print(path, config, "n", out)
     assert ("budget is used up" if stop == "budget" else "exceeded your current quota") in error.value.message
     assert "What was judged is kept; the same command goes on from there" in error.value.remedy
@@ -281,7 +281,7 @@ def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
     out.write_text("".join(whole.splitlines(keepends=True)[:3]))
     capsys.readouterr()
     print_estimate(path, config, "n", out)
-    assert "4 groups, of which 3 are judged already: 1 reply on the cassette, no call." in capsys.readouterr().out
+    assert "4 groups, 3 judged already: 1 reply on the cassette, no call." in capsys.readouterr().out
     print_estimate(path, config, "n", out, fresh=True)
     assert "4 groups: 4 replies on the cassette, no call. Nothing was asked." in capsys.readouterr().out
     with pytest.raises(GavelError, match="was judged with orders"):
