@@ -29,7 +29,6 @@ from gavel.reports.statistics import (
     Curve,
     MeanOverSeeds,
     PairedDifference,
-    area_under_curve,
     change,
     curve_over_seeds,
     mean_over_seeds,
@@ -91,7 +90,6 @@ class Arm:
     name: str
     cells: list[CellFigures]
     final: MeanOverSeeds
-    area: MeanOverSeeds
     steps_to: MeanOverSeeds
     """Mean over the seeds that reached the threshold; `seeds` says how many."""
     hacking_gap: MeanOverSeeds
@@ -194,7 +192,6 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         name=name,
         cells=cells,
         final=over([cell.final for cell in cells]),
-        area=over([area_under_curve(cell.success) for cell in cells]),
         steps_to=over([steps_to(cell.success, threshold) for cell in cells]),
         hacking_gap=over([cell.hacking_gap for cell in cells]),
         drift_hand=over([change(curve) for curve in hands]),
@@ -274,7 +271,7 @@ def as_json(comparison: Comparison) -> str:
     """All figures; the trajectories stay in the run directories."""
 
     def arm(one: Arm) -> dict[str, Any]:
-        fields = ("final", "area", "steps_to", "hacking_gap", "drift_hand", "drift_truth", "tau_hand", "tau_truth")
+        fields = ("final", "steps_to", "hacking_gap", "drift_hand", "drift_truth", "tau_hand", "tau_truth")
         return {
             "name": one.name,
             **{name: asdict(getattr(one, name)) for name in fields},
@@ -368,7 +365,6 @@ def render_comparison(comparison: Comparison) -> str:
                 arm.name,
                 len(arm.cells),
                 with_interval(arm.final),
-                with_interval(arm.area),
                 steps_text(arm),
                 with_interval(arm.hacking_gap, "+"),
                 with_interval(arm.tau_hand),

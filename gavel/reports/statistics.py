@@ -8,7 +8,6 @@ A difference that the seeds do not show is "not shown", never "none". Samples of
 over tasks. Plain numbers in, plain numbers out.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,17 +45,6 @@ class PairedDifference:
     @property
     def equivalent(self) -> bool:
         return self.low is not None and self.high is not None and -self.margin < self.low <= self.high < self.margin
-
-
-def area_under_curve(curve: Curve) -> float | None:
-    """By the trapezoidal rule, divided by the span of the steps: the mean height. None with fewer than two points."""
-    points = sorted(curve.items())
-    if len(points) < 2:
-        return None
-    area = 0.0
-    for (start, first), (end, last) in itertools.pairwise(points):
-        area += (end - start) * (first + last) / 2
-    return area / (points[-1][0] - points[0][0])
 
 
 def steps_to(curve: Curve, threshold: float) -> int | None:

@@ -10,7 +10,6 @@ anew. The database can be deleted at any time.
 """
 
 import json
-import logging
 import os
 import random
 import sqlite3
@@ -27,8 +26,6 @@ from gavel.reports.viewer.group_filter import PAGE_SIZE, GroupFilter
 from gavel.reports.viewer.group_summary import GroupSummary, summarize
 from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
-
-logger = logging.getLogger(__name__)
 
 _FORMAT = 3
 _STORE = ".jsonl.zst"
@@ -101,7 +98,6 @@ class Index:
         self._read_to_end: dict[str, _State] = {}
         """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
         an unfinished record."""
-        self._told: set[str] = set()
         self._database = database
         self._updating = threading.Lock()
         try:
@@ -238,9 +234,6 @@ class Index:
                 problem = f"{rest}: being written, left by a kill, or damaged"
         except GavelError as error:
             problem = f"{error.message}. {error.remedy}"
-            if problem not in self._told:
-                self._told.add(problem)
-                logger.warning("%s", problem)
         self._read_to_end[path] = state
         connection.execute(
             "UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, state.size, problem, id)

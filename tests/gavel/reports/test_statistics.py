@@ -1,7 +1,6 @@
 # pyright: reportArgumentType=false, reportUnknownMemberType=false
 """Statistics over seeds: equal to the slow version, calibrated, and honest with few seeds."""
 
-import itertools
 import random
 from itertools import combinations
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gavel.reports.statistics import (
-    area_under_curve,
     mean_over_seeds,
     paired_difference,
     pass_at_k,
@@ -20,19 +18,7 @@ from gavel.reports.statistics import (
 )
 
 SHARES = st.floats(0, 1)
-CURVES = st.dictionaries(st.integers(0, 200), SHARES, min_size=2, max_size=12)
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-6)
-
-
-@given(CURVES)
-def test_the_area_is_numpy_s_and_lies_between_the_lowest_and_the_highest_value(curve: dict[int, float]) -> None:
-    steps = sorted(curve)
-    values = [curve[step] for step in steps]
-    slow = sum((b - a) * (curve[a] + curve[b]) / 2 for a, b in itertools.pairwise(steps))
-    area = area_under_curve(curve)
-    assert area is not None
-    assert area == pytest.approx(slow / (steps[-1] - steps[0]))
-    assert min(values) - 1e-9 <= area <= max(values) + 1e-9
 
 
 @given(DIFFERENCES)

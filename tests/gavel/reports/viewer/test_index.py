@@ -95,7 +95,7 @@ def test_a_judged_file_of_json_lines_is_read_and_other_files_are_not(index, root
     assert "999" in dict(index.problems())["later.jsonl"]
 
 
-def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restored(index, root, caplog):
+def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restored(index, root):
     file = store(root, 3).path
     store(root, 3).extend(group(member(f"number {n}", 0.5, task=f"x{n}")) for n in range(3))
     whole = file.read_bytes()
@@ -107,7 +107,6 @@ def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restore
     ((path, problem),) = index.problems()
     assert path.endswith("000003.jsonl.zst")
     assert f"damaged at byte {first}" in problem
-    assert caplog.text.count("000003.jsonl.zst is damaged at byte") == 1
     file.write_bytes(flipped(whole, (second + len(whole)) // 2))  # the last one could be an unfinished one
     index.update()
     assert len(index.problems()) == 1
