@@ -17,7 +17,6 @@ from gavel.reports.statistics import (
     share,
 )
 
-SHARES = st.floats(0, 1)
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-6)
 
 
