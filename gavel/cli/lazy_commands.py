@@ -120,8 +120,8 @@ _WITH = {
     **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
     "cluster": "backend",
     "config": "train",
-    "keys": "serve",
-    "report": "runs",
+    **dict.fromkeys(("keys", "serve-env"), "serve"),
+    **dict.fromkeys(("report", "view"), "runs"),
     "scenarios": "new",
 }
 """Commands whose module has another name."""

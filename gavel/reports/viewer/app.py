@@ -35,9 +35,8 @@ from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
-from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
 from gavel.reports.viewer.group_view import cassette_of, group_view, read_vote
-from gavel.reports.viewer.index import Index, NoSuchGroup, place_of
+from gavel.reports.viewer.index import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter, Index, NoSuchGroup, place_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary

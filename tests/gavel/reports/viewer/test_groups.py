@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.reports.viewer.group_filter import FilterError, GroupFilter, search_words
 from gavel.reports.viewer.group_summary import summarize
 from gavel.reports.viewer.group_view import group_view
+from gavel.reports.viewer.index import FilterError, GroupFilter, search_words
 from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.viewer.stored import group, member, sampled
 

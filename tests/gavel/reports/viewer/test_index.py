@@ -4,8 +4,7 @@ import os
 import pytest
 import zstandard
 
-from gavel.reports.viewer.group_filter import GroupFilter
-from gavel.reports.viewer.index import Index, NoSuchGroup
+from gavel.reports.viewer.index import GroupFilter, Index, NoSuchGroup
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
