@@ -7,9 +7,7 @@ import pytest
 from gavel.base.errors import GavelError
 from gavel.judge.audit.agreement import pair_accuracy
 from gavel.judge.audit.golden import (
-    ChangedVerdict,
     GoldenResult,
-    changed_verdicts,
     check_golden,
     golden_scores,
     jury_weights,
@@ -84,19 +82,6 @@ async def test_a_group_that_was_not_judged_in_full_has_no_verdicts():
     (one,) = await check_golden(Judge(fails_once, orders=2), [golden(good="4", bad="5")])
     assert (one.scores, one.right, one.violated) == ({}, 0, [])
     assert "no idea" in one.reason
-
-
-def test_only_verdicts_that_turned_are_told():
-    first, second, other = golden("1", a="4", b="5"), golden("2", a="4", b="5"), golden("3", a="4", b="5")
-    results = [result(first, a=0.4, b=0.6), result(second, a=0.7, b=0.6), result(other, a=0.5, b=0.6)]
-    before = {"1": {"a": 0.9, "b": 0.1}, "2": {"a": 0.1, "b": 0.1}, "3": {"a": 0.2, "b": 0.9}, "4": {"x": 1.0}}
-    assert list(changed_verdicts(results, before)) == [
-        ChangedVerdict("1", "a", "b", (0.9, 0.1), (0.4, 0.6)),
-        ChangedVerdict("2", "a", "b", (0.1, 0.1), (0.7, 0.6)),
-    ]
-    assert [each.is_right for each in changed_verdicts(results, before)] == [False, True]
-    assert list(changed_verdicts(results, {"1": {"a": 0.9, "c": 0.1}})) == []
-    assert list(changed_verdicts([GoldenResult(first, {}, "down")], before)) == []
 
 
 GOOD = golden(a="4", b="5").model_dump()
