@@ -5,19 +5,18 @@ failure the caller looks for the batch by its tag. LiteLLM can only read Anthrop
 AI and Bedrock from buckets in the user's own cloud.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.base.network import TRANSPORT_ERRORS
-from gavel.llm.cassette import Question
 from gavel.llm.completion import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
 from gavel.llm.prices import Prices, price
 from gavel.llm.providers import load_litellm, model_info
+from gavel.llm.types import Message
 
 _TAG = "gavel"
 _PATIENCE_SECONDS = 300.0
@@ -57,34 +56,29 @@ def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return given | {"custom_llm_provider": provider}
 
 
-def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> tuple[float, float] | None:
+def batch_price(model: str, prices: Prices, params: Mapping[str, Any]) -> tuple[float, float] | None:
     """USD per million tokens in a batch: by LiteLLM's table, else the vendor's share of the price; None = unknown."""
     if model not in prices:
         listed = model_info(model)
         per_token = listed.get("input_cost_per_token_batches"), listed.get("output_cost_per_token_batches")
         if per_token[0] and per_token[1]:
             return per_token[0] * 1e6, per_token[1] * 1e6
-    full, share = price(model, prices), _PRICE_SHARES[provider_of(model, params or {})]
+    full, share = price(model, prices), _PRICE_SHARES[provider_of(model, params)]
     return None if full is None else (share * full[0], share * full[1])
 
 
-def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
-    """The batch line for the question, with the body that LiteLLM would send with these options.
-
-    Raises `LlmError` for a parameter that the model does not accept.
-    """
-    litellm, provider = load_litellm(), provider_of(question.model, question.params)
-    name, _, _, _ = litellm.get_llm_provider(question.model, question.params.get("custom_llm_provider"))
+def request_body(model: str, messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that LiteLLM would send. Raises `LlmError` for a parameter that the model does not accept."""
+    litellm, provider = load_litellm(), provider_of(model, options)
+    name, _, _, _ = litellm.get_llm_provider(model, options.get("custom_llm_provider"))
     given = {key: value for key, value in options.items() if key not in CONNECTION}
     try:
         body: dict[str, Any] = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **given)
     except litellm.UnsupportedParamsError as error:
-        raise LlmError(f"{question.model} does not take a parameter: {error}", "Leave it out.") from error
+        raise LlmError(f"{model} does not take a parameter: {error}", "Leave it out.") from error
     extra: dict[str, Any] = body.pop("extra_body", None) or {}
     body.pop("stream", None)
-    body = {"model": name, "messages": list(question.messages), **body, **extra}
-    line = {"custom_id": question.key, "method": "POST", "url": _ENDPOINT, "body": body}
-    return json.dumps(line, allow_nan=False).encode() + b"\n"
+    return {"model": name, "messages": list(messages), **body, **extra}
 
 
 class BatchApi:

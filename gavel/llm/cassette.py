@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from gavel.llm.budget import ledger_of_this_work
+from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import CassetteError, CassetteMissError
 from gavel.llm.types import Accept, Message, Reply, Schema
 
@@ -155,6 +156,9 @@ class Cassette:
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
     and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
     """
+
+    complete = staticmethod(complete_in_time)
+    """Sends the request of a question that is not stored."""
 
     def __init__(self, storage: str | Path | StorageThread, mode: Mode = "cache") -> None:
         if mode not in ("cache", "replay"):

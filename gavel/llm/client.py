@@ -308,6 +308,7 @@ class Client:
                 answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
                 account.reply = await answers
             return self._answering_all_of(messages, account.reply)
+        complete = self.cassette.complete if self.cassette else complete_in_time
         dialect = dialect_of(self._endpoint)
         marked = with_breakpoint(self.name, messages, call.prefix)
         num_ctx = self._context_options(messages)
@@ -320,7 +321,7 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     options = FORMATS[number][1](schema) | num_ctx | sent
-                    response, repairs = await complete_in_time(self.name, marked, options, call.attempt_seconds)
+                    response, repairs = await complete(self.name, marked, options, call.attempt_seconds)
                     account.reply = read_response(self.name, response, messages, self.prices, repairs)
                     if self.wire == "logprobs":
                         account.reply = with_logprobs(account.reply, response)
@@ -387,7 +388,9 @@ class Client:
             ledger.end(reply.cost_usd)
             sent.tokens = sum(tokens)
         except BaseException as error:
-            is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            is_free = isinstance(error, NotAskedError) or (
+                isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            )
             (self.budget.release if is_free else self.budget.forfeit)(reservation)
             call.may_be_paid = call.may_be_paid or not is_free
             ledger.end(is_free=is_free)
