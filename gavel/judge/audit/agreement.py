@@ -1,26 +1,19 @@
 # pyright: reportMissingTypeStubs=false
 """Agreement of a judge's scores with a reference: a hand-crafted reward, true success, or another judge.
 
-Scores are relative to their group, so every statistic except the AUC is computed within groups and averaged over
-them. A group in which a statistic is undefined is left out of it. Between raters, ICC and alpha also count how the
-scores of different groups differ, and how harsh a rater is.
+Scores are relative to their group, so statistics are computed within groups and averaged over them. A group in which
+a statistic is undefined is left out of it. Between raters, ICC also counts how the scores of different groups differ,
+and how harsh a rater is.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean, variance
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gavel.judge.audit.bootstrap import (
-    UNDEFINED,
-    IntervalEstimate,
-    correlation,
-    defined,
-    estimate,
-    mean_over_groups,
-)
+from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate, correlation, defined, estimate, mean_over_groups
 from gavel.judge.audit.votes import judged_groups, votes_by_model, voting_models
 from gavel.judge.errors import JudgeError
 from gavel.judge.stats import centred_sums
@@ -57,10 +50,6 @@ class Agreement:
     top_1: IntervalEstimate
     """How often the member with the highest score is one of the best by reference; of members tied for the highest
     score, the share that is."""
-    auc: IntervalEstimate
-    """Over all members of all groups, how often a member with the higher label scores above one with the lower label
-    (Mann-Whitney; a tie counts 0.5). Only for a binary reference. A score means different things in different groups,
-    which lowers it."""
     advantage_correlation: IntervalEstimate
     """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
@@ -111,7 +100,6 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         tau=mean_over_groups([kendall_tau(pairs) for pairs in groups]),
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
-        auc=_pooled_auc(groups),
         advantage_correlation=correlation(map(centred_sums, groups)),
     )
 
@@ -155,29 +143,6 @@ def top_1(pairs: Pairs) -> float | None:
     return fmean(float(value == best) for score, value in pairs if score == highest)
 
 
-def _pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
-    """AUC over all members, with an interval over groups; undefined unless the reference has two values."""
-    import numpy as np
-
-    labels = {value for pairs in groups for _, value in pairs}
-    if len(labels) != 2:
-        return UNDEFINED
-    members = sorted((score, value, group) for group, pairs in enumerate(groups) for score, value in pairs)
-    scores, values, group_of = np.array(members).T
-    first_of_tie = np.flatnonzero(np.diff(scores, prepend=np.nan) != 0)
-
-    def statistic(drawn: "Indices") -> "Array":
-        times_drawn = np.array([np.bincount(row, minlength=len(groups)) for row in drawn])
-        weights = times_drawn[:, group_of.astype(int)]
-        losers, winners = (
-            np.add.reduceat(weights * (values == label), first_of_tie, axis=1) for label in sorted(labels)
-        )
-        wins = winners * (np.cumsum(losers, axis=1) - losers / 2)
-        return wins.sum(axis=1) / defined(winners.sum(axis=1) * losers.sum(axis=1))
-
-    return estimate(statistic, len(groups), sum(map(bool, groups)))
-
-
 Ratings = Sequence[Sequence[float | None]]
 """For each member of one group, the scores by rater; None where a rater gave none."""
 
@@ -189,8 +154,6 @@ class InterRaterReliability:
     """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
-    alpha: IntervalEstimate
-    """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
     pairs: Mapping[tuple[str, str], Agreement]
     """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
 
@@ -214,7 +177,7 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
             [(a, b) for row in of if (a := row[one]) is not None and (b := row[other]) is not None] for of in ratings
         ]
         pairs[judge, second] = agreement_of_pairs(both, second)
-    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), krippendorff_alpha(ratings), pairs)
+    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), pairs)
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
@@ -235,7 +198,7 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
         for members in voted
     ]
     names = tuple(f"{model} call {number + 1}" for model, number in raters)
-    return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
+    return InterRaterReliability(names, *intraclass_correlation(ratings), {})
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
@@ -277,20 +240,3 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
         return estimate(statistic, len(groups), int((count > 0).sum()))
 
     return reliability(k), reliability(1)
-
-
-def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:
-    """Alpha over the members with at least two scores, interval metric (Krippendorff 2011, "Computing Krippendorff's
-    alpha-reliability"): 1 - mean variance within members, each counted once for each score / variance of all scores."""
-    import numpy as np
-
-    known = [[[score for score in row if score is not None] for row in members] for members in groups]
-    rated = [[row for row in members if len(row) > 1] for members in known]
-    moments = [[(len(row), sum(row), sum(s * s for s in row), len(row) * variance(row)) for row in of] for of in rated]
-    sums = np.array([np.reshape(rows, (-1, 4)).sum(axis=0) for rows in moments])
-
-    def statistic(drawn: "Indices") -> "Array":
-        count, total, squares, within = sums[drawn].sum(axis=1).T
-        return 1 - within / count / defined((squares - total**2 / count) / (count - 1))
-
-    return estimate(statistic, len(groups), sum(map(bool, moments)))
