@@ -34,7 +34,7 @@ from gavel.base.errors import first_error
 from gavel.base.files import sync, write_atomically
 from gavel.llm.batch_api import BatchApi, request_body
 from gavel.llm.budget import Budget
-from gavel.llm.cassette import Cassette, Question
+from gavel.llm.cassette import Cassette, Entry, Question
 from gavel.llm.completion import endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_pass, status_error
@@ -387,7 +387,7 @@ class BatchCassette(Cassette):
         question: Question,
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
-        repairs: Sequence[tuple[Question, Reply]] = (),
+        repairs: Sequence[Entry] = (),
     ) -> Reply:
         async def answered() -> Reply:
             reply = await ask()
