@@ -39,8 +39,7 @@ from gavel.llm.completion import endpoint_of
 from gavel.llm.errors import LlmError, NotYetError
 from gavel.llm.failures import as_llm_error, is_permanent, may_pass, status_error
 from gavel.llm.prices import Prices
-from gavel.llm.providers import load_litellm
-from gavel.llm.response import token_count, with_text_content
+from gavel.llm.response import token_count
 from gavel.llm.types import Accept, Message, Reply, is_mapping
 
 _ATTEMPTS = 3
@@ -227,8 +226,8 @@ class Batches:
 
     async def complete(
         self, model: str, messages: Sequence[Message], options: Mapping[str, Any], seconds: float
-    ) -> tuple[Any, Counter[str]]:
-        """LiteLLM's response from a batch, as `complete_in_time` returns it, or the error of the request.
+    ) -> dict[str, Any]:
+        """The response's body from a batch, as `complete_in_time` returns it; raises the error of the request.
 
         Raises `NotYetError` after queueing the request for the next batch, unless one with it is under way.
         """
@@ -243,8 +242,7 @@ class Batches:
             raise NotYetError(f"the reply of {model} comes with a batch.")
         if (failure := result.failure) is not None:
             raise as_llm_error(failure, model, 0.0) if _may_be_resent(failure) else failure
-        body, repairs = with_text_content(result.body)
-        return load_litellm().ModelResponse(**{**body, "usage": body.get("usage") or {}}), repairs
+        return result.body
 
     def _collect(self, model: str, params: Mapping[str, Any], key: str, body: Mapping[str, Any]) -> None:
         """Adds the request to its endpoint's current batch, or to a new one when that is full."""

@@ -321,10 +321,10 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     options = FORMATS[number][1](schema) | num_ctx | sent
-                    response, repairs = await complete(self.name, marked, options, call.attempt_seconds)
-                    account.reply = read_response(self.name, response, messages, self.prices, repairs)
+                    body = await complete(self.name, marked, options, call.attempt_seconds)
+                    account.reply = read_response(self.name, body, messages, self.prices)
                     if self.wire == "logprobs":
-                        account.reply = with_logprobs(account.reply, response)
+                        account.reply = with_logprobs(account.reply, body)
             except openai.OpenAIError as error:
                 refused = dialect.refused(read_failure(error), params)
                 if refused is not None and dialect.do_without(refused, self.name, sent):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -83,15 +83,11 @@ def cost(model: str, usage: Usage, prices: Prices) -> float | None:
     return (usd + usage.completion_tokens * given[1]) / 1e6
 
 
-def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
-    """USD of a LiteLLM response by LiteLLM's table, which has cached-token prices; None = unknown.
-
-    If the server reports reasoning separately, the cost is recomputed, since LiteLLM treats reasoning as part of the
-    completion.
-    """
-    usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    if usd is None or not usage.uncounted_reasoning:
-        return usd
-    counted = response.model_copy(deep=True)
-    counted.usage.completion_tokens = usage.completion_tokens
-    return load_litellm().completion_cost(counted, model=model)
+def listed_cost(model: str, usage: Usage) -> float | None:
+    """USD by LiteLLM's table, which has prices of cached tokens and of long prompts; None = unknown."""
+    if price(model, {}) is None:
+        return None
+    written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
+    of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
+    tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))
