@@ -214,13 +214,13 @@ class Judge:
 
         Shows that key, model, credit and parameters are right, and which reply format the endpoint takes. Raises
         `JudgeError` when no model of a juror answers; a fallback that does not is in the result, with its problem.
-        Without `replayed`, models that have replies on the cassette are asked as by `probe_when_asked`.
+        Without `replayed`, models with a cassette of an earlier run are asked as by `probe_when_asked`.
         """
         self.check()
         asked = {_endpoint(one): one for one in chain.from_iterable(self._clients) if one.can_be_probed}
-        if not replayed:
-            for endpoint in [endpoint for endpoint, client in asked.items() if await client.has_replies()]:
-                asked.pop(endpoint).probe_when_asked()
+        if not replayed and self.cassette and self.cassette.path and self.cassette.path.exists():
+            self.probe_when_asked()
+            return []
         async with asyncio.TaskGroup() as tasks:
             probing = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in asked.items()}
         answers = {endpoint: task.result() for endpoint, task in probing.items()}

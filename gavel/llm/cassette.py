@@ -98,10 +98,6 @@ class Storage(Protocol):
         """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
         ...
 
-    def models(self) -> set[str]:
-        """The models with stored replies."""
-        ...
-
     def close(self) -> None: ...
 
 
@@ -236,12 +232,6 @@ class Cassette:
                 await asyncio.wait([keeping])
         return reply
 
-    async def has_replies_of(self, model: str) -> bool:
-        """Whether a reply of this model is stored."""
-        if self.path is not None and not self.path.exists():
-            return False
-        return model in await asyncio.wrap_future(self._current_thread().submit(lambda storage: storage.models()))
-
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
         """The stored reply to the question, as `answer` would return it; None = it has to be asked."""
         kept = await asyncio.wrap_future(self._current_thread().submit(lambda on: on.replies(question.key)))
@@ -346,10 +336,6 @@ class SqliteStorage:
         with _cassette_errors(self._path):
             row = self._db.execute(f"SELECT {', '.join(names)} FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
         return None if row is None else dict(zip(names, row, strict=True))
-
-    def models(self) -> set[str]:
-        with _cassette_errors(self._path):
-            return {model for (model,) in self._db.execute("SELECT DISTINCT model FROM replies")}
 
     def keep(self, entries: Sequence[Entry]) -> None:
         with _cassette_errors(self._path):

@@ -228,10 +228,6 @@ class Client:
         if self.can_be_probed:
             self.gate.shut()
 
-    async def has_replies(self) -> bool:
-        """Whether the cassette holds a reply of this model."""
-        return self.cassette is not None and await self.cassette.has_replies_of(self.name)
-
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""

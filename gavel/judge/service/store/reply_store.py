@@ -108,9 +108,6 @@ class Replies:
     def keep(self, entries: Sequence[Entry]) -> None:
         self._connection.execute(_KEEP[self._connection.dialect.name], [_row(entry) for entry in entries])
 
-    def models(self) -> set[str]:
-        return set(self._connection.execute(sa.select(_r.model).distinct()).scalars())
-
     def close(self) -> None:
         """Does nothing: the transaction belongs to the writer."""
 
