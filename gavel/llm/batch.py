@@ -3,7 +3,7 @@
     batches = Batches(directory, prices, budget)
     cassette = BatchCassette(path, batches)
     while True:
-        await ask_everything(cassette)                          requests without a reply raise `NotYetError`
+        await ask_everything(cassette)                          requests without a reply raise `NotAskedError`
         if not await batches.advance():                         sends them, and waits for the replies
             break
 
@@ -36,7 +36,7 @@ from gavel.llm.batch_api import BatchApi, request_body
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette, Entry, Question
 from gavel.llm.completion import endpoint_of
-from gavel.llm.errors import LlmError, NotYetError
+from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import as_llm_error, is_permanent, may_pass, status_error
 from gavel.llm.prices import Prices
 from gavel.llm.response import token_count
@@ -229,7 +229,7 @@ class Batches:
     ) -> dict[str, Any]:
         """The response's body from a batch, as `complete_in_time` returns it; raises the error of the request.
 
-        Raises `NotYetError` after queueing the request for the next batch, unless one with it is under way.
+        Raises `NotAskedError` after queueing the request for the next batch, unless one with it is under way.
         """
         body = request_body(model, messages, options)
         key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
@@ -239,7 +239,7 @@ class Batches:
             self._wanted.add(key)
             if key not in self._under_way:
                 self._collect(model, options, key, body)
-            raise NotYetError(f"the reply of {model} comes with a batch.")
+            raise NotAskedError(f"the reply of {model} comes with a batch.")
         if (failure := result.failure) is not None:
             raise as_llm_error(failure, model, 0.0) if _may_be_resent(failure) else failure
         return result.body

@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from gavel.llm.budget import ledger_of_this_work
 from gavel.llm.completion import complete_in_time
-from gavel.llm.errors import CassetteError, CassetteMissError
+from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Message, Reply, Schema
 
 _T = TypeVar("_T")
@@ -134,7 +134,7 @@ class Cassette:
     """Replies in a storage: an SQLite file at a path, or the storage of a thread of this process.
 
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
-    and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
+    and a question that is not stored is a `CassetteError`. A new file is created with its parent directories.
     """
 
     complete = staticmethod(complete_in_time)
@@ -181,7 +181,7 @@ class Cassette:
 
         `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
         the unusable replies that the question sends back, with their questions, oldest first; they are stored together
-        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteMissError`.
+        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteError`.
         """
         thread, key = self._current_thread(), question.key
         ledger_of_this_work().questions.add(key)
@@ -220,7 +220,7 @@ class Cassette:
         self.misses += 1
         if self.mode == "replay":
             where = f"the cassette {self.path}" if self.path else "the cassette"
-            raise CassetteMissError(
+            raise CassetteError(
                 f"{where} has no reply of {question.model} to this question with these parameters.",
                 'Ask what was recorded, or record it: Cassette(path, mode="cache").',
             )

@@ -136,7 +136,7 @@ class Client:
         return getattr(self.model, "__qualname__", type(self.model).__name__)
 
     def check(self) -> None:
-        """Raises what `check_model` raises, `UnknownPriceError`, and `CassetteError` for a cassette that cannot be
+        """Raises what `check_model` raises, `LlmError`, and `CassetteError` for a cassette that cannot be
         used. A replayed cassette needs no key and no price."""
         if self.wire != "chat":
             check_gives_probabilities(self.name)
@@ -443,17 +443,6 @@ class _Account:
 
 
 _TRACER: "ContextVar[Tracer | None]" = ContextVar("gavel_tracer", default=None)
-_PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "azure_ai": "azure.ai.inference",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
-"""OpenTelemetry's names of providers that LiteLLM names differently."""
 
 
 @contextmanager
@@ -483,7 +472,7 @@ def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
     operation = "decisions" if wire == "decisions" else "chat"
     attributes: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
     if provider:
-        attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+        attributes["gen_ai.provider.name"] = provider
     with tracer.start_as_current_span(
         f"{operation} {model}",
         kind=SpanKind.CLIENT,

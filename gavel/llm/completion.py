@@ -20,7 +20,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -45,7 +44,6 @@ MAX_REPLY_BYTES = 64 * 2**20
 _IDLE_SECONDS = 4.0
 """Seconds after which an idle connection is closed, before servers do: uvicorn closes after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
-_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
 
 
 FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
@@ -281,8 +279,6 @@ async def _send_directly(sent: DirectRequest) -> dict[str, Any]:
     if answer.status >= 300:
         raise _status_error(sent, answer.status, answer.headers, content)
     text = content.decode("utf-8", "replace")
-    if chunks := _chunks(text):
-        return load_litellm().stream_chunk_builder(chunks).model_dump()
     try:
         body = json.loads(text)
     except ValueError as error:
@@ -398,17 +394,3 @@ async def _send_by_litellm(**request: Any) -> dict[str, Any]:
             raise litellm.APIError(500, words, "", str(request.get("model"))) from error
         raise
     return {**response.model_dump(warnings=False), "response_cost": response._hidden_params.get("response_cost")}
-
-
-def _chunks(text: str) -> list[Any]:
-    """The chunks of a completion sent as server-sent events; empty for any other text."""
-    if not _EVENT.match(text):
-        return []
-    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
-    try:
-        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
-    except ValueError:
-        return []
-    if not all("choices" in chunk and "error" not in chunk for chunk in chunks):
-        return []
-    return [load_litellm().ModelResponseStream(**chunk) for chunk in chunks]

@@ -13,7 +13,7 @@ from gavel.llm.batch_api import batch_price, provider_of
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, LlmError, NotYetError
+from gavel.llm.errors import BudgetError, LlmError, NotAskedError
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
@@ -206,7 +206,7 @@ async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path)
 def test_a_vendor_without_batches_is_refused_and_those_with_batches_are_named(model):
     with pytest.raises(LlmError) as refused:
         provider_of(model, {})
-    assert not isinstance(refused.value, NotYetError)
+    assert not isinstance(refused.value, NotAskedError)
     assert all(name.partition("/")[0] in refused.value.remedy for name in VENDORS)
 
 
