@@ -46,7 +46,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client, Probe
 from gavel.llm.errors import LlmError
-from gavel.llm.prices import Prices, checked_prices, prices_from_environment
+from gavel.llm.prices import Prices, prices_from_environment
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
@@ -105,7 +105,7 @@ class Judge:
             )
         given = {"mode": mode, "orders": orders, "states": states, "alone": alone, "concurrency": concurrency}
         config = JudgeConfig().with_given(**config) if isinstance(config, dict) else config or JudgeConfig()
-        config = config.with_given(**given, seed=seed)
+        config = config.with_given(**given, seed=seed, prices=prices)
         self.config = config
         self.anchors = check_anchors(anchors)
         self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors), states=config.states)
@@ -132,7 +132,6 @@ class Judge:
             cassette = config.cassette
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
-        prices = config.prices if prices is None else prices
         with llm_errors_as_judge_errors():
             self.budget = budget or Budget(config.max_cost_usd, config.max_tokens)
             limits = Limits(
@@ -142,14 +141,14 @@ class Judge:
                 requests_per_minute=config.requests_per_minute,
                 tokens_per_minute=config.tokens_per_minute,
             )
-            prices = prices_from_environment() if prices is None else checked_prices(prices)
+            known_prices = prices_from_environment() if config.prices is None else config.prices
         self._clients = [
             [
                 Client(
                     model,
                     {**self._mode.params, **juror.params},
                     replace(limits, deadline=config.deadline / len(juror.models)),
-                    prices,
+                    known_prices,
                     self.budget,
                     self.cassette,
                     juror.context,

@@ -54,7 +54,7 @@ class Question:
         try:
             return {
                 "model": self.model,
-                "params": _canonical(self.public_params),
+                "params": _canonical(public_params(self.params)),
                 "schema": _canonical(self.schema),
                 "messages": _canonical(self.messages),
             }
@@ -63,11 +63,6 @@ class Question:
                 f"the question to {self.model} cannot be stored: {error}.",
                 "Give the model parameters that JSON can hold, or no cassette.",
             ) from error
-
-    @property
-    def public_params(self) -> dict[str, Any]:
-        """The parameters without those that identify the caller."""
-        return public_params(self.params)
 
     @cached_property
     def key(self) -> str:

@@ -18,7 +18,8 @@ Prices = Mapping[str, Price]
 """Model id -> price."""
 
 _Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]])
+PriceTable = dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]]
+"""`Prices` with the check of each amount: a dollar budget could not be kept with one below 0."""
 
 
 def prices_from_environment() -> Prices:
@@ -27,23 +28,12 @@ def prices_from_environment() -> Prices:
     if not text:
         return {}
     try:
-        return _TABLE.validate_json(text)
+        return TypeAdapter(PriceTable).validate_json(text)
     except ValidationError as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
             "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "
             'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2, 0.025]}',
-        ) from error
-
-
-def checked_prices(prices: Prices) -> Prices:
-    """Returns the prices. Raises `LlmError` for an invalid amount, with which a dollar budget could not be enforced."""
-    try:
-        return _TABLE.validate_python(dict(prices))
-    except ValidationError as error:
-        raise LlmError(
-            f"{dict(prices)} is not a table of prices.",
-            'Give USD per million prompt and completion tokens, 0 or more: prices={"openai/gpt-5-mini": (0.25, 2)}.',
         ) from error
 
 

@@ -47,12 +47,6 @@ class Limits:
     tokens_per_minute: int | None = None
     """Tokens of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
-    def __post_init__(self) -> None:
-        if not (self.concurrency >= 1 and self.timeout > 0 and self.deadline > 0):
-            raise LlmError(f"a model needs time and concurrency above 0: {self}.")
-        if any(most is not None and most < 1 for most in (self.requests_per_minute, self.tokens_per_minute)):
-            raise LlmError(f"a limit per minute must allow at least 1: {self}.")
-
 
 class Activity:
     """Current waits of the calls of a set of clients, from any thread; for a live line."""

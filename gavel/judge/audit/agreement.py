@@ -8,7 +8,7 @@ and how harsh a rater is.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -154,7 +154,7 @@ class InterRaterReliability:
     """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
-    pairs: Mapping[tuple[str, str], Agreement]
+    pairs: Mapping[tuple[str, str], Agreement] = field(default_factory=dict[tuple[str, str], Agreement])
     """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
 
 
@@ -164,20 +164,17 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
     Raises `JudgeError` when no member is judged.
     """
     groups = judged_groups(groups)
-    judges = voting_models(groups)
-    if len(judges) < 2:
+    votes = [[{name: fmean(own[name]) for name in own} for own in votes_by_model(group).values()] for group in groups]
+    found = _reliability(votes, voting_models(groups))
+    if found is None:
         return None
-    ratings = [
-        [[fmean(own[judge]) if judge in own else None for judge in judges] for own in votes_by_model(group).values()]
-        for group in groups
-    ]
-    pairs: dict[tuple[str, str], Agreement] = {}
-    for (one, judge), (other, second) in combinations(enumerate(judges), 2):
-        both = [
-            [(a, b) for row in of if (a := row[one]) is not None and (b := row[other]) is not None] for of in ratings
-        ]
-        pairs[judge, second] = agreement_of_pairs(both, second)
-    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), pairs)
+    pairs = {
+        (one, other): agreement_of_pairs(
+            [[(row[one], row[other]) for row in of if {one, other} <= row.keys()] for of in votes], other
+        )
+        for one, other in combinations(found.raters, 2)
+    }
+    return replace(found, pairs=pairs)
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
@@ -186,19 +183,22 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
     Calls differ in order of presentation, so position bias counts as error here; ICC(2,k) is the reliability of the
     judge's score, the mean of its calls. Raises `JudgeError` when no member is judged.
     """
-    voted = [list(votes_by_model(group).values()) for group in judged_groups(groups)]
-    most: dict[str, int] = {}
-    for model, scores in (each for members in voted for own in members for each in own.items()):
-        most[model] = max(most.get(model, 0), len(scores))
-    raters = [(model, number) for model, count in most.items() for number in range(count)]
+    votes = [
+        [
+            {f"{model} call {n}": score for model, scores in own.items() for n, score in enumerate(scores, 1)}
+            for own in votes_by_model(group).values()
+        ]
+        for group in judged_groups(groups)
+    ]
+    return _reliability(votes, list(dict.fromkeys(name for of in votes for row in of for name in row)))
+
+
+def _reliability(votes: Sequence[Sequence[Mapping[str, float]]], raters: Sequence[str]) -> InterRaterReliability | None:
+    """Of the scores of each group's members by rater; None with fewer than two raters."""
     if len(raters) < 2:
         return None
-    ratings = [
-        [[own[model][n] if n < len(own.get(model, ())) else None for model, n in raters] for own in members]
-        for members in voted
-    ]
-    names = tuple(f"{model} call {number + 1}" for model, number in raters)
-    return InterRaterReliability(names, *intraclass_correlation(ratings), {})
+    ratings = [[[row.get(rater) for rater in raters] for row in of] for of in votes]
+    return InterRaterReliability(tuple(raters), *intraclass_correlation(ratings))
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
