@@ -37,7 +37,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette, Entry, Question
 from gavel.llm.completion import endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError
-from gavel.llm.failures import as_llm_error, is_permanent, may_pass, status_error
+from gavel.llm.failures import as_llm_error, kind_of, may_pass, status_error
 from gavel.llm.prices import Prices
 from gavel.llm.response import token_count
 from gavel.llm.types import Accept, Message, Reply, is_mapping
@@ -187,7 +187,7 @@ class Batches:
             if not batch.end:
                 self._under_way.update(self._keys(batch))
         for key, result in list(self._results.items()):
-            if result.failure and is_permanent(result.failure):  # somebody may have fixed the cause since
+            if result.failure and kind_of(result.failure) == "permanent":  # somebody may have fixed the cause since
                 del self._results[key]
 
     def _read(self) -> _State:

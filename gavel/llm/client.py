@@ -34,7 +34,7 @@ from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
+from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass, read_failure
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.prompt_cut import (
     DEFAULT_CONTEXT,
@@ -329,7 +329,7 @@ class Client:
                     raise PermanentError(
                         f"{self.name} does not take {refused}: {error}", advice_without(refused)
                     ) from error
-                if number + 1 == len(FORMATS) or not may_be_the_format(error):
+                if number + 1 == len(FORMATS) or kind_of(error) != "rejected":
                     raise
                 number += 1
             else:
