@@ -5,7 +5,7 @@ failure the caller looks for the batch by its tag. LiteLLM can only read Anthrop
 AI and Bedrock from buckets in the user's own cloud.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 from gavel.base.network import TRANSPORT_ERRORS
 from gavel.llm.completion import CONNECTION
 from gavel.llm.errors import LlmError
-from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
+from gavel.llm.failures import may_pass, pause_of, remedy
 from gavel.llm.prices import Prices, price
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.types import Message
@@ -21,7 +21,7 @@ from gavel.llm.types import Message
 _TAG = "gavel"
 _PATIENCE_SECONDS = 300.0
 _TIMEOUT = 120.0
-_PAGE, _PAGES = 100, 50
+_NEWEST = 100
 _ENDPOINT = "/v1/chat/completions"
 
 
@@ -98,26 +98,16 @@ class BatchApi:
         wanted: dict[str, Any] = {"completion_window": "24h", "endpoint": _ENDPOINT}
         wanted |= {"input_file_id": file_id, "metadata": {_TAG: tag}}
         try:
-            batch = await self._call("acreate_batch", _is_rate_limit, **wanted)
+            return (await self._call("acreate_batch", 0.0, **wanted)).id
         except LlmError as error:
             if error.__cause__ and _may_pass(error.__cause__):
                 return None
             raise
-        return batch.id
 
     async def find(self, tag: str) -> str | None:
-        """The id of the batch with this tag."""
-        after: dict[str, Any] = {}
-        for _ in range(_PAGES):
-            page = await self._call("alist_batches", limit=_PAGE, **after)
-            for batch in page.data:
-                metadata: dict[str, str] = batch.metadata or {}
-                if metadata.get(_TAG) == tag:
-                    return batch.id
-            if not page.has_more or not page.data:
-                break
-            after = {"after": page.data[-1].id}
-        return None
+        """The id of the batch with this tag, one of the newest."""
+        page = await self._call("alist_batches", limit=_NEWEST)
+        return next((batch.id for batch in page.data if batch.metadata and batch.metadata.get(_TAG) == tag), None)
 
     async def retrieve(self, batch_id: str) -> Any:
         """The batch in OpenAI's form."""
@@ -126,15 +116,10 @@ class BatchApi:
     async def content(self, file_id: str) -> bytes:
         return (await self._call("afile_content", file_id=file_id)).content
 
-    async def _call(self, name: str, again: Callable[[BaseException], bool] | None = None, **arguments: Any) -> Any:
-        """Calls LiteLLM's function of this name; retries while `again` accepts the error, by default while it is
-        temporary."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(again or _may_pass),
-            wait=pause_of,
-            stop=stop_after_delay(_PATIENCE_SECONDS),
-            reraise=True,
-        )
+    async def _call(self, name: str, patience: float = _PATIENCE_SECONDS, **arguments: Any) -> Any:
+        """Calls LiteLLM's function of this name; for so many seconds again after a temporary failure."""
+        stop = stop_after_delay(patience)
+        retrying = AsyncRetrying(retry=retry_if_exception(_may_pass), wait=pause_of, stop=stop, reraise=True)
         try:
             return await retrying(getattr(load_litellm(), name), **arguments, **self._options)
         except Exception as error:  # LiteLLM raises different errors per vendor
@@ -144,8 +129,3 @@ class BatchApi:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, TRANSPORT_ERRORS) or may_pass(error)
-
-
-def _is_rate_limit(error: BaseException) -> bool:
-    """Whether the request was rejected by a rate limit, so that no batch can have been created."""
-    return may_pass(error) and read_failure(error).status in (429, 529)

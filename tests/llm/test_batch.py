@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gavel.llm import batch as batch_module
-from gavel.llm import batch_api
 from gavel.llm.batch import BatchCassette, Batches
 from gavel.llm.batch_api import batch_price, provider_of
 from gavel.llm.budget import Budget
@@ -138,7 +137,6 @@ async def test_a_batch_whose_creation_was_broken_off_is_never_made_twice(
     model, service, tmp_path, monkeypatch, arrives
 ):
     monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(batch_api, "_PAGE", 2)  # of two pages, each is looked through
     for number in range(2):
         await Asker(service, tmp_path / str(number), model=model).all([f"other {number}"])
     before, lost = len(service.batches), [True]
