@@ -14,7 +14,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -134,13 +134,7 @@ class Judge:
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         with llm_errors_as_judge_errors():
             self.budget = budget or Budget(config.max_cost_usd, config.max_tokens)
-            limits = Limits(
-                concurrency=config.concurrency,
-                timeout=config.timeout,
-                deadline=config.deadline,
-                requests_per_minute=config.requests_per_minute,
-                tokens_per_minute=config.tokens_per_minute,
-            )
+            limits = Limits(**{each.name: getattr(config, each.name) for each in fields(Limits)})
             known_prices = prices_from_environment() if config.prices is None else config.prices
         self._clients = [
             [

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import openai
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from gavel.base.errors import first_error
 from gavel.base.files import sync, write_atomically
@@ -70,13 +70,7 @@ class BatchRecord(BaseModel):
     """The vendor's final status; the results are on file then."""
 
 
-class _State(BaseModel):
-    format_version: Literal[3] = 3
-    batches: list[BatchRecord] = []
-
-
-class UnansweredError(openai.OpenAIError):
-    """A batch ended without an answer to one of its requests."""
+_State = TypeAdapter(list[BatchRecord])
 
 
 class _Response(BaseModel):
@@ -107,7 +101,7 @@ class BatchResult(BaseModel):
     def failure(self) -> openai.OpenAIError | None:
         """The error that the same request would raise outside a batch; None = it has a reply."""
         if self.response is None:
-            return UnansweredError(_message_in(self.error) or "no batch answered the request")
+            return status_error(503, _message_in(self.error) or "no batch answered the request")
         status = self.response.status_code
         if status == 200 and "choices" in self.body:
             return None
@@ -118,10 +112,6 @@ class BatchResult(BaseModel):
 def _message_in(error: JsonValue) -> str:
     """The message of an error, in either form."""
     return str((error.get("message") if isinstance(error, dict) else error) or "")
-
-
-def _may_be_resent(failure: openai.OpenAIError) -> bool:
-    return isinstance(failure, UnansweredError) or may_pass(failure)
 
 
 @dataclass(slots=True)
@@ -162,7 +152,7 @@ class Batches:
         self._budget = budget or Budget()
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
-        self._batches = self._read().batches
+        self._batches = self._read()
         self._results: dict[str, BatchResult] = {}
         """Key of a request -> its final result."""
         self._attempts: Counter[str] = Counter()
@@ -190,19 +180,16 @@ class Batches:
             if result.failure and kind_of(result.failure) == "permanent":  # somebody may have fixed the cause since
                 del self._results[key]
 
-    def _read(self) -> _State:
+    def _read(self) -> list[BatchRecord]:
         path = self.directory / "state.json"
-        if not path.exists():
-            return _State()
         try:
-            return _State.model_validate_json(path.read_bytes())
+            return _State.validate_json(path.read_bytes()) if path.exists() else []
         except (OSError, ValidationError) as error:
             remedy = "Restore it, choose another --out, or delete its directory."
             raise LlmError(f"{path} cannot be read: {error}", remedy) from error
 
     def _save(self) -> None:
-        state = _State(batches=self._batches).model_dump_json(indent=1)
-        write_atomically(self.directory / "state.json", state, durable=True)
+        write_atomically(self.directory / "state.json", _State.dump_json(self._batches, indent=1), durable=True)
 
     def _file(self, batch: BatchRecord, what: Literal["requests", "results"]) -> Path:
         return self.directory / f"{batch.tag}.{what}.jsonl"
@@ -241,7 +228,7 @@ class Batches:
                 self._collect(model, options, key, body)
             raise NotAskedError(f"the reply of {model} comes with a batch.")
         if (failure := result.failure) is not None:
-            raise as_llm_error(failure, model, 0.0) if _may_be_resent(failure) else failure
+            raise as_llm_error(failure, model, 0.0) if may_pass(failure) else failure
         return result.body
 
     def _collect(self, model: str, params: Mapping[str, Any], key: str, body: Mapping[str, Any]) -> None:
@@ -361,7 +348,7 @@ class Batches:
                 tokens = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
                 spent = self._budget.spent_usd, self._budget.spent_tokens
                 self._budget.spent_usd, self._budget.spent_tokens = self._with_cost(spent, batch.model, *tokens)
-            if (failure := result.failure) and _may_be_resent(failure):
+            if (failure := result.failure) and may_pass(failure):
                 self._attempts[key] += batch.end not in _ENDED_BEFORE
                 if self._attempts[key] < _ATTEMPTS:
                     continue

@@ -240,10 +240,9 @@ class Client:
     async def _prove(self) -> None:
         try:
             await self.probe()
-        except NotAskedError:  # for example a spent budget
-            raise
         except LlmError as error:
-            self.breaker.open(error)
+            if not isinstance(error, NotAskedError):  # for example a spent budget
+                self.breaker.open(error)
             raise
 
     async def _ask_until_deadline(
@@ -393,32 +392,15 @@ class Client:
             raise
 
     def _size(self, messages: list[Message], schema: Schema) -> Size:
-        bound = byte_bound(messages, schema)
-        return Size(
-            prompt=bound // 4,
-            prompt_bound=bound,
-            completion_bound=self._completion_bound,
-            parallel=self.limits.concurrency,
-            can_be_capped=self._can_be_capped,
-        )
-
-    @property
-    def _can_be_capped(self) -> bool:
-        """Whether the request may limit reply tokens: the user sets no limit, and no thinking that needs one."""
-        return (
-            isinstance(self.model, str)
-            and self.wire != "decisions"
-            and not is_local(self.name)
-            and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
-            and dialect_of(self._endpoint).takes_cap
-        )
-
-    @property
-    def _completion_bound(self) -> int:
+        bound, longest, can_be_capped = byte_bound(messages, schema), self._set_completion, False
         if self.wire == "decisions":
-            return EXPECTED_COMPLETION
-        listed = model_info(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
-        return self._set_completion or listed or LONGEST_COMPLETION
+            longest = EXPECTED_COMPLETION
+        elif isinstance(self.model, str) and not is_local(self.name):
+            longest = longest or model_info(self.name).get("max_output_tokens")
+            # the user sets no limit, and no thinking that needs one
+            is_free = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
+            can_be_capped = is_free and dialect_of(self._endpoint).takes_cap
+        return Size(bound // 4, bound, longest or LONGEST_COMPLETION, self.limits.concurrency, can_be_capped)
 
     @property
     def _set_completion(self) -> int | None:

@@ -224,7 +224,7 @@ def test_two_processes_do_not_use_one_directory(tmp_path):
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize("state", ["", "{", '{"format_version": 99}', '{"batches": 5}'])
+@pytest.mark.parametrize("state", ["", "{", '{"batches": []}', '[{"tag": 5}]'])
 def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "state.json").write_text(state)
