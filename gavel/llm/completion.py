@@ -148,7 +148,7 @@ async def complete_in_time(
     LiteLLM's own timeout does not end a reply that trickles in. An error inside the choice, as OpenRouter reports its
     providers' errors, is raised as such.
     """
-    direct = direct_request(model, messages, options)
+    direct = _direct_request(model, messages, options)
     try:
         async with asyncio.timeout(seconds):
             if direct is not None:
@@ -167,17 +167,15 @@ async def complete_in_time(
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRequest:
+class _DirectRequest:
     """A request on the direct wire."""
 
-    model: str
-    """Its LiteLLM id."""
     url: str
     headers: dict[str, str]
     body: dict[str, Any]
 
 
-def direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> DirectRequest | None:
+def _direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> _DirectRequest | None:
     """The request as LiteLLM would send it; None = LiteLLM must send it."""
     provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
     if provider == "openai":
@@ -214,7 +212,7 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     else:
         body = route.config.transform_request(route.name, list(messages), mapped, {}, {})
     body |= body.pop("extra_body", None) or {}
-    return DirectRequest(model, route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
+    return _DirectRequest(route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
 
 
 _ANY_SCHEMA = {"name": "scores"}
@@ -266,7 +264,7 @@ def _litellms_own() -> frozenset[str]:
     return frozenset({*load_litellm().types.utils.all_litellm_params, "timeout", "organization", "stream"} - _PLACE)
 
 
-async def _send_directly(sent: DirectRequest) -> dict[str, Any]:
+async def _send_directly(sent: _DirectRequest) -> dict[str, Any]:
     try:
         session = await _session()
         data = json.dumps(sent.body).encode()
@@ -276,39 +274,27 @@ async def _send_directly(sent: DirectRequest) -> dict[str, Any]:
     except aiohttp.ClientError as error:
         words = f"no answer of {sent.url}: {error or type(error).__name__}"
         raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
-    if answer.status >= 300:
-        raise _status_error(sent, answer.status, answer.headers, content)
     text = content.decode("utf-8", "replace")
     try:
-        body = json.loads(text)
+        body: object = json.loads(text)
     except ValueError as error:
-        words = f"the reply is no JSON: {text[:500]!r}"
-        response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
-        raise openai.APIResponseValidationError(response=response, body=None, message=words) from error
-    if not is_mapping(body) or not isinstance(body.get("choices"), list):
-        error = body.get("error") if is_mapping(body) else None
-        raise _status_error(sent, _status_in(error, 500), answer.headers, content, answered=200)
-    return dict(body)
+        if answer.status < 300:
+            words = f"the reply is no JSON: {text[:500]!r}"
+            response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
+            raise openai.APIResponseValidationError(response=response, body=None, message=words) from error
+        body = text
+    if answer.status < 300 and is_mapping(body) and isinstance(body.get("choices"), list):
+        return dict(body)
+    inner = body.get("error", body) if is_mapping(body) else body
+    words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
+    status = answer.status if answer.status >= 300 else _status_in(inner, 500)
+    raise status_error(status, f"HTTP {answer.status}: {words}", body, sent.url, answer.headers)
 
 
 def _status_in(error: object, otherwise: int) -> int:
     """The status of an error that a server sent with HTTP status 200."""
     code = error.get("code") if is_mapping(error) else None
     return code if isinstance(code, int) and 400 <= code < 600 else otherwise
-
-
-def _status_error(
-    sent: DirectRequest, status: int, headers: Mapping[str, str], content: bytes, *, answered: int = 0
-) -> openai.APIStatusError:
-    """The error of OpenAI's client for a response; `answered`: the HTTP status, if the error is in the body."""
-    text = content.decode("utf-8", "replace")
-    try:
-        body: object = json.loads(text)
-    except ValueError:
-        body = text
-    inner = body.get("error", body) if is_mapping(body) else body
-    words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
-    return status_error(status, f"HTTP {answered or status}: {words}", body, sent.url, headers)
 
 
 class _BoundedResponse(aiohttp.ClientResponse):
