@@ -47,7 +47,6 @@ from gavel.llm.prompt_cut import (
 from gavel.llm.providers import (
     OWN_SERVERS,
     answer,
-    check_gives_probabilities,
     check_model,
     is_local,
     model_id,
@@ -138,8 +137,11 @@ class Client:
     def check(self) -> None:
         """Raises what `check_model` raises, `LlmError`, and `CassetteError` for a cassette that cannot be
         used. A replayed cassette needs no key and no price."""
-        if self.wire != "chat":
-            check_gives_probabilities(self.name)
+        if self.wire != "chat" and is_local(self.name):
+            raise LlmError(
+                f"{self.name} answers with text, and no probabilities can be read from it.",
+                'Name a model that gives them, or take mode="groupwise".',
+            )
         if self.cassette is None or self.cassette.mode != "replay":
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
