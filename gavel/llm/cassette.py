@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -93,35 +93,37 @@ class Storage(Protocol):
         """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
         ...
 
-    def close(self) -> None: ...
-
 
 class StorageThread:
-    """The single thread of a process that uses a storage; it opens the storage at first use."""
+    """The single thread of a process that uses a storage."""
 
     commits_in_order = False
     """Whether everything derived from a reply is committed after it: then nobody waits until the reply is stored."""
 
-    def __init__(self, open_storage: Callable[[], Storage]) -> None:
-        self._open_storage = open_storage
-        self._storage: Storage | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
-
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
-        return self._thread.submit(self._do, work)
-
-    def _do(self, work: Callable[[Storage], _T]) -> _T:
-        if self._storage is None:
-            self._storage = self._open_storage()
-        return work(self._storage)
+        raise NotImplementedError
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
         """Stores the entries."""
         return self.submit(lambda storage: storage.keep(entries))
 
     def close(self) -> None:
-        if (storage := self._storage) is not None:
-            self._thread.submit(storage.close).result()
+        """Closes the storage, if it is this thread's own."""
+
+
+class _SqliteThread(StorageThread):
+    """Opens the file at first use."""
+
+    def __init__(self, path: Path, read_only: bool) -> None:
+        self._open = cache(partial(SqliteStorage, path, read_only=read_only))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
+
+    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+        return self._thread.submit(lambda: work(self._open()))
+
+    def close(self) -> None:
+        if self._open.cache_info().currsize:
+            self._thread.submit(lambda: self._open().close()).result()
         self._thread.shutdown()
 
 
@@ -241,7 +243,7 @@ class Cassette:
             self._lock, self._asking = threading.Lock(), {}
         if self._thread is None:
             assert self.path is not None
-            self._thread = StorageThread(partial(SqliteStorage, self.path, read_only=self.mode == "replay"))
+            self._thread = _SqliteThread(self.path, self.mode == "replay")
         return self._thread
 
     def close(self) -> None:

@@ -26,8 +26,7 @@ class ChatAgent:
         """`budget` may be shared with other clients. `instead`: the alternative that a remedy names when the key is
         missing.
 
-        Raises `UnknownModelError`, `MissingKeyError`, and `LlmError` for a budget in dollars that cannot be
-        kept."""
+        Raises `UnknownModelError`, `MissingKeyError`, and `LlmError` for a budget in dollars that cannot be kept."""
         if is_local(model):
             raise UnknownModelError(
                 f"{model} goes by rules and cannot act as an agent.",

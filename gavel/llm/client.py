@@ -135,8 +135,8 @@ class Client:
         return getattr(self.model, "__qualname__", type(self.model).__name__)
 
     def check(self) -> None:
-        """Raises what `check_model` raises, `LlmError`, and `CassetteError` for a cassette that cannot be
-        used. A replayed cassette needs no key and no price."""
+        """Raises what `check_model` raises, `LlmError` for a price that is not known, and `CassetteError` for a
+        cassette that cannot be used. A replayed cassette needs no key and no price."""
         if self.wire != "chat" and is_local(self.name):
             raise LlmError(
                 f"{self.name} answers with text, and no probabilities can be read from it.",

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import compress, decompress, replies
-from gavel.llm.cassette import Cassette, Entry, Question, Storage, StorageThread
+from gavel.llm.cassette import Cassette, Entry, Question, StorageThread
 from gavel.llm.types import Accept, Reply
 
 _T = TypeVar("_T")
@@ -71,7 +71,6 @@ class _WriterThread(StorageThread):
     """A storage that works in the transactions of the database's writer."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(_no_storage)
         self._database = database
         self.commits_in_order = database.is_sqlite  # a judgement commits after the replies that it was read from
 
@@ -83,13 +82,6 @@ class _WriterThread(StorageThread):
         # On SQLite works run in order: a judgement's replies are there before it is stored, or erased.
         order = "" if self.commits_in_order else f"question {entries[-1][0].key}"
         return self.submit(lambda storage: storage.keep(entries), order)  # compressed in the writer's thread
-
-    def close(self) -> None:
-        """Does nothing: the database stays open."""
-
-
-def _no_storage() -> Storage:
-    raise AssertionError("the database's writer has the storage")
 
 
 class Replies:
@@ -107,9 +99,6 @@ class Replies:
 
     def keep(self, entries: Sequence[Entry]) -> None:
         self._connection.execute(_KEEP[self._connection.dialect.name], [_row(entry) for entry in entries])
-
-    def close(self) -> None:
-        """Does nothing: the transaction belongs to the writer."""
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
