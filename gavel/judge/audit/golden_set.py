@@ -26,7 +26,7 @@ from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.files import rows_by_file
 from gavel.scenarios.formats.grouping import BY_ROW
 from gavel.scenarios.formats.reading import read_file
-from gavel.scenarios.formats.row import INDEPENDENT, Row, at, is_list, is_object
+from gavel.scenarios.formats.row import ABSENT, INDEPENDENT, Row, at, is_list, is_object
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -151,7 +151,7 @@ def _labelled(name: str, group: TrajectoryGroup, labels: Labels) -> GoldenGroup 
 
 def _read_labels(groups: Sequence[Sequence[dict[str, Any]]], name: str) -> list[Labels] | None:
     """The labels of all groups' members in a field; None where it is no label."""
-    values = [[at(member, name) for member in group] for group in groups]
+    values = [[None if (label := at(member, name)) is ABSENT else label for member in group] for group in groups]
     first = [of_group[0] for of_group in values]
     if all(is_list(each) and len(each) == len(group) for each, group in zip(first, groups, strict=True)):
         values = first  # a number for each answer of the row
@@ -159,7 +159,8 @@ def _read_labels(groups: Sequence[Sequence[dict[str, Any]]], name: str) -> list[
     if are_numbers and any(len(set(of_group)) > 1 for of_group in values):
         sign = -1.0 if "rank" in name.lower() else 1.0
         return [[None if each is None else sign * each for each in of_group] for of_group in values]
-    if any(isinstance(each, bool | list | dict | float) for each in first):
+    of_members = any(each != of_group[0] for of_group in values for each in of_group)
+    if of_members or any(isinstance(each, bool | list | dict | float) for each in first):
         return None
     numbers = {each for each in first if isinstance(each, int)}
     from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(groups[0]) - 1

@@ -186,6 +186,7 @@ def test_a_table_with_other_names_is_read_by_its_columns(tmp_path):
         ([{"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}], "clear, kind"),
         ([{"prompt": ASKED, "outputs": ["4", "5"], "id": "x"}], "one value that names an answer"),
         ([{"prompt": ASKED, "outputs": ["4", "5"], "score": [1, 1]}], "--label"),
+        ([{"prompt": ASKED, "response_a": "4", "response_b": "5"}], "--label"),
     ],
 )
 def test_a_label_is_not_guessed(tmp_path, rows, remedy):
