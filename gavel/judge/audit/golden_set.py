@@ -151,7 +151,8 @@ def _labelled(name: str, group: TrajectoryGroup, labels: Labels) -> GoldenGroup 
 
 def _read_labels(groups: Sequence[Sequence[dict[str, Any]]], name: str) -> list[Labels] | None:
     """The labels of all groups' members in a field; None where it is no label."""
-    values = [[None if (label := at(member, name)) is ABSENT else label for member in group] for group in groups]
+    found: list[list[Any]] = [[at(member, name) for member in group] for group in groups]
+    values: list[list[Any]] = [[None if each is ABSENT else each for each in of_group] for of_group in found]
     first = [of_group[0] for of_group in values]
     if all(is_list(each) and len(each) == len(group) for each, group in zip(first, groups, strict=True)):
         values = first  # a number for each answer of the row
