@@ -44,8 +44,8 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.batch import BatchCassette, Batches, BatchJob
-from gavel.llm.batch_api import connection
+from gavel.llm.batch import BatchCassette, Batches
+from gavel.llm.batch_api import batch_price, connection
 from gavel.llm.budget import Budget, cost_in_words
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import PROVIDER, model_id
@@ -171,13 +171,13 @@ def score_and_print(
             score_file(file, judge, by=by, columns=columns, out=output, fresh=fresh, answer_first=answer)
         )
         if batches and judge.stopped is None:
-            batches.job.remove()
+            batches.batches.remove()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if batches:
-            batches.job.close()
+            batches.batches.close()
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
     if shown or stopped is None:
@@ -417,36 +417,39 @@ class BatchScoring:
                 f"batches answer in words, and the mode {config.mode} reads probabilities.", "Leave --batch out."
             )
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # it prints a traceback for a failure that passes
-        self._config = config
-        self.job = BatchJob(out.with_name(f"{out.name}.batch"))
-        prices = prices_from_environment() if config.prices is None else config.prices
+        prices = dict(prices_from_environment() if config.prices is None else config.prices)
         budget = Budget(config.max_cost_usd, config.max_tokens)
-        self._batches = Batches(self.job, prices, budget, partial(typer.echo, err=True))
+        for juror in config.build().jurors:
+            for model in juror.models:
+                if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
+                    connection(name, juror.params)  # others are code of this process
+                    if each := batch_price(name, prices, juror.params):
+                        prices[name] = each
+                    budget.check(name, prices.get(name))
+        limits = {"max_cost_usd": None, "max_tokens": None, "requests_per_minute": None, "tokens_per_minute": None}
+        self._config = config.model_copy(update={"prices": prices, **limits})
+        self.batches = Batches(out.with_name(f"{out.name}.batch"), prices, budget, partial(typer.echo, err=True))
+        named = config.cassette
+        path = self.batches.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
+        self._cassette = BatchCassette(path, self.batches)
 
     async def answer(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Judges the groups again and again, each time with more replies, until no question is open."""
         while True:
             judge = self.judge()
             judge.check()
-            for juror in judge.jurors:
-                for model in juror.models:
-                    if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
-                        connection(name, juror.params)  # others are code of this process
             with first_error():
                 async with asyncio.TaskGroup() as tasks:
                     for group in groups:
                         if group.trajectories:
                             tasks.create_task(judge.score(group))
-            if judge.cassette:
-                judge.cassette.close()
-            if not await self._batches.advance():
+            self._cassette.close()
+            if not await self.batches.advance():
                 return
 
     def judge(self) -> Judge:
-        """A judge that is answered by the batches, and by the cassette."""
-        named = self._config.cassette
-        path = self.job.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
-        return self._config.build(cassette=BatchCassette(path, self._batches))
+        """A judge that is answered by the batches, and by the cassette. The batches keep to budget and limits."""
+        return self._config.build(cassette=self._cassette)
 
 
 app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

@@ -159,12 +159,10 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
 
 
 def _agreement(of: Agreement) -> list[Figure]:
-    auc = "success above failure, across all groups" if of.auc.groups else "needs a reference of two values"
     return [
         Figure("Kendall's tau-b", of.tau, "rank order: 1 same, 0 chance, -1 reversed"),
         Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
         Figure("top-1", of.top_1, "the top-scored member is among the best"),
-        Figure("AUC", of.auc, auc),
         Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centered values"),
     ]
 
@@ -174,7 +172,6 @@ def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
     return [
         Figure("ICC(2,1)", of.icc_single, f"reliability of one {rater}'s score; 1 = no error"),
         Figure(f"ICC(2,{k})", of.icc_mean, f"reliability of the mean of all {k}"),
-        Figure("Krippendorff's alpha", of.alpha, "beyond chance: 0.8 good, below 0.67 poor"),
     ]
 
 

@@ -126,7 +126,7 @@ def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
     storage = SqliteStorage(cassette, read_only=True)
     try:
         question = storage.question(vote.reply_key)
-        replies = [stored.reply.text for stored in storage.replies(vote.reply_key)]
+        replies = [reply.text for reply in storage.replies(vote.reply_key)]
     finally:
         storage.close()
     if question is None:

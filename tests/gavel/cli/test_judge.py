@@ -190,9 +190,9 @@ async def test_programs_read_unrounded_figures_and_where_the_page_is(
     figures = {figure["name"]: figure for section in found["sections"] for figure in section["figures"]}
     expected = read_report(groups, "success", "judged.jsonl.zst").agreement
     assert expected is not None
-    auc = figures["AUC"]
-    assert (auc["value"], auc["low"], auc["high"]) == (expected.auc.value, expected.auc.low, expected.auc.high)
-    assert auc["groups"] == 12
+    tau = figures["Kendall's tau-b"]
+    assert (tau["value"], tau["low"], tau["high"]) == (expected.tau.value, expected.tau.low, expected.tau.high)
+    assert tau["groups"] == 12
     assert (found["judges"], found["source"]) == (["one"], "judged.jsonl.zst")
     assert found["report"] == str(tmp_path / "judged.report.html")
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from gavel.cli.judge import app as judge
-from gavel.llm.cassette import Entry, Question, SqliteStorage
+from gavel.llm.cassette import Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.app import COOKIE, Guard, create_app
 from gavel.reports.viewer.index import Index
@@ -116,7 +116,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_and_what_the_judge_could_
 def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
     question = Question("openai/x", {}, {}, [{"role": "user", "content": f"Judge: {HOSTILE}"}])
     storage = SqliteStorage(root / RUN / "cassettes.sqlite")
-    storage.keep([Entry(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))])
+    storage.keep([(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))])
     storage.close()
     judged = member("x", 0.5, task="voted")
     assert judged.judgement is not None
