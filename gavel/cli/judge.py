@@ -42,7 +42,6 @@ from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
 from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
-from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.run_directory import runs_root
@@ -180,8 +179,6 @@ def golden(
     rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
     label: Annotated[str | None, typer.Option(help="Field that holds the label, where several could.")] = None,
     by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
-    prompt_column: Annotated[str | None, typer.Option(help="Column of what was asked, as of gavel score.")] = None,
-    answer_column: Annotated[list[str] | None, typer.Option(help="Column of an answer, as of gavel score.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
     cassette: Annotated[
         Path | None,
@@ -198,9 +195,7 @@ def golden(
     tape = Cassette(cassette or runs_root() / "golden.sqlite")
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
-    name = " + ".join(engine.names)
-    columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
-    known = load_golden(file or SHIPPED, label, by, columns)
+    known = load_golden(file or SHIPPED, label, by)
     known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
     results = run_interruptibly(check_golden(engine, known))
     tape.close()
