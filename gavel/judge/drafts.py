@@ -111,7 +111,7 @@ def read_object(reply: str) -> dict[str, Any]:
     try:
         value = find_value(reply).value
     except Broken as broken:
-        raise DraftError(broken.problem) from broken
+        raise DraftError(str(broken)) from broken
     if not isinstance(value, dict):
         raise DraftError("it is no JSON object")
     return cast("dict[str, Any]", value)

@@ -169,7 +169,7 @@ def read_entries(
         reader = _FormReader(known, Counter(found.repairs), {*_ENTRY, *(["states"] if states else [])})
         reader.read(found.value)
     except Broken as broken:
-        raise VerdictError(broken.problem) from broken
+        raise VerdictError(str(broken)) from broken
     named = {entry.label for entry in reader.entries}
     problems = reader.problems
     if cut_off and reader.repairs["bracket"]:
