@@ -43,9 +43,7 @@ _END = re.compile(rf"{_BLANK}*{_FENCE}?{_BLANK}*(?:(?:{_END_OF_TURN}){_BLANK}*)*
 _STARTS_A_VALUE = re.compile(rf"""{_BLANK}*(?:[{{"'`~]|\[(?!(?:{_REASONING})\]))""", re.IGNORECASE)
 
 _SPACE = re.compile(rf"{_BLANK}*")
-_COMMENT = re.compile(
-    r"""/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’])"""
-)
+_COMMENT = re.compile(r"""/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’])""")
 """A comment is one word: more may change what it stands beside."""
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
 """Closing quotes by opening quote."""
