@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
+from gavel.judge.panel.bradley_terry import pairwise
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply import readout
@@ -222,7 +223,7 @@ class Pairwise(Groupwise):
     def aggregate(
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
     ) -> Scores:
-        return aggregate.pairwise(answers, members)
+        return pairwise(answers)
 
 
 class Decisions(Groupwise):

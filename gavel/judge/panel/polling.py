@@ -48,7 +48,7 @@ from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.providers import caches_prompts, min_cached_tokens
 from gavel.llm.types import IMAGE_TOKENS, NO_PREFIX, CachedPrefix, Message, Reply, Schema, text_of
-from gavel.prompts import template_id
+from gavel.prompts import render, template_id
 
 CacheName = Literal["auto", "lead", "off"]
 """Whether a juror's first call on a group goes ahead: "auto" where that saves money, "lead" always, "off" never."""
@@ -146,7 +146,8 @@ class _Request:
         """Shows the invalid reply with its problem in the next request."""
         self.unusable.append((self.prompt + self.repair, reply))
         ids = ids_to_score(self.rubric, list(self.indices))
-        again = ballot.render("judge/repair.j2", problem=problem, labels=ids, states=bool(self.turns))
+        ballot.prompt_ids.append(template_id("judge/repair.j2"))
+        again = render("judge/repair.j2", problem=problem, labels=ids, states=bool(self.turns))
         self.repair = [
             {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
             {"role": "user", "content": again},

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain
-from threading import Lock
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member, has_reference
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, Transcripts
@@ -64,24 +63,22 @@ class GroupPrompts:
         self._whole = Transcripts(group, markers, turns=turns)
         self._truncated: tuple[tuple[tuple[int, ...], int], Transcripts] | None = None
         self._truncator = TextTruncator()
-        self._lock = Lock()
 
     def fit(self, order: Sequence[int], max_tokens: int) -> Prompt:
         """The prompt that shows the members in `order`, in at most `max_tokens` tokens.
 
         Raises `ContextTooSmallError`.
         """
-        with self._lock:  # orders of the same members wait for the first, whose work they use
-            whole = None if self._exceeds(order, max_tokens) else self.whole(order)
-            if whole and count_message_tokens(whole.messages, max_tokens) <= max_tokens:
-                return whole
-            key = tuple(sorted(order)), max_tokens
-            if self._truncated is None or self._truncated[0] != key:
-                self._truncated = key, self._truncate(*key)
-            prompt = self._prompt(self._truncated[1], order, shortened=True)
-            if count_message_tokens(prompt.messages, max_tokens) > max_tokens:  # by a few tokens, in this order
-                prompt = self._prompt(self._truncate(order, max_tokens), order, shortened=True)
-            return prompt
+        whole = None if self._exceeds(order, max_tokens) else self.whole(order)
+        if whole and count_message_tokens(whole.messages, max_tokens) <= max_tokens:
+            return whole
+        key = tuple(sorted(order)), max_tokens
+        if self._truncated is None or self._truncated[0] != key:
+            self._truncated = key, self._truncate(*key)
+        prompt = self._prompt(self._truncated[1], order, shortened=True)
+        if count_message_tokens(prompt.messages, max_tokens) > max_tokens:  # by a few tokens, in this order
+            prompt = self._prompt(self._truncate(order, max_tokens), order, shortened=True)
+        return prompt
 
     def whole(self, order: Sequence[int]) -> Prompt:
         """The prompt that shows the members in `order`, however long."""
