@@ -110,10 +110,6 @@ def comparable(value: str) -> str:
 
 def sanitize(text: str) -> str:
     """The text in its normal form, safe for a prompt. Brackets of special tokens become look-alikes: `‹|im_start|›`."""
-    return _sanitize_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _sanitize(text)
-
-
-def _sanitize(text: str) -> str:
     return without_special_tokens(text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_replaced, text))
 
 
@@ -127,11 +123,6 @@ def _composed(text: str) -> str:
     """The text in Unicode's form NFC, but for runs of 32 marks and more."""
     pieces = enumerate(_LONG_RUN.split(text))
     return "".join(piece if number % 2 else unicodedata.normalize("NFC", piece) for number, piece in pieces)
-
-
-_MAX_CACHED_CHARACTERS = 50_000
-_sanitize_cached = lru_cache(256)(_sanitize)
-"""A group's texts are shown once for each order, so the same texts come again."""
 
 
 def _replaced(found: re.Match[str]) -> str:
