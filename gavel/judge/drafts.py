@@ -24,7 +24,7 @@ from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Models
 from gavel.judge.panel.modes import LARGEST_WHOLE
-from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
+from gavel.judge.prompt.call_prompt import GroupPrompts
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, has_reference, with_reference
 from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
@@ -111,7 +111,7 @@ def read_object(reply: str) -> dict[str, Any]:
     try:
         value = find_value(reply).value
     except Broken as broken:
-        raise DraftError(broken.problem) from broken
+        raise DraftError(str(broken)) from broken
     if not isinstance(value, dict):
         raise DraftError("it is no JSON object")
     return cast("dict[str, Any]", value)
@@ -216,9 +216,9 @@ def transcripts_with_request(client: Client, group: CanonicalGroup, system: str,
     """A prompt that shows up to `LARGEST_WHOLE` members, fenced and in random order, and asks about them."""
     dice = Random(group.digest)
     order = dice.sample(range(len(group.members)), min(len(group.members), LARGEST_WHOLE))
-    prompts = GroupPrompts(group, draw_markers(group, dice), Rubric.of(None))
+    prompts = GroupPrompts(group, draw_markers(group, dice), Rubric.of(None), lambda labels, turns: request.strip())
     shown = text_of(prompts.fit(order, client.room(MOST_CRITERIA)).messages[-1])
-    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": with_request(shown, request)}]
+    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": shown}]
 
 
 def _means_and_noise(criterion: str, judged: TrajectoryGroup) -> tuple[list[float], float]:

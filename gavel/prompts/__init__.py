@@ -1,6 +1,6 @@
 """All prompts to models: Jinja templates, and the one function that renders them.
 
-    render("judge/repair.j2", problem="there is no score for W7QX", labels=["W7QX", "M4TT"])
+    render("judge/repair.j2", problem="there is no score for W7QX", labels=["W7QX", "M4TT"], states=False)
     template_id("judge/repair.j2")   # "judge/repair.j2@" and 12 hex digits of its source
 
 Untrusted text enters a template only as the value of a variable; a template is never built from it.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.reply.distribution import Distribution, read_decisions
+from gavel.judge.reply.distribution import read_decisions, read_moments
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.cassette import Cassette
 from gavel.scenarios.group import TrajectoryGroup
@@ -104,7 +104,7 @@ WEIGHTS = st.lists(st.floats(0, 1), min_size=2, max_size=10).filter(lambda weigh
 @given(WEIGHTS, st.sampled_from([0.5, 0.9, 1.1, 2.0, -1.0]))
 def test_what_does_not_sum_to_one_is_no_distribution(weights, factor):
     probabilities = [factor * weight / math.fsum(weights) for weight in weights]
-    assert isinstance(Distribution.of(probabilities, len(weights)), str)
+    assert isinstance(read_moments(probabilities, len(weights)), str)
 
 
 def test_two_answers_to_one_question_are_none():

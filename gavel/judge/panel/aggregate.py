@@ -1,4 +1,4 @@
-"""Aggregation: the votes of a group become one score per member, by one function for each mode of judging.
+"""Aggregation: the votes of a group become one score per member, by one function for each way of judging.
 
 Each function takes the calls that were answered and scores only members that these calls scored: no mode makes a
 number that no judge gave. Scores that were given on different scales are brought to one in three ways:
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 from typing import TypeVar
 
-from gavel.judge.panel.bradley_terry import Comparison, preference, rate
 from gavel.judge.panel.standard_errors import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.stats import centred_positions, mean_and_error
 
@@ -90,26 +89,6 @@ def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]
     )
     for member, mean in _means(votes).items():
         scores[member] = replace(mean, score=min(max(mean.score, 0.0), 1.0))
-    return scores
-
-
-def pairwise(answers: Sequence[Answer], members: int) -> Scores:
-    """Each member's mean probability of winning against another; every answer scores two members."""
-    comparisons: list[Comparison] = []
-    preferred: dict[int, dict[int, float]] = {}
-    for answer in answers:
-        (first, one), (second, other) = answer.scores.items()
-        comparison = Comparison(first, second, preference(one, other), answer.weight)
-        comparisons.append(comparison)
-        preferred.setdefault(first, {})[answer.call] = comparison.preference
-        preferred.setdefault(second, {})[answer.call] = 1 - comparison.preference
-    scores: dict[int, AggregateScore | str] = dict.fromkeys(
-        preferred, "lost comparisons cut it off from most of the group"
-    )
-    for member, rating in rate(comparisons).items():
-        by_call = preferred[member]
-        typical = min(by_call, key=lambda call: abs(by_call[call] - rating.score))
-        scores[member] = AggregateScore(rating.score, rating.standard_error, rating.degrees_of_freedom, typical)
     return scores
 
 

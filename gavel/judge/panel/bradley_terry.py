@@ -6,8 +6,10 @@ comparisons links to the majority get no score.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from gavel.judge.panel.aggregate import AggregateScore, Answer, Scores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,20 +40,29 @@ def preference(first: float, second: float) -> float:
     return 0.5 + (first - second) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class Rating:
-    """A member's score among the members that it is linked with."""
+def pairwise(answers: Sequence[Answer]) -> Scores:
+    """Each member's mean probability of winning against another; every answer scores two members."""
+    comparisons: list[Comparison] = []
+    preferred: dict[int, dict[int, float]] = {}
+    for answer in answers:
+        (first, one), (second, other) = answer.scores.items()
+        comparison = Comparison(first, second, preference(one, other), answer.weight)
+        comparisons.append(comparison)
+        preferred.setdefault(first, {})[answer.call] = comparison.preference
+        preferred.setdefault(second, {})[answer.call] = 1 - comparison.preference
+    scores: dict[int, AggregateScore | str] = dict.fromkeys(
+        preferred, "lost comparisons cut it off from most of the group"
+    )
+    for member, rated in rate(comparisons).items():
+        by_call = preferred[member]
+        typical = min(by_call, key=lambda call: abs(by_call[call] - rated.score))
+        scores[member] = replace(rated, typical=typical)
+    return scores
 
-    score: float
-    """Mean probability of winning against each of the others, in (0, 1)."""
-    standard_error: float | None
-    """None where there are no more comparisons than strengths to fit."""
-    degrees_of_freedom: int | None = None
-    """Degrees of freedom of the standard error."""
 
-
-def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:
-    """The rating of each member of the largest linked set; empty when two sets tie for the largest.
+def rate(comparisons: Sequence[Comparison]) -> dict[int, AggregateScore]:
+    """The mean probability of winning against each other member, in (0, 1), for each member of the largest linked set;
+    empty when two sets tie for the largest.
 
     The model is that of Bradley and Terry (1952), P(i beats j) = 1 / (1 + exp(s_j - s_i)), fitted by maximum
     likelihood with preferences as fractional wins, and a `PRIOR` that keeps the strength of an undefeated member finite
@@ -59,7 +70,8 @@ def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:
     with step halving finds its only maximum. Only the ratios of the weights matter.
 
     The standard error is by the delta method from the observed information, times a dispersion estimated from the
-    residuals, as in any quasi-likelihood (Wedderburn 1974): preferences scatter less than wins and losses.
+    residuals, as in any quasi-likelihood (Wedderburn 1974): preferences scatter less than wins and losses. There is
+    none where there are no more comparisons than strengths to fit.
     """
     sets = sorted(_linked(comparisons), key=len, reverse=True)
     if not sets or (len(sets) > 1 and len(sets[0]) == len(sets[1])):
@@ -83,7 +95,7 @@ def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:
     np.fill_diagonal(chances, 0)
     scores = (chances.sum(axis=1) / (n - 1)).round(9)  # rounded, so that equal members tie exactly
     if count < n:
-        return {member: Rating(float(scores[i]), None) for member, i in index.items()}
+        return {member: AggregateScore(float(scores[i])) for member, i in index.items()}
     slopes = chances * chances.T / (n - 1)
     gradient = np.diag(slopes.sum(axis=1)) - slopes
     expected = _chance(design[:count] @ strengths)
@@ -92,7 +104,7 @@ def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:
     variances = dispersion * np.einsum("ij,ji->i", gradient, np.linalg.solve(information, gradient.T))
     errors = np.sqrt(variances)
     freedom = count - (n - 1)
-    return {member: Rating(float(scores[i]), float(errors[i]), freedom) for member, i in index.items()}
+    return {member: AggregateScore(float(scores[i]), float(errors[i]), freedom) for member, i in index.items()}
 
 
 def _linked(comparisons: Sequence[Comparison]) -> list[set[int]]:

@@ -17,7 +17,6 @@ from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.reply.verdict import Scored
 from gavel.judge.stats import mean_and_error, order_agreement
 from gavel.llm.types import Reply
-from gavel.prompts import render, template_id
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
 
@@ -61,11 +60,6 @@ class Ballot:
     prompt_ids: list[str] = field(default_factory=list[str])
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Repairs that reading the scores took, by kind."""
-
-    def render(self, template: str, **values: object) -> str:
-        """The rendered template, whose id is recorded in `prompt_ids`."""
-        self.prompt_ids.append(template_id(template))
-        return render(template, **values)
 
     def add_costs(self, other: "Ballot") -> None:
         """Counts the calls of another ballot, which was asked for the sake of this one."""

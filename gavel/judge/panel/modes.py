@@ -1,7 +1,7 @@
 """Modes of judging: what a juror is shown, what it is asked for, and how its answers become scores.
 
-A mode is a class with a `schedule`, a form of reply (`prompt`, `schema`, `read`) and an `aggregate`. All modes show the
-same transcripts. To add one, write a class here and name it in `_MODES` and in `ModeName`.
+A mode is a class with a `schedule`, a form of reply (`request`, `schema`, `read`) and an `aggregate`. All modes show
+the same transcripts. To add one, write a class here and name it in `_MODES` and in `ModeName`.
 
     orders(3, 2, "seed")                  two orders of the group, the second the reversal of the first
     group_schedule(20, [2], "seed")       2 rounds for one juror, each with every member once, in blocks of at most 8
@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Literal
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
+from gavel.judge.panel.bradley_terry import pairwise
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.judge.prompt.call_prompt import template_names, with_request
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply import readout
 from gavel.judge.reply.distribution import read_decisions
@@ -29,7 +29,7 @@ from gavel.judge.reply.verdict import Verdict, ids_to_score, read_scores, reply_
 from gavel.judge.rubric import Rubric
 from gavel.llm.decisions import MOST_LEVELS, MOST_QUESTIONS, score_question
 from gavel.llm.response import LOGPROBS as PARAMS
-from gavel.llm.types import Message, Schema, Wire
+from gavel.llm.types import Schema, Wire
 from gavel.prompts import render
 
 ModeName = Literal["groupwise", "pairwise", "decisions", "readout"]
@@ -159,6 +159,8 @@ class Groupwise:
     """Whether an invalid reply is sent back with its problem."""
     most_scores: ClassVar[int | None] = None
     """Max scores of one call; None = as many as fit."""
+    highest: ClassVar[int] = 1
+    """The best score."""
     states = False
     """Whether a reply also holds the score to be expected after each turn."""
 
@@ -173,12 +175,16 @@ class Groupwise:
         return group_schedule(members, counts, seed, fixed, max_shown())
 
     def templates(self, rubric: Rubric) -> Sequence[str]:
-        """Names of the prompt templates, for the judgement."""
-        return template_names(rubric)
+        """Names of the prompt templates, for the judgement: of the instructions, then of the request."""
+        request = "judge/criteria.j2" if rubric.criteria else "judge/group.j2"
+        return "judge/system.j2", request, *(["judge/states.j2"] if self.states else [])
 
-    def prompt(self, messages: list[Message], rubric: Rubric, labels: Sequence[str]) -> list[Message]:
-        """The messages of a call, from those that ask for scores in words."""
-        return messages
+    def request(self, rubric: Rubric, labels: Sequence[str], turns: Sequence[int]) -> str:
+        """What a call asks for, after the transcripts. `turns`: of each label, where states are asked for."""
+        _, *names = self.templates(rubric)
+        values = {"labels": labels, "criteria": _criteria(rubric), "states": self.states}
+        counts = list(zip(labels, turns, strict=False))
+        return "\n\n".join(render(name, **values, counts=counts).strip() for name in names)
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
         """The JSON schema of a reply."""
@@ -217,7 +223,7 @@ class Pairwise(Groupwise):
     def aggregate(
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
     ) -> Scores:
-        return aggregate.pairwise(answers, members)
+        return pairwise(answers)
 
 
 class Decisions(Groupwise):
@@ -227,19 +233,18 @@ class Decisions(Groupwise):
     wire: ClassVar[Wire] = "decisions"
     can_be_repaired: ClassVar[bool] = False
     most_scores: ClassVar[int | None] = MOST_QUESTIONS
+    highest: ClassVar[int] = MOST_LEVELS - 1
 
     def templates(self, rubric: Rubric) -> Sequence[str]:
-        return template_names(rubric)[0], "judge/decision.j2"
+        return "judge/system.j2", "judge/decision.j2"
 
-    def prompt(self, messages: list[Message], rubric: Rubric, labels: Sequence[str]) -> list[Message]:
-        return _ask_for_digits(messages, MOST_LEVELS - 1, "")
+    def request(self, rubric: Rubric, labels: Sequence[str], turns: Sequence[int]) -> str:
+        return ""
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
-        highest = MOST_LEVELS - 1
-        levels = ["0 (worst)", *map(str, range(1, highest)), f"{highest} (best)"]
-        criteria = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered] or [("", "")]
+        levels = ["0 (worst)", *map(str, range(1, self.highest)), f"{self.highest} (best)"]
         questions: list[Schema] = []
-        for letter, name in criteria:
+        for letter, name in _criteria(rubric) or [("", "")]:
             for label in labels:
                 text = render("judge/decision.j2", label=label, letter=letter, criterion=name).strip()
                 questions.append(score_question(label + letter, text, levels))
@@ -264,16 +269,14 @@ class Readout(Decisions):
     wire: ClassVar[Wire] = "logprobs"
     params: ClassVar[Mapping[str, Any]] = PARAMS
     most_scores: ClassVar[int | None] = None
+    highest: ClassVar[int] = readout.LEVELS - 1
 
     def templates(self, rubric: Rubric) -> Sequence[str]:
-        return template_names(rubric)[0], "judge/readout.j2"
+        return "judge/system.j2", "judge/readout.j2"
 
-    def prompt(self, messages: list[Message], rubric: Rubric, labels: Sequence[str]) -> list[Message]:
-        highest = readout.LEVELS - 1
-        criteria = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
+    def request(self, rubric: Rubric, labels: Sequence[str], turns: Sequence[int]) -> str:
         ids = ids_to_score(rubric, labels)
-        request = render("judge/readout.j2", ids=ids, highest=highest, criteria=criteria)
-        return _ask_for_digits(messages, highest, request)
+        return render("judge/readout.j2", ids=ids, highest=self.highest, criteria=_criteria(rubric)).strip()
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
         digit = {"type": "integer", "enum": list(range(readout.LEVELS))}
@@ -285,6 +288,11 @@ class Readout(Decisions):
         self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, turns: Sequence[int] = ()
     ) -> Verdict:
         return readout.read_readout(reply, rubric, labels)
+
+
+def _criteria(rubric: Rubric) -> list[tuple[str, str]]:
+    """The letters and names of the rubric's criteria."""
+    return [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
 
 
 _MODES: dict[ModeName, type[Groupwise]] = {
@@ -311,50 +319,3 @@ def choose_mode(name: ModeName, *, has_anchors: bool, states: bool = False) -> G
     mode = _MODES[name]()
     mode.states = states
     return mode
-
-
-_FOR_DIGITS = {
-    "from 0 (worst) to 1 (best)": "from 0 (worst) to {highest} (best)",
-    "Write the explanation first, one or two sentences about what decided the score, then the score.": (
-        "Give the score alone, as one digit, without an explanation."
-    ),
-}
-"""Sentence of the system message about scores -> the sentence about digits."""
-
-
-def _ask_for_digits(messages: list[Message], highest: int, request: str) -> list[Message]:
-    """The messages with the transcripts as they are, on another scale and with another request after them."""
-    system, user = messages
-    rules: str = system["content"]
-    for words, digits in _FOR_DIGITS.items():
-        before, found, after = rules.partition(words)  # the first: the rubric, which may say the same, comes last
-        assert found, words
-        rules = before + digits.format(highest=highest) + after
-    return [{**system, "content": rules}, _with_text(user, lambda text: with_request(text, request))]
-
-
-_SCORE, _WITH_STATES = '"score": <', '"states": [<whole numbers>], "score": <'
-"""The form of a reply, without states and with them."""
-
-
-def ask_for_states(messages: list[Message], labels: Sequence[str], turns: Sequence[int]) -> list[Message]:
-    """The messages of a call that also ask for the score to be expected after each turn. `turns`: of each label."""
-    request = render("judge/states.j2", counts=list(zip(labels, turns, strict=True)))
-    *before, user = messages
-    return [*before, _with_text(user, lambda text: f"{form_with_states(text)}\n\n{request.strip()}")]
-
-
-def form_with_states(text: str) -> str:
-    """A request whose form of a reply, which ends it, has states too."""
-    before, form, after = text.rpartition(_SCORE)
-    assert form
-    return before + _WITH_STATES + after
-
-
-def _with_text(message: Message, change: Callable[[str], str]) -> Message:
-    """The message with its text changed; the images behind it stay."""
-    content = message["content"]
-    if isinstance(content, str):
-        return {**message, "content": change(content)}
-    first, *images = content
-    return {**message, "content": [{**first, "text": change(first["text"])}, *images]}

@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.judgements import Ballot
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.modes import LARGEST_WHOLE, Groupwise, Schedule, ask_for_states, form_with_states
+from gavel.judge.panel.modes import LARGEST_WHOLE, Groupwise, Schedule
 from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
     Prompt,
@@ -48,7 +48,7 @@ from gavel.llm.failures import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.providers import caches_prompts, min_cached_tokens
 from gavel.llm.types import IMAGE_TOKENS, NO_PREFIX, CachedPrefix, Message, Reply, Schema, text_of
-from gavel.prompts import template_id
+from gavel.prompts import render, template_id
 
 CacheName = Literal["auto", "lead", "off"]
 """Whether a juror's first call on a group goes ahead: "auto" where that saves money, "lead" always, "off" never."""
@@ -146,10 +146,11 @@ class _Request:
         """Shows the invalid reply with its problem in the next request."""
         self.unusable.append((self.prompt + self.repair, reply))
         ids = ids_to_score(self.rubric, list(self.indices))
-        again = ballot.render("judge/repair.j2", problem=problem, labels=ids)
+        ballot.prompt_ids.append(template_id("judge/repair.j2"))
+        again = render("judge/repair.j2", problem=problem, labels=ids, states=bool(self.turns))
         self.repair = [
             {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
-            {"role": "user", "content": form_with_states(again) if self.turns else again},
+            {"role": "user", "content": again},
         ]
 
 
@@ -292,7 +293,8 @@ class Poll:
 
     def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
         markers = draw_markers(group, Random(f"{seed}/markers"))
-        return GroupPrompts(group, markers, self.rubric, turns=self.mode.states)
+        request, highest = partial(self.mode.request, self.rubric), self.mode.highest
+        return GroupPrompts(group, markers, self.rubric, request, highest=highest, turns=self.mode.states)
 
     def max_shown(self, group: CanonicalGroup) -> int:
         """Number of members that fit one prompt of every model, at most `LARGEST_WHOLE`."""
@@ -305,7 +307,7 @@ class Poll:
         text_bytes += IMAGE_TOKENS * len(group.images)
         if text_bytes < room - _INSTRUCTION_BYTES:
             return LARGEST_WHOLE
-        return max_members_per_prompt(group, self.rubric, room)
+        return max_members_per_prompt(group, self.rubric, partial(self.mode.request, self.rubric), room)
 
     async def _in_turn(
         self, ballot: Ballot, question: _Question, refusals: Refusals, on_ballot: Callable[[Ballot], None]
@@ -422,11 +424,6 @@ class Poll:
         ballot.prompt_ids += map(template_id, self.mode.templates(self.rubric))
         labels, members = question.prompts.markers.labels, question.group.members
         indices = {labels[member]: members[member].indices for member in ballot.shown}
-        messages = self.mode.prompt(prompt.messages, self.rubric, list(indices))
-        if self.mode.states:
-            messages = ask_for_states(messages, list(indices), prompt.turns)
-            ballot.prompt_ids.append(template_id("judge/states.j2"))
-        prompt = replace(prompt, messages=messages)
         prefix = await question.caching.prefix(ballot.order, prompt, client)
         schema = self.mode.schema(self.rubric, list(indices))
         return _Request(self.mode, self.rubric, prompt.messages, indices, room, prefix, schema, prompt.turns)

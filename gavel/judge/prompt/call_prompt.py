@@ -1,15 +1,14 @@
 """The messages of one call to a judge model, truncated to the tokens that its context allows."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain
-from threading import Lock
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member, has_reference
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, Transcripts
 from gavel.judge.prompt.provider_formats import images_of
-from gavel.judge.prompt.sanitize import RESERVED, sanitize
+from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.prompt.truncate import TextTruncator, count_tokens, max_members_shown, truncate_group
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import IMAGE_TOKENS, Message, count_images, text_of
@@ -23,9 +22,8 @@ _TOKENS_PER_MESSAGE = 8
 """Upper bound of the tokens that a chat template adds to a message."""
 
 
-def template_names(rubric: Rubric) -> tuple[str, str]:
-    """The templates of the system message and of the user message."""
-    return "judge/system.j2", "judge/criteria.j2" if rubric.criteria else "judge/group.j2"
+Request = Callable[[Sequence[str], Sequence[int]], str]
+"""What is asked about the members shown, by their labels and by the numbers of their turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +44,45 @@ class Prompt:
 class GroupPrompts:
     """The prompts of a group's calls; they are truncated once for all orders of the same members."""
 
-    def __init__(self, group: CanonicalGroup, markers: PromptMarkers, rubric: Rubric, *, turns: bool = False) -> None:
-        """`turns`: the agent's turns are numbered."""
+    def __init__(
+        self,
+        group: CanonicalGroup,
+        markers: PromptMarkers,
+        rubric: Rubric,
+        request: Request,
+        *,
+        highest: int = 1,
+        turns: bool = False,
+    ) -> None:
+        """`highest`: the best score. `turns`: the agent's turns are numbered."""
         self.markers = markers
-        self.rubric = rubric
+        self._rubric = rubric
+        self._request = request
+        self._highest = highest
         self._turns = turns
         self._whole = Transcripts(group, markers, turns=turns)
         self._truncated: tuple[tuple[tuple[int, ...], int], Transcripts] | None = None
         self._truncator = TextTruncator()
-        self._lock = Lock()
 
     def fit(self, order: Sequence[int], max_tokens: int) -> Prompt:
         """The prompt that shows the members in `order`, in at most `max_tokens` tokens.
 
         Raises `ContextTooSmallError`.
         """
-        with self._lock:  # orders of the same members wait for the first, whose work they use
-            whole = None if self._exceeds(order, max_tokens) else self._prompt(self._whole, order)
-            if whole and count_message_tokens(whole.messages, max_tokens) <= max_tokens:
-                return whole
-            key = tuple(sorted(order)), max_tokens
-            if self._truncated is None or self._truncated[0] != key:
-                self._truncated = key, self._truncate(*key)
-            prompt = self._prompt(self._truncated[1], order, shortened=True)
-            if count_message_tokens(prompt.messages, max_tokens) > max_tokens:  # by a few tokens, in this order
-                prompt = self._prompt(self._truncate(order, max_tokens), order, shortened=True)
-            return prompt
+        whole = None if self._exceeds(order, max_tokens) else self.whole(order)
+        if whole and count_message_tokens(whole.messages, max_tokens) <= max_tokens:
+            return whole
+        key = tuple(sorted(order)), max_tokens
+        if self._truncated is None or self._truncated[0] != key:
+            self._truncated = key, self._truncate(*key)
+        prompt = self._prompt(self._truncated[1], order, shortened=True)
+        if count_message_tokens(prompt.messages, max_tokens) > max_tokens:  # by a few tokens, in this order
+            prompt = self._prompt(self._truncate(order, max_tokens), order, shortened=True)
+        return prompt
+
+    def whole(self, order: Sequence[int]) -> Prompt:
+        """The prompt that shows the members in `order`, however long."""
+        return self._prompt(self._whole, order)
 
     def _exceeds(self, order: Sequence[int], max_tokens: int) -> bool:
         """Whether the texts are certainly too long, as far as can be told without making the prompt."""
@@ -93,12 +104,15 @@ class GroupPrompts:
         parts = transcripts.parts(order)
         text = parts.joined(order)
         images = _image_parts(transcripts.group, order, self.markers)
-        labels = [self.markers.labels[member] for member in order]
-        messages = _messages(text, labels, self.rubric, images, reference=has_reference(transcripts.group))
-        before = text_of(messages[-1]).index(text)
-        of_group = before + len(parts.of_group)
-        of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
         turns = [transcripts.group.turns(member) for member in order] if self._turns else []
+        asked = f"{text}\n\n{self._request([self.markers.labels[member] for member in order], turns)}".strip()
+        system = _instructions(self._rubric, bool(images), has_reference(transcripts.group), self._highest)
+        messages: list[Message] = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": [{"type": "text", "text": asked}, *images] if images else asked},
+        ]
+        of_group = len(parts.of_group)
+        of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
         return Prompt(messages, shortened, of_group, of_orders, turns)
 
 
@@ -109,28 +123,10 @@ def _shown(group: CanonicalGroup, order: Collection[int]) -> CanonicalGroup:
     return replace(group, members=tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members)))
 
 
-def _messages(
-    transcripts: str, labels: Sequence[str], rubric: Rubric, images: Sequence[Message] = (), *, reference: bool = False
-) -> list[Message]:
-    values: dict[str, object] = {"transcripts": transcripts, "labels": labels}
-    if rubric.criteria:
-        values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
-    text = render(template_names(rubric)[1], **values)
-    return [
-        {"role": "system", "content": _instructions(rubric, images=bool(images), reference=reference)},
-        {"role": "user", "content": [{"type": "text", "text": text}, *images] if images else text},
-    ]
-
-
 @lru_cache
-def _instructions(rubric: Rubric, *, images: bool, reference: bool) -> str:
-    return render(template_names(rubric)[0], rubric=sanitize(rubric.words), images=images, reference=reference)
-
-
-def with_request(text: str, request: str) -> str:
-    """The transcripts of a user message with another request after them."""
-    end = text.index("\n", text.rindex(RESERVED))  # of the last structural line, behind which the request stands
-    return f"{text[:end]}\n\n{request.strip()}".strip()
+def _instructions(rubric: Rubric, images: bool, reference: bool, highest: int) -> str:
+    values = {"rubric": sanitize(rubric.words), "images": images, "reference": reference, "highest": highest}
+    return render("judge/system.j2", **values)
 
 
 def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> list[Message]:
@@ -145,11 +141,10 @@ def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMar
     return parts
 
 
-def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, max_tokens: int) -> int:
+def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, request: Request, max_tokens: int) -> int:
     """Number of members that a prompt of `max_tokens` tokens can show at a readable length, at least 2."""
-    empty = Transcripts(CanonicalGroup((_EMPTY_MEMBER,)), PromptMarkers("code", ("LABEL",)))
-    without_members = _messages(empty.parts((0,)).joined((0,)), ["LABEL"], rubric)
-    return max_members_shown(group, max_tokens - count_message_tokens(without_members))
+    empty = GroupPrompts(CanonicalGroup((_EMPTY_MEMBER,)), PromptMarkers("code", ("LABEL",)), rubric, request)
+    return max_members_shown(group, max_tokens - count_message_tokens(empty.whole((0,)).messages))
 
 
 def count_message_tokens(messages: Sequence[Message], max_tokens: int = 0) -> int:

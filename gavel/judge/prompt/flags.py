@@ -5,7 +5,7 @@ the judge was given a cap for it. Tool output is not the agent's own text, so an
 """
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -44,32 +44,17 @@ def _words(text: str) -> str:
 _OPENERS = frozenset(
     _words(normalize_for_matching(opener))
     for opener in """
-    Thought process|Thoughts|Thought|Thinking|Think|Reasoning|My reasoning|Reasoning process|Analysis|Explanation
-    Solution|The solution|The solution is|Here is the solution|Here's the solution|Answer|The answer|The answer is
-    Final answer|The final answer is|My answer|Here is my answer|Here's my answer|Here is the answer|Response
-    Conclusion|Step 1|Great question|Hmm|Um|Assistant
-    Let's solve this problem step by step|Let us solve this problem step by step|Let's solve this step by step
-    Let's think step by step|Let us think step by step|Let's think|Let me think|Let me think about this|Let's begin
-    Let me think step by step|Let's start|Let's see|Let's work through this step by step|Let's break it down
-    I will solve this problem step by step|I'll solve this step by step|To solve this problem|Step by step
-    To solve this problem, we need to|I need to think about this|I'd be happy to help|I'm happy to help with that
-    解|解答|解法|答|答案|回答|最终答案|思考过程|思路|分析|推理过程|让我们一步一步思考|让我们一步步思考|让我们逐步思考
-    让我们一步一步地解决这个问题|让我们一步步解决这个问题|让我们逐步解决这个问题
-    かいせつ|解説|かいとう|こたえ|答え|最終回答|思考過程|考え方|ステップバイステップで考えましょう|段階的に考えましょう
-    답|정답|답변|해답|풀이|해설|해결|사고 과정|단계별로 생각해 봅시다|차근차근 생각해 봅시다
-    Respuesta|La respuesta es|Respuesta final|Solución|Proceso de pensamiento|Razonamiento|Pensemos paso a paso
-    Resolvamos este problema paso a paso|Vamos a resolver este problema paso a paso
-    Réponse|La réponse est|Réponse finale|Processus de réflexion|Raisonnement|Réfléchissons étape par étape
-    Résolvons ce problème étape par étape|Antwort|Die Antwort ist|Lösung|Gedankengang|Denkprozess
-    Denken wir Schritt für Schritt|Lösen wir dieses Problem Schritt für Schritt
-    Ответ|Решение|Ход мыслей|Рассуждение|Давайте подумаем шаг за шагом|Давайте решим эту задачу шаг за шагом
-    Відповідь|Розв'язання|Хід думок|Resposta|Solução|A resposta é|Vamos pensar passo a passo|Risposta|Soluzione
-    La risposta è|Pensiamo passo dopo passo|Antwoord|Oplossing|Odpowiedź|Rozwiązanie|Cevap|Çözüm|Đáp án|Lời giải
-    الإجابة|الجواب|الحل|عملية التفكير|دعونا نفكر خطوة بخطوة|لنفكر خطوة بخطوة|پاسخ|راه حل|उत्तर|समाधान|हल
-    Jawaban|Solusi|Svar|Lösning|Vastaus|Odpověď|Řešení|Απάντηση|Λύση|תשובה|פתרון|คำตอบ
+    Thought process|Thoughts|Reasoning|Analysis|Explanation|Solution|The solution is|Answer|The answer|The answer is
+    Final answer|The final answer is|Response|Conclusion|Step by step|Let's think step by step|Let us think step by step
+    Let's solve this problem step by step|Let us solve this problem step by step|Here is the solution|Here is the answer
+    解|解答|答|答案|最终答案|思考过程|让我们一步一步思考|让我们一步步思考|让我们一步一步地解决这个问题
+    かいせつ|解説|答え|思考過程|답|정답|풀이|사고 과정|Respuesta|La respuesta es|Solución|Réponse|La réponse est|Antwort
+    Lösung|Ответ|Решение|Resposta|Solução|Risposta|Soluzione|الإجابة|الحل|उत्तर|समाधान
     """.replace("\n", "|").split("|")
 ) | {""}
-"""Opening phrases without content. Some judges score such a phrase alone like an answer."""
+"""Opening phrases without content. Some judges score such a phrase alone like an answer (arXiv:2507.08794)."""
+_HEADING = re.compile(r"^[^\n:：]{1,60}[:：]\W*$", re.MULTILINE)
+"""A line that announces what does not come, in any language."""
 
 
 def with_flags(group: CanonicalGroup) -> CanonicalGroup:
@@ -142,7 +127,7 @@ def _visible(texts: Iterable[str]) -> list[str]:
 
 
 def _is_contentless(text: str) -> bool:
-    if any(_words(part) not in _OPENERS for part in _SENTENCE_ENDS.split(text)):
+    if any(_words(part) not in _OPENERS for part in _SENTENCE_ENDS.split(_HEADING.sub("", text))):
         return False
     # An emoji or a symbol such as ∞ can be an answer.
     return not any(character > "\x7f" and category(character)[0] == "S" for character in text)
@@ -235,15 +220,13 @@ def _own_sentences() -> tuple[str, ...]:
 
 def _names_what_it_reads(plain: str) -> bool:
     """Whether a line names a trajectory together with two of judge, rubric and score."""
-    near: deque[tuple[int, str]] = deque()
-    for found in re.finditer(_TERM, plain):
-        begin = max(0, found.start() - _REACH)
-        begin = max(begin, plain.rfind("\n", begin, found.start()))
-        near.append((found.start(), found[0][:4]))
-        while near[0][0] < begin:
-            near.popleft()
-        kinds = {"traj" if kind == "roll" else kind for _, kind in near}
-        if "traj" in kinds and len(kinds) > 2:
+    for found in re.finditer(r"\b(?:trajector(?:y|ies)|rollouts?)\b", plain):
+        before = plain[max(0, found.start() - _REACH) : found.start()].rpartition("\n")[2]
+        after = plain[found.end() : found.end() + _REACH].partition("\n")[0]
+        if (
+            len({term[:4] for term in re.findall(r"\b(?:judges?|rubrics?|scor(?:es?|ed|ing))\b", f"{before}\n{after}")})
+            > 1
+        ):
             return True
     return False
 

@@ -282,8 +282,9 @@ class _Reader:
         opened, self._opened = self._opened, ""
         if isinstance(content, str) and (role == "assistant" or (role == "user" and _begins_reply(content))):
             self._opened = opened_thoughts(content)
-        if role == "assistant":
-            pieces = _without_thoughts([opened, *pieces] if opened else pieces)
+        for at, piece in enumerate(pieces) if role == "assistant" else ():
+            if isinstance(piece, str):
+                pieces[at], opened = without_thoughts(opened + piece)
         if not isinstance(role, str) or role not in ROLES:
             pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"
@@ -497,34 +498,15 @@ _ENCODERS = {
 }
 
 
-def _without_thoughts(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """A turn's content without its thoughts, wherever they stand, as if the server had taken them out.
+def without_thoughts(text: str) -> tuple[str, str]:
+    """An agent's text without its thoughts, wherever they stand, and the mark of those that it leaves open.
 
     A template may open them in the prompt: a closing tag that nothing opened ends thoughts that began with the turn, or
-    behind the last ones. Thoughts that never close leave nothing after them.
+    behind the last ones. An unclosed opening tag within a line is only spoken of.
     """
-    texts = [normal_form(piece) for piece in pieces if isinstance(piece, str)]
-    whole = "\n".join(texts)
-    if not _may_hold_thoughts(whole) or not (thoughts := _find_thoughts(whole)):
-        return list(pieces)
-    kept: list[_Piece] = []
-    start = 0
-    for piece in pieces:
-        if not isinstance(piece, str):
-            kept.append(piece)
-            continue
-        text = texts.pop(0)
-        end = start + len(text)
-        inside = [(max(a, start) - start, min(b, end) - start) for a, b in thoughts if a < end and b > start]
-        kept.append(_cut(text, inside) if inside else piece)
-        start = end + 1
-    return kept
-
-
-def _find_thoughts(text: str) -> list[tuple[int, int]]:
-    """Start and end of each stretch of thoughts, in order. An unclosed opening tag within a line is only spoken of."""
-    thoughts: list[tuple[int, int]] = []
-    position = after = 0
+    if not _may_hold_thoughts(text):
+        return text, ""
+    text, kept, opened, position, after = normal_form(text), "", "", 0, 0
     while (found := _TOKEN.search(text, position)) is not None:
         position = found.end()
         if found["literal"] is not None:
@@ -536,10 +518,9 @@ def _find_thoughts(text: str) -> list[tuple[int, int]]:
             start = found.start()
             if closed is None and text[max(after, text.rfind("\n", 0, start)) : start].strip():
                 continue
-            position = len(text) if closed is None else closed.end()
-        after = position
-        thoughts.append((start, position))
-    return thoughts
+            opened, position = ("", closed.end()) if closed else (found[0], len(text))
+        kept, after = _join(kept, text[after:start]), position
+    return (_join(kept, text[after:]) if after else text), opened
 
 
 def _closing(family: int, text: str, position: int) -> re.Match[str] | None:
@@ -560,20 +541,12 @@ def _closing(family: int, text: str, position: int) -> re.Match[str] | None:
     return spoken
 
 
-def _cut(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """The text without the spans; of the blanks around one, the wider ones stay."""
-    kept, blank, position = [""], "", 0
-    for start, end in [*spans, (len(text), len(text))]:
-        part = text[position:start]
-        if position:
-            before = part[: len(part) - len(part.lstrip())]
-            blank = max(blank, before, key=lambda blank: (blank.count("\n"), len(blank)))
-            part = part.lstrip()
-        if part:
-            kept += [blank if any(kept) else "", part.rstrip()]
-            blank = part[len(part.rstrip()) :]
-        position = end
-    return "".join(kept) + blank
+def _join(one: str, other: str) -> str:
+    """Two texts between which thoughts stood; of the blanks around them, the wider ones stay."""
+    if not one or not other.strip():
+        return other.lstrip() or one
+    blanks = one[len(one.rstrip()) :], other[: len(other) - len(other.lstrip())]
+    return one.rstrip() + max(blanks, key=lambda blank: (blank.count("\n"), len(blank))) + other.lstrip()
 
 
 def _begins_reply(prompt: str) -> bool:

@@ -37,10 +37,10 @@ _UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}]")
 _INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
 _NEEDED = re.compile("([\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]?)([\u200c\u200d]?)")
 """Invisible characters that ordinary text needs: a variation selector, then a joiner or non-joiner."""
-_NEVER_NEEDED = re.compile("[^\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]+")
-_FLAGS = {"".join(chr(0xE0000 + ord(c)) for c in land) + "\U000e007f" for land in ("gbeng", "gbsct", "gbwls")}
-"""Tag sequences that follow the black flag in the flags of England, Scotland and Wales."""
-_LONGEST_NEEDED = max(map(len, _FLAGS))
+_NEVER_NEEDED = re.compile("[^\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
+_KEYCAP = "\N{COMBINING ENCLOSING KEYCAP}"
+_VIRAMA = 9
+"""Combining class of the sign after which a joiner has a meaning in Indic scripts."""
 _LINE_END = re.compile("(?<!\r)\r+\n")
 _ANY_LINE_END = re.compile("[\r\x85\u2028\u2029]")
 _BLANK = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
@@ -110,10 +110,6 @@ def comparable(value: str) -> str:
 
 def sanitize(text: str) -> str:
     """The text in its normal form, safe for a prompt. Brackets of special tokens become look-alikes: `‹|im_start|›`."""
-    return _sanitize_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _sanitize(text)
-
-
-def _sanitize(text: str) -> str:
     return without_special_tokens(text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_replaced, text))
 
 
@@ -129,45 +125,31 @@ def _composed(text: str) -> str:
     return "".join(piece if number % 2 else unicodedata.normalize("NFC", piece) for number, piece in pieces)
 
 
-_MAX_CACHED_CHARACTERS = 50_000
-_sanitize_cached = lru_cache(256)(_sanitize)
-"""A group's texts are shown once for each order, so the same texts come again."""
-
-
 def _replaced(found: re.Match[str]) -> str:
     return "|" if found[0] in _BARS else _REPLACEMENT
 
 
 def _needed(run: re.Match[str]) -> str:
     before, after = run.string[run.start() - 1 : run.start()], run.string[run.end() : run.end() + 1]
-    kept = _NEVER_NEEDED.sub("", run[0])
-    return kept if len(kept) <= _LONGEST_NEEDED and _is_needed(before, kept, after) else ""
+    return _needed_between(before, _NEVER_NEEDED.sub("", run[0])[:3], after)
 
 
 @lru_cache(4096)
-def _is_needed(before: str, run: str, after: str) -> bool:
-    if run in _FLAGS:
-        return before == "\N{WAVING BLACK FLAG}"
-    found = _NEEDED.fullmatch(run)
-    if found is None:
-        return False
+def _needed_between(before: str, run: str, after: str) -> str:
+    """The run if it has a meaning here, else nothing: a selector after what is visible, a joiner beside emoji or
+    letters without case, or after an Indic virama."""
+    if (found := _NEEDED.fullmatch(run)) is None:
+        return ""
     selector, joiner = found.groups()
-    visible = _is_visible(before) or (before in {*"0123456789#*"} and after == "\N{COMBINING ENCLOSING KEYCAP}")
-    return (not selector or visible) and (not joiner or _joins(before, after))
+    if selector and not (_is_visible(before) or (before in {*"0123456789#*"} and after == _KEYCAP)):
+        return ""
+    one, other = _is_shaped(before), _is_shaped(after)
+    joins = (one or other) and (one or before.isalnum()) and (other or after.isalnum())
+    return run if not joiner or joins or (before and unicodedata.combining(before) == _VIRAMA) else ""
 
 
 def _is_visible(character: str) -> bool:
     return character > "\x7f" and character not in _BARS and unicodedata.category(character)[0] in "LMNPS"
-
-
-def _joins(before: str, after: str) -> bool:
-    """Whether a joiner or non-joiner has a meaning here: beside emoji or letters without case, and after an Indic
-    virama."""
-    virama = 9
-    if before and unicodedata.combining(before) == virama:
-        return True
-    before_shapes, after_shapes = _is_shaped(before), _is_shaped(after)
-    return (before_shapes or after_shapes) and (before_shapes or before.isalnum()) and (after_shapes or after.isalnum())
 
 
 _UNSHAPED = frozenset({"Lu", "Ll", "Lt", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"})
@@ -339,17 +321,15 @@ class _Secret:
     """In lower case; every match contains one. Without any, the pattern is always tried."""
     pattern: re.Pattern[str]
     """Its group `secret` is replaced, or without one the whole match."""
-    is_card: bool = False
-    """Whether a match only begins like a card number."""
+    has_check_digit: bool = False
+    """Whether a match is a secret only with the check digit of a card number."""
 
 
 @cache
 def _secrets() -> tuple[_Secret, ...]:
     source = files("gavel.judge.prompt").joinpath("redaction_patterns.toml").read_text(encoding="utf-8")
     return tuple(
-        _Secret(
-            entry["name"], tuple(entry.get("stems", ())), re.compile(entry["pattern"]), entry.get("check") == "luhn"
-        )
+        _Secret(entry["name"], tuple(entry.get("stems", ())), re.compile(entry["pattern"]), "check" in entry)
         for entry in tomllib.loads(source)["secret"]
     )
 
@@ -367,30 +347,12 @@ def redact_secrets(text: str) -> str:
 
 
 def _replacement(found: re.Match[str], secret: _Secret) -> str:
-    if secret.is_card:
-        end = _end_of_card_number(found[0])
-        return f"[{secret.name}]{found[0][end:]}" if end else found[0]
+    if secret.has_check_digit and not _has_check_digit(found[0]):
+        return found[0]
     if "secret" not in secret.pattern.groupindex:
         return f"[{secret.name}]"
     start, end = found.span("secret")
     return f"{found[0][: start - found.start()]}[{secret.name}]{found[0][end - found.start() :]}"
-
-
-_LENGTHS = {"34": (15,), "37": (15,), "30": (14,), "36": (14,), "38": (14,), "4": (16, 19, 13), "5": (16,), "2": (16,)}
-"""Digits of a card number by its first ones; all others have 16 to 19."""
-
-
-def _end_of_card_number(text: str) -> int:
-    """End of the card number that the text begins with (other digits may follow); 0 = there is none."""
-    ends = [place for place, character in enumerate(text, start=1) if character.isdigit()]
-    for length in _LENGTHS.get(text[:2]) or _LENGTHS.get(text[0]) or (16, 19, 18, 17):
-        if (
-            len(ends) >= length
-            and not text[ends[length - 1] :][:1].isdigit()
-            and _has_check_digit(text[: ends[length - 1]])
-        ):
-            return ends[length - 1]
-    return 0
 
 
 def _has_check_digit(number: str) -> bool:

@@ -12,13 +12,13 @@ truncated value cannot be read. (The library json_repair 0.64.5 invents numbers 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
 from gavel.judge.prompt.provider_formats import THOUGHT_NAMES
 
-_T = TypeVar("_T")
 _MAX_DEPTH = 64
 _MAX_THOUGHTS = 16
 """Max closing tags after which an answer is searched."""
@@ -26,13 +26,12 @@ _BLANK = r"[\s\ufeff\u00ad\u200b-\u200f\u2060]"
 
 _REASONING = rf"[\w:▁.-]{{0,20}}(?:{THOUGHT_NAMES})[\w:▁.-]{{0,20}}|details"
 """Names of the tags in which models reason: <think>, [THINK], ◁think▷, <|START_THINKING|>, <|begin_of_thought|>."""
-_TAG = re.compile(
-    rf"(?:<\|?|\[|◁)(?P<slash>/?)(?P<name>{_REASONING})(?P<attributes>(?:\s[^<>\n]{{0,80}})?)(?:\|?>|\]|▷)"
-    r"|(?P<final><\|channel\|>final[^<\n]{0,20}(?:<\|constrain\|>\w{0,10})?<\|message\|>|assistantfinal)"
-    r"|<\|(?:channel|start)\|>",
+_END_OF_THOUGHTS = re.compile(
+    rf"(?:<\|?|\[|◁)(?:/|(?=end))(?:{_REASONING})(?:\s[^<>\n]{{0,80}})?(?:\|?>|\]|▷)"
+    r"|<\|channel\|>final[^<\n]{0,20}(?:<\|constrain\|>\w{0,10})?<\|message\|>|assistantfinal",
     re.IGNORECASE,
 )
-"""Reasoning tags, and the marks between which gpt-oss reasons before its final channel."""
+"""Closing reasoning tags, and the marks with which gpt-oss opens its final channel."""
 _FENCE = r"(?P<fence>`{3,}|~{3,})"
 _BEGIN = re.compile(
     rf"{_BLANK}*(?:<\|python_tag\|>{_BLANK}*)?(?:{_FENCE}[ ]?(?:json\w?)?[ ]*\n)?{_BLANK}*", re.IGNORECASE
@@ -41,12 +40,11 @@ _END_OF_TURN = (
     r"<\|(?:return|end|call|im_end|eot_id|eom_id|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>|</s>"
 )
 _END = re.compile(rf"{_BLANK}*{_FENCE}?{_BLANK}*(?:(?:{_END_OF_TURN}){_BLANK}*)*", re.IGNORECASE)
-_STARTS_A_VALUE = re.compile(rf"""{_BLANK}*[{{\["'`~]""")
-_SHORT_REMARK = re.compile(r"(?:/\*|//|#)\s*[^\W\d_]*\s*(?:\*/)?")
+_STARTS_A_VALUE = re.compile(rf"""{_BLANK}*(?:[{{"'`~]|\[(?!(?:{_REASONING})\]))""", re.IGNORECASE)
 
 _SPACE = re.compile(rf"{_BLANK}*")
-_COMMENT = re.compile(r"/\*.*?\*/|(?://|#)[^\n]*", re.DOTALL)
-_SHORT_COMMENT = re.compile(r"""/\*.*?\*/|(?://|#).*?(?=\n|[}\]]|,\s*[{\["'“”‘’])""", re.DOTALL)
+_COMMENT = re.compile(r"""/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’])""")
+"""A comment is one word: more may change what it stands beside."""
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
 """Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
@@ -55,7 +53,7 @@ _KEY_WITHIN = re.compile(r"""(?<!\w)(\w{1,60})["'“”‘’]?\s*:""")
 _NEXT_OBJECT = re.compile(r"\}\s*,?\s*\{")
 _BARE = re.compile(r"(?:(?!//)[\w.+\-/])+(?: ?%)?")
 _DECIMAL_COMMA = re.compile(r"[01],\d+(?=\s*[,}])")
-_CONSTANTS = {"True": True, "False": False, "None": None}
+_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
@@ -73,10 +71,8 @@ class Found:
 class Broken(ValueError):
     """The text is no JSON value that stands alone; the message says why."""
 
-    def __init__(self, problem: str, at: int = 0) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.at = at
+
+_NOT_VALID = "its JSON breaks off or is not valid"
 
 
 def find_value(reply: str, keys: Collection[str] = ()) -> Found:
@@ -84,73 +80,39 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
 
     `keys`, in lower case, are the relevant keys: one of them inside a string shows that a quote is missing.
     """
-    first: Broken | None = None
-    for start in _find_starts(reply):
+    starts = [0]
+    if not _STARTS_A_VALUE.match(reply):  # else tags can only stand in its strings
+        starts += [tag.end() for tag in islice(_END_OF_THOUGHTS.finditer(reply), _MAX_THOUGHTS)]
+    problems: list[Broken] = []
+    for start in starts:
         try:
             found = _read_alone(reply, start, keys)
         except Broken as broken:
-            first = first or broken
+            problems.append(broken)
         else:
             found.repairs["thoughts"] += start > 0
-            return Found(found.value, +found.repairs, found.start, found.end)
-    assert first
-    raise first
-
-
-def _find_starts(reply: str) -> Iterator[int]:
-    """Positions where the answer may begin: the beginning, or after closed reasoning, whose opening tag may be lost."""
-    yield 0
-    opens, thoughts = False, 0
-    begins = not _STARTS_A_VALUE.match(reply)
-    for tag in _TAG.finditer(reply):
-        closes = tag["slash"] or tag["final"] or (tag["name"] or "").casefold().startswith("end")
-        if not closes:
-            if not reply[: tag.start()].strip():
-                begins = opens = True
-            elif not opens:
-                return  # the reply mentions reasoning before it reasons
-        elif begins and thoughts < _MAX_THOUGHTS:
-            thoughts += 1
-            yield tag.end()
+            return replace(found, repairs=+found.repairs)
+    raise problems[0]
 
 
 def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
     opening = _BEGIN.match(reply, start)
     assert opening
-    at = opening.end()
-    if reply[at : at + 1] == '"':
-        try:
-            value, end = _STRICT.raw_decode(reply, at)
-        except ValueError:
-            raise Broken("it is a string that breaks off", at) from None
-        repairs = Counter[str]()
-    elif reply[at : at + 1] in ("{", "["):
-        value, end, repairs = read_value(reply, at, keys)
-    else:
-        raise Broken("text stands before its JSON object" if "{" in reply[at:] else "it holds no JSON object", at)
+    at, repairs = opening.end(), Counter[str]()
+    if reply[at : at + 1] not in ("{", "[", '"'):
+        raise Broken("text stands before its JSON object" if "{" in reply[at:] else "it holds no JSON object")
+    try:
+        value, end = _STRICT.raw_decode(reply, at)
+    except (ValueError, RecursionError):
+        if reply[at] == '"':
+            raise Broken("it is a string that breaks off") from None
+        value, end, repairs = _Mender(reply, at, keys).read()
     closing = _END.match(reply, end)
     assert closing
     if closing.end() < len(reply) or (closing["fence"] and closing["fence"] != opening["fence"]):
-        raise Broken("something stands after its JSON object", end)
+        raise Broken("something stands after its JSON object")
     repairs["fence"] += bool(opening["fence"])
     return Found(value, repairs, at, end)
-
-
-def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str]]:
-    """The object or array that opens at `start`, its end, and its repairs by kind. Raises `Broken`."""
-    try:
-        value, end = _STRICT.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        return value, end, Counter()
-    try:
-        return _Reader(text, start, keys, _COMMENT).read()
-    except Broken as first:
-        try:
-            return _Reader(text, start, keys, _SHORT_COMMENT).read()
-        except Broken as second:
-            raise max(first, second, key=lambda broken: broken.at) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,14 +125,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STRICT = json.JSONDecoder(object_pairs_hook=_object, strict=False)
 
 
-class _Reader:
-    """Reads one value by recursive descent. At the end of the text, brackets may be missing after a closing one."""
+class _Mender:
+    """Writes one value anew as strict JSON, token by token. At the end of the text, brackets may be missing after a
+    closing one."""
 
-    def __init__(self, text: str, start: int, keys: Collection[str], comment: re.Pattern[str]) -> None:
+    def __init__(self, text: str, start: int, keys: Collection[str]) -> None:
         self.text = text
         self.at = start
         self.keys = keys
-        self.comment = comment
+        self.tokens: list[str] = []
         self.expected: list[str] = []
         """The expected closing brackets, outermost first."""
         self.closed = False
@@ -178,117 +141,122 @@ class _Reader:
         self.repairs: Counter[str] = Counter()
 
     def read(self) -> tuple[Any, int, Counter[str]]:
-        return self.value(), self.at, self.repairs
+        """The value, its end in the text, and the repairs by kind. Raises `Broken`."""
+        self.open()
+        while self.expected:
+            self.skip()
+            if self.closes():
+                self.close()
+            elif self.peek() == "," and self.tokens[-1] not in ("{", "[", ",", ":"):
+                self.put(",")
+                self.at += 1
+            else:
+                self.separate()
+                if self.expected[-1] == "}" and self.tokens[-1] != ":":
+                    self.key()
+                else:
+                    self.value()
+        try:
+            return _STRICT.decode("".join(self.tokens)), self.at, self.repairs
+        except Broken:
+            raise
+        except ValueError:
+            raise Broken(_NOT_VALID) from None
 
-    def value(self) -> Any:
-        self.skip()
+    def put(self, token: str) -> None:
+        self.tokens.append(token)
         self.closed = False
-        match self.peek():
-            case "{":
-                return _object(list(self.items("}", self.pair)))
-            case "[":
-                return list(self.items("]", self.value))
-            case quote if quote and quote in _QUOTES:
-                return self.string(self.ends_value)
-            case _:
-                return self.bare()
-
-    def items(self, closing: str, read: Callable[[], _T]) -> Iterator[_T]:
-        if len(self.expected) == _MAX_DEPTH:
-            raise self.broken(self.at)
-        self.at += 1
-        self.expected.append(closing)
-        while not self.closes():
-            yield read()
-            self.comma()
-
-    def pair(self) -> tuple[str, Any]:
-        self.closed = False
-        if self.peek() in _QUOTES:
-            key = self.string(lambda end: self.text[end : end + 1] == ":", inner_quotes=False)
-        elif bare := _BARE_KEY.match(self.text, self.at):
-            self.repairs["unquoted key"] += 1
-            key, self.at = bare[0], bare.end()
-        else:
-            raise self.broken(self.at)
-        self.skip()
-        if self.peek() != ":":
-            raise self.broken(self.at)
-        self.at += 1
-        return key, self.value()
 
     def closes(self) -> bool:
-        """Whether the innermost bracket closes here; reads the closing bracket."""
-        self.skip()
-        char = self.peek()
-        if char == self.expected[-1]:
-            self.at += 1
-        elif (char and char in self.expected) or (self.closed and self.ends()):
-            self.repairs["bracket"] += 1
-        else:
-            return False
-        self.expected.pop()
-        self.closed = True
-        return True
+        """Whether the innermost bracket closes here."""
+        is_end = self.at == len(self.text) or self.text.startswith("```", self.at)
+        return self.peek() in self.expected or (self.closed and is_end)
 
-    def comma(self) -> None:
-        self.skip()
-        char = self.peek()
-        if char == ",":
-            self.at += 1
-            self.closed = False
-            self.skip()
-            if self.peek() in ("}", "]"):
-                self.repairs["comma"] += 1
-        elif (char == "{" and self.expected[-1] == "]" and self.closed) or (
-            char in _QUOTES and self.expected[-1] == "}"
-        ):
+    def close(self) -> None:
+        if self.tokens[-1] == ",":
+            self.tokens.pop()
             self.repairs["comma"] += 1
-        elif char not in ("}", "]") and not (self.closed and self.ends()):
-            raise self.broken(self.at)
+        if self.peek() == self.expected[-1]:
+            self.at += 1
+        else:
+            self.repairs["bracket"] += 1
+        self.put(self.expected.pop())
+        self.closed = True
 
-    def ends(self) -> bool:
-        return self.at == len(self.text) or self.text.startswith("```", self.at)
+    def open(self) -> None:
+        if len(self.expected) == _MAX_DEPTH:
+            raise Broken(_NOT_VALID)
+        self.put(self.peek())
+        self.expected.append("}" if self.peek() == "{" else "]")
+        self.at += 1
 
-    def bare(self) -> Any:
+    def separate(self) -> None:
+        """Puts the comma that is missing before a value or a key."""
+        if self.tokens[-1] in ("{", "[", ",", ":"):
+            return
+        char, within = self.peek(), self.expected[-1]
+        if not ((char == "{" and within == "]" and self.closed) or (char in _QUOTES and within == "}")):
+            raise Broken(_NOT_VALID)
+        self.repairs["comma"] += 1
+        self.put(",")
+
+    def key(self) -> None:
+        if self.peek() in _QUOTES:
+            self.string(lambda end: self.text[end : end + 1] == ":", inner_quotes=False)
+        elif bare := _BARE_KEY.match(self.text, self.at):
+            self.repairs["unquoted key"] += 1
+            self.put(json.dumps(bare[0]))
+            self.at = bare.end()
+        self.skip()
+        if self.peek() != ":":
+            raise Broken(_NOT_VALID)
+        self.put(":")
+        self.at += 1
+
+    def value(self) -> None:
+        if self.peek() in ("{", "["):
+            self.open()
+        elif self.peek() in _QUOTES:
+            self.string(self.ends_value)
+        else:
+            self.bare()
+
+    def bare(self) -> None:
         """A number, a constant, or an unquoted word, which is read as a string."""
-        if self.expected[-1] == "}" and (decimal := _DECIMAL_COMMA.match(self.text, self.at)):
-            self.at = decimal.end()
-            return decimal[0]
-        word = _BARE.match(self.text, self.at)
+        decimal = self.expected[-1] == "}" and _DECIMAL_COMMA.match(self.text, self.at)
+        word = decimal or _BARE.match(self.text, self.at)
         if not word:
-            raise self.broken(self.at)
+            raise Broken(_NOT_VALID)
         self.at = word.end()
         try:
-            return json.loads(word[0])
+            json.loads(word[0])
+            self.put(word[0])
         except ValueError:
-            self.repairs["unquoted value"] += 1
-            return _CONSTANTS.get(word[0], word[0])
+            self.repairs["unquoted value"] += not decimal
+            self.put(_CONSTANTS.get(word[0]) or json.dumps(word[0]))
 
-    def string(self, ends: Callable[[int], bool], inner_quotes: bool = True) -> str:
+    def string(self, ends: Callable[[int], bool], inner_quotes: bool = True) -> None:
         """A string, up to the first quote where `ends(position after blanks)` says that the structure continues.
 
         Raises `Broken` if the string contains both quotes and something that looks like structure.
         """
         opening, start = self.peek(), self.at + 1
-        delimiter = re.compile(rf"\\.|[{_QUOTES[opening]}]", re.DOTALL)
-        position = start
         inner = False
-        while found := delimiter.search(self.text, position):
-            position = found.end()
+        for found in re.compile(rf"\\.|[{_QUOTES[opening]}]", re.DOTALL).finditer(self.text, start):
             if len(found[0]) > 1:
                 continue
-            after = self.skipped(position)[0]
-            if ends(after):
-                if inner and self.hides_structure(self.text[start : found.start()]):
-                    raise self.broken(position)
+            text, position = self.text[start : found.start()], found.end()
+            if ends(self.skipped(position)[0]):
+                if inner and self.hides_structure(text):
+                    break
                 self.at = position
                 self.repairs["quotes"] += inner or opening != '"'
-                return _unescape(self.text[start : found.start()])
-            if not inner_quotes:
-                raise self.broken(position)
+                self.put(json.dumps(_unescape(text)))
+                return
             inner = True
-        raise self.broken(len(self.text))
+            if not inner_quotes:
+                break
+        raise Broken(_NOT_VALID)
 
     def ends_value(self, position: int) -> bool:
         char = self.text[position : position + 1]
@@ -311,9 +279,6 @@ class _Reader:
     def is_key(self, position: int) -> bool:
         return bool(_KEY.match(self.text, position) or _BARE_KEY.match(self.text, position))
 
-    def broken(self, at: int) -> Broken:
-        return Broken("its JSON breaks off or is not valid", at)
-
     def peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
@@ -325,19 +290,15 @@ class _Reader:
             self.closed = False
 
     def skipped(self, position: int) -> tuple[int, int]:
-        """The position after blanks and comments, and the number of comments. A comment is one word: more may change
-        what it stands beside."""
-        comments = 0
-        while True:
-            if blank := _SPACE.match(self.text, position):
-                position = blank.end()
-            comment = self.comment.match(self.text, position)
-            if not comment:
-                return position, comments
-            if not _SHORT_REMARK.fullmatch(comment[0]):
-                raise Broken("a comment stands in its JSON", position)
-            position = comment.end()
+        """The position after blanks and comments, and the number of comments."""
+        comments = -1
+        found: re.Match[str] | None = _SPACE.match(self.text, position)
+        while found:
             comments += 1
+            blank = _SPACE.match(self.text, found.end())
+            position = blank.end() if blank else found.end()
+            found = _COMMENT.match(self.text, position)
+        return position, comments
 
     def hides_structure(self, text: str) -> bool:
         """Whether a string contains a relevant key or a boundary between two objects."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from gavel.judge.reply.distribution import NO_ANSWER, Distribution, object_of, verdict_of
+from gavel.judge.reply.distribution import NO_ANSWER, Moments, moments, object_of, verdict_of
 from gavel.judge.reply.verdict import Verdict, VerdictError, ids_to_score, read_entries
 from gavel.judge.rubric import Rubric
 
@@ -45,7 +45,7 @@ def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
     if not isinstance(tokens, list) or not tokens:
         raise VerdictError("the server returned no log-probabilities of tokens, which the mode readout needs")
     answer = _Answer(text, cast("list[Any]", tokens), ids_to_score(rubric, labels))
-    return verdict_of({one: answer.distribution(one) for one in answer.names}, rubric, labels)
+    return verdict_of({one: answer.moments(one) for one in answer.names}, rubric, labels)
 
 
 class _Answer:
@@ -81,8 +81,8 @@ class _Answer:
             raise VerdictError("; ".join(problems))
         return self._begin + found.start, self._begin + found.end
 
-    def distribution(self, name: str) -> Distribution | str:
-        """The distribution over the digits at the score of `name`, or the reason why there is none."""
+    def moments(self, name: str) -> Moments | str:
+        """The moments of the digits at the score of `name`, or the reason why there are none."""
         found = list(_form(name).finditer(self._text, *self._span))
         if len(found) != 1:
             return "it has two scores" if found else NO_ANSWER
@@ -100,7 +100,7 @@ def _form(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})")
 
 
-def _weigh(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
+def _weigh(alternatives: Sequence[tuple[str, float]]) -> Moments | str:
     if not alternatives:
         return "the server returned no log-probabilities for its digit"
     if any(math.isnan(logprob) or logprob > math.log(_SUM) for _, logprob in alternatives):
@@ -116,7 +116,7 @@ def _weigh(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
         return f"the probabilities of its tokens sum to {total:.3g}"
     if 1 - on_scale > MAX_OFF_SCALE:
         return f"{1 - on_scale:.0%} of the probability is off the scale from 0 to {LEVELS - 1}"
-    return Distribution(tuple(mass / on_scale for mass in masses))
+    return moments([mass / on_scale for mass in masses])
 
 
 def _digit(token: str) -> int | None:

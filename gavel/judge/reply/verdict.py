@@ -30,8 +30,8 @@ _WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "in
 """Keys under which vendors' structured outputs and tool calls hand on the whole object (LiteLLM: `parameter` for Claude
 on Vertex AI, `properties` on Bedrock)."""
 _MAX_WRAPPERS = 3
-_PERCENT = re.compile(r"(\d{1,3}(?:[.,]\d+)?) ?%")
-_FRACTION = re.compile(r"(\d{1,3}(?:[.,]\d+)?) ?/ ?(\d{1,3})(?:[.,]0+)?")
+_SHARE = re.compile(r"(\d{1,3}(?:[.,]\d+)?) ?(?:%|/ ?(\d{1,3})(?:[.,]0+)?)")
+"""Percent, or a fraction."""
 _DECIMAL = re.compile(r"\+?(?:0?[.,]\d+|[01](?:[.,]0{1,2})?|\d[.]?\d*e-\d+)", re.IGNORECASE)
 
 
@@ -169,7 +169,7 @@ def read_entries(
         reader = _FormReader(known, Counter(found.repairs), {*_ENTRY, *(["states"] if states else [])})
         reader.read(found.value)
     except Broken as broken:
-        raise VerdictError(broken.problem) from broken
+        raise VerdictError(str(broken)) from broken
     named = {entry.label for entry in reader.entries}
     problems = reader.problems
     if cut_off and reader.repairs["bracket"]:
@@ -194,50 +194,36 @@ class _FormReader:
         """Ids that the prompt does not contain."""
         self.problems: list[str] = []
 
-    def read(self, value: Any, wrappers: int = 0) -> None:
-        if isinstance(value, str):
-            self.unwrap(find_value(value, {*_ENTRY, "scores", *self.known}).value, wrappers, "double encoding")
-            return
-        if is_list(value):
-            self.repairs["form"] += 1
-            self.read_list(value)
-            return
-        fields = self.folded(value)
-        if len(fields) == 1 and (wrapper := next(iter(fields))) in _WRAPPERS:
-            self.unwrap(fields[wrapper], wrappers, "wrapper")
-        elif "scores" in fields:
-            self.refuse_fields(fields.keys() - {"scores"}, "it")
-            scores = fields["scores"]
-            if is_list(scores):
-                self.read_list(scores)
-            elif isinstance(scores, str):
-                self.read(scores, wrappers)
-            elif is_object(scores):
-                self.read_map(scores)
+    def read(self, value: Any) -> None:
+        for _ in range(_MAX_WRAPPERS + 1):
+            fields = self.folded(value) if is_object(value) else {}
+            if isinstance(value, str):
+                value = find_value(value, {*_ENTRY, "scores", *self.known}).value
+                self.repairs["double encoding"] += 1
+            elif len(fields) == 1 and (wrapper := next(iter(fields))) in _WRAPPERS:
+                value = fields[wrapper]
+                self.repairs["wrapper"] += 1
+            elif "scores" not in fields:
+                self.repairs["form"] += 1
+                return self.read_items(value)
             else:
-                self.problems.append("its scores are no list")
-        else:
-            self.read_map(value)
+                self.refuse_fields(fields.keys() - {"scores"}, "it")
+                value = fields["scores"]
+                if not isinstance(value, str):
+                    self.repairs["form"] += is_object(value)
+                    return self.read_items(value)
+        raise VerdictError("it holds no scores")
 
-    def unwrap(self, value: Any, wrappers: int, repair: str) -> None:
-        self.repairs[repair] += 1
-        if wrappers == _MAX_WRAPPERS or not isinstance(value, dict | list | str):
-            raise VerdictError("it holds no scores")
-        self.read(value, wrappers + 1)
-
-    def read_list(self, items: list[Any]) -> None:
-        for item in items:
+    def read_items(self, value: Any) -> None:
+        for item in value if is_list(value) else ():
             fields = self.folded(item) if is_object(item) else {}
             if "trajectory_id" in fields and "score" in fields:
                 self.read_entry(fields["trajectory_id"], fields)
             else:
                 self.problems.append(f"its scores hold {json.dumps(item, default=str)[:40]}")
-
-    def read_map(self, value: Mapping[str, Any]) -> None:
-        self.repairs["form"] += 1
-        for key, item in value.items():
+        for key, item in value.items() if is_object(value) else ():
             self.read_entry(key, self.folded(item) if is_object(item) else {"score": item})
-        if not value:
+        if not value or not isinstance(value, dict | list):
             self.problems.append("it holds no scores")
 
     def read_entry(self, name: Any, fields: Mapping[str, Any]) -> None:
@@ -301,12 +287,9 @@ def _number(text: str) -> float | None:
         return None
     if _DECIMAL.fullmatch(text):
         return float(text.replace(",", "."))
-    if percent := _PERCENT.fullmatch(text):
-        part, whole = percent[1], "100"
-    elif fraction := _FRACTION.fullmatch(text):
-        part, whole = fraction[1], fraction[2]
-    else:
+    if (share := _SHARE.fullmatch(text)) is None:
         return None
+    part, whole = share[1], share[2] or "100"
     number = float(part.replace(",", "."))
     if int(whole) == 0 or (0 < number < 1 and whole != "1"):
         return None

@@ -19,7 +19,7 @@ def prompts_of(*texts: str, dump: str = DUMP) -> GroupPrompts:
         [*OPENING, choice(f"I am {n}."), {"role": "user", "content": dump}, choice(t)] for n, t in enumerate(texts)
     ]
     group = canonicalize({n: Trajectory(messages_and_choices=items) for n, items in enumerate(members)})
-    return GroupPrompts(group, draw_markers(group, Random(0)), Rubric("Be right."))
+    return GroupPrompts(group, draw_markers(group, Random(0)), Rubric("Be right."), lambda *_: "Score them.")
 
 
 LONG = [f"{n} " + f"word{n} " * (5_000 + 100 * n) for n in range(4)]

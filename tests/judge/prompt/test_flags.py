@@ -41,11 +41,9 @@ def test_an_agent_that_spoke_in_what_all_share_is_not_empty():
 
 OPENERS = (
     """
-:|.|,|…|?!|---|```|。|：| : |**|()|\u200b:\u200b
-Thought process:|Thought Process :|**Solution**|# Solution|Solution|Answer:|Final answer:|Solution: Answer:
-Let's solve this problem step by step.|Let’s think step by step|LET US SOLVE THIS PROBLEM STEP BY STEP
-解|解：|让我们一步一步思考。|かいせつ|思考過程:|풀이|Respuesta|Solución:|La réponse est|Lösung|Ответ:|Решение.|الحل:
-समाधान|Ｓｏｌｕｔｉｏｎ|So\u00adlution|Lời giải:
+:|.|…|?!|---|```|。|：|**|()|\u200b:\u200b|Thought process:|**Solution**|Solution: Answer:|Let’s think step by step
+LET US SOLVE THIS PROBLEM STEP BY STEP|解|让我们一步一步思考。|かいせつ|풀이|Respuesta|الحل:|Ｓｏｌｕｔｉｏｎ
+So\u00adlution|Lời giải:
 """.strip()
     .replace("\n", "|")
     .split("|")
