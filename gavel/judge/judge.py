@@ -22,7 +22,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
-from openai.types.chat.chat_completion import Choice
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
@@ -331,7 +330,9 @@ class Judge:
         truth = truth_of(group)
         rubric = self.rubric.for_task(truth)
         characters = _characters(group.trajectories)
-        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
+        failed = CanonicalGroup(())
+        if len(attempts) < len(group.trajectories):
+            failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
         view = View(self._image_support, self._redact)
         content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.config.unseen)
         canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))
@@ -473,10 +474,10 @@ def _characters(trajectories: Iterable[Trajectory]) -> int:
     for trajectory in trajectories:
         for history in (trajectory, *trajectory.additional_histories):
             for item in history.messages_and_choices:
-                if isinstance(item, Choice):
-                    parts: list[Any] = [item.message.content, item.message.tool_calls]
+                if isinstance(item, dict):
+                    parts: list[Any] = [item.get("content"), item.get("tool_calls")]
                 else:
-                    parts = [item.get("content"), item.get("tool_calls")]
+                    parts = [item.message.content, item.message.tool_calls]
                 total += sum(len(part if isinstance(part, str) else str(part)) for part in parts if part)
             if total > LONG:
                 return total

@@ -102,11 +102,12 @@ def order_agreement(orders: Iterable[Mapping[int, float]]) -> float | None:
     From -1 (each two orders contradict each other) to 1, by the scores of each order; None = no two of them tell the
     same two members apart.
     """
-    above: Counter[tuple[int, int]] = Counter()
-    for scores in orders:
-        for one, other in combinations(sorted(scores), 2):
-            if scores[one] != scores[other]:
-                above[(one, other) if scores[one] > scores[other] else (other, one)] += 1
+    above = Counter(
+        (one, other) if first > second else (other, one)
+        for scores in orders
+        for (one, first), (other, second) in combinations(sorted(scores.items()), 2)
+        if first != second
+    )
     alike = sum(times * (times - 1) // 2 for times in above.values())
     opposed = sum(times * above.get((other, one), 0) for (one, other), times in above.items()) // 2
     return (alike - opposed) / (alike + opposed) if alike + opposed else None

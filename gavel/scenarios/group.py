@@ -260,23 +260,22 @@ def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole:
     trajectory is kept in `metrics["independent_reward"]`.
     """
     judged: list[Trajectory] = []
+    containers = ("messages_and_choices", "additional_histories", "metrics", "logs")
     for trajectory, judgement in zip(group.trajectories, members, strict=True):
-        copied = _copied(trajectory, "messages_and_choices", "additional_histories", "metrics", "logs")
+        copied = _copied(trajectory, containers, reward=judgement.score, judgement=judgement)
         if trajectory.reward is not None and trajectory.judgement is None:
             copied.metrics["independent_reward"] = trajectory.reward
-        copied.reward, copied.judgement = judgement.score, judgement
         judged.append(copied)
-    copied_group = _copied(group, "metrics", "logs", "exceptions")
-    return copied_group.model_copy(update={"trajectories": judged, "judgement": whole})
+    return _copied(group, ("metrics", "logs", "exceptions"), trajectories=judged, judgement=whole)
 
 
 _Copied = TypeVar("_Copied", Trajectory, TrajectoryGroup)
 
 
-def _copied(record: _Copied, *containers: str) -> _Copied:
-    """A copy of the record, with copies of its metadata and of these lists and dicts."""
-    update = {name: copy(getattr(record, name)) for name in containers}
-    return record.model_copy(update={**update, "metadata": deepcopy(record.metadata)})
+def _copied(record: _Copied, containers: Iterable[str], **changes: Any) -> _Copied:
+    """A copy of the record with these changes, and with copies of its metadata and of these lists and dicts."""
+    copies = {name: copy(getattr(record, name)) for name in containers}
+    return record.model_copy(update={**copies, **changes, "metadata": deepcopy(record.metadata)})
 
 
 def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:

@@ -135,10 +135,7 @@ def judge_members(
     `quorum`: the minimum share of the jury's weight that must have voted for a member; below it the member is
     unscored. `aggregate`: how votes become scores.
     """
-    judgements = [
-        Judgement(reason=f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}")
-        for trajectory in trajectories
-    ]
+    found: dict[int, Judgement] = {}
     answers = [
         Answer(
             b.order,
@@ -156,9 +153,15 @@ def judge_members(
             judgement = _lone(group, scores.get(number))
         else:
             judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
-            _expect(judgement, group.turns(number), ballots)
+            if any(vote.states for vote in judgement.votes):
+                _expect(judgement, group.turns(number), ballots)
         for copies, index in enumerate(member.indices):
-            judgements[index] = judgement.model_copy(deep=True) if copies else judgement
+            found[index] = judgement.model_copy(deep=True) if copies else judgement
+    judgements = [
+        found.get(index)
+        or Judgement(reason=f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}")
+        for index, trajectory in enumerate(trajectories)
+    ]
     scored = [judgement for judgement in judgements if judgement.score is not None]
     mean = fmean(judgement.score or 0.0 for judgement in scored) if scored else 0.0
     for judgement in scored:

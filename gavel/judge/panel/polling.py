@@ -438,11 +438,11 @@ class Poll:
     def _fill(self, ballot: Ballot, request: _Request, reply: Reply, verdict: Verdict) -> None:
         """Takes the scores, with attempts named by number in place of labels, and what they tell of position bias."""
         by_label = dict(zip(request.indices, ballot.shown, strict=True))
-        ballot.scores = {
-            member: replace(scored, explanation=name_attempts(scored.explanation, request.indices))
-            for label, member in by_label.items()
-            if (scored := verdict.scores.get(label))
-        }
+        ballot.scores = {}
+        for label, member in by_label.items():
+            if scored := verdict.scores.get(label):
+                named = name_attempts(scored.explanation, request.indices)
+                ballot.scores[member] = scored if named is scored.explanation else replace(scored, explanation=named)
         ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
         ballot.lost_states = {by_label[label]: problem for label, problem in verdict.lost_states.items()}
         ballot.reply_key = reply.key
