@@ -504,7 +504,8 @@ class _PromptCaching:
         if key not in self._long_enough:
             *before, last = (text_of(message) for message in prompt.messages)
             needed = min_cached_tokens(client.model) - sum(map(_tokens_of_instructions, before))
-            self._long_enough[key] = count_tokens(last[:characters], stop_at=needed) >= needed
+            shared = last[:characters]  # a token has at least a byte
+            self._long_enough[key] = len(shared.encode()) >= needed <= count_tokens(shared, stop_at=needed)
         return characters if self._long_enough[key] else 0
 
 

@@ -283,16 +283,17 @@ class _FormReader:
         return isinstance(name, str) and name.isalnum() and name == name.upper() and len(name) in lengths
 
 
-def _read_score(value: Any, repairs: Counter[str]) -> float:
-    shown = json.dumps(value, ensure_ascii=False, default=str)[:40]
-    if isinstance(value, str):
-        value = _number(unicodedata.normalize("NFKC", value).strip())
+def _read_score(given: Any, repairs: Counter[str]) -> float:
+    value = given
+    if isinstance(given, str):
+        value = _number(unicodedata.normalize("NFKC", given).strip())
         repairs["number"] += 1
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise VerdictError(f"{shown}, not a number")
-    if not 0 <= value <= 1:
-        raise VerdictError(f"{shown}, not from 0 to 1")
-    return float(value) + 0.0
+    wanted = "a number"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if 0 <= value <= 1:
+            return float(value) + 0.0
+        wanted = "from 0 to 1"
+    raise VerdictError(f"{json.dumps(given, ensure_ascii=False, default=str)[:40]}, not {wanted}")
 
 
 def _number(text: str) -> float | None:
