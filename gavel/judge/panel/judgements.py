@@ -15,7 +15,7 @@ from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, group
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.reply.verdict import Scored
-from gavel.judge.stats import mean_and_error, order_agreement
+from gavel.judge.stats import mean_and_error, order_agreement, weighted_mean
 from gavel.llm.types import Reply
 from gavel.prompts import render, template_id
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement, Vote
@@ -204,7 +204,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
         standard_error=score.standard_error,
         degrees_of_freedom=score.degrees_of_freedom,
         explanation="" if score.typical is None else cast[score.typical][1].explanation,
-        criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
+        criteria={name: weighted_mean([v.criteria[name] for v in votes], weights) for name in votes[0].criteria},
         votes=votes,
     )
 

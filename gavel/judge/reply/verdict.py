@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
 from gavel.judge.rubric import Rubric
-from gavel.judge.stats import mean_and_error
+from gavel.judge.stats import weighted_mean
 from gavel.scenarios.formats.row import is_list, is_object
 
 _ENTRY = ("trajectory_id", "explanation", "score")
@@ -358,8 +358,8 @@ def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:
     by_name = {criterion.name: scores[label + letter] for letter, criterion in rubric.lettered}
     values = {name: scored.score for name, scored in by_name.items()}
     weights = [criterion.weight for criterion in rubric.criteria]
-    score, _ = mean_and_error(list(values.values()), weights)
+    score = weighted_mean(list(values.values()), weights)
     by_turn = zip(*(scored.states for scored in by_name.values()), strict=all(s.states for s in by_name.values()))
-    states = tuple(mean_and_error(each, weights)[0] for each in by_turn)
+    states = tuple(weighted_mean(each, weights) for each in by_turn)
     parts = [f"{name} {scored.score:g}: {scored.explanation}".removesuffix(": ") for name, scored in by_name.items()]
     return Scored(score, " · ".join(parts), values, states=states)
