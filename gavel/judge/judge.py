@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
+from openai.types.chat.chat_completion import Choice
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
@@ -474,10 +475,10 @@ def _characters(trajectories: Iterable[Trajectory]) -> int:
     for trajectory in trajectories:
         for history in (trajectory, *trajectory.additional_histories):
             for item in history.messages_and_choices:
-                if isinstance(item, dict):
-                    parts: list[Any] = [item.get("content"), item.get("tool_calls")]
+                if isinstance(item, Choice):
+                    parts: list[Any] = [item.message.content, item.message.tool_calls]
                 else:
-                    parts = [item.message.content, item.message.tool_calls]
+                    parts = [item.get("content"), item.get("tool_calls")]
                 total += sum(len(part if isinstance(part, str) else str(part)) for part in parts if part)
             if total > LONG:
                 return total

@@ -126,7 +126,7 @@ def to_messages(items: Iterable[Choice | Message]) -> list[Message]:
     """The conversation as plain OpenAI message dicts."""
     known = map(as_item, items)  # appended items were never validated
     return [
-        item if isinstance(item, dict) else item.message.model_dump(exclude_none=True, mode="json") for item in known
+        item.message.model_dump(exclude_none=True, mode="json") if isinstance(item, Choice) else item for item in known
     ]
 
 

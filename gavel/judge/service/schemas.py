@@ -158,7 +158,7 @@ class ConversationIn(BaseModel):
         return self
 
 
-_BLANK = Trajectory()
+_BLANK = Trajectory.model_construct()
 
 
 class TrajectoryIn(ConversationIn):
