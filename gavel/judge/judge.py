@@ -324,7 +324,9 @@ class Judge:
         truth = truth_of(group)
         rubric = self.rubric.for_task(truth)
         characters = _characters(group.trajectories)
-        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
+        failed = CanonicalGroup(())
+        if len(attempts) < len(group.trajectories):
+            failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
         view = View(self._image_support, self._redact)
         content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.config.unseen)
         canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))

@@ -26,21 +26,24 @@ _MIN_GROUPS, _MIN_EXCESS = 20, 0.1
 _RESIDUE = 1e-12
 
 
+def weighted_mean(scores: Sequence[float], weights: Sequence[float]) -> float:
+    """The weighted mean of at least one vote."""
+    mean = math.fsum(w * x for w, x in zip(weights, scores, strict=True)) / math.fsum(weights)
+    # Rounded, so that equal votes have exactly their common value as mean.
+    return min(max(round(mean, 12), min(scores)), max(scores))
+
+
 def mean_and_error(scores: Sequence[float], weights: Sequence[float]) -> tuple[float, float | None]:
-    """The weighted mean of at least one vote, and its standard error (None with fewer than two votes).
+    """The same, and its standard error (None with fewer than two votes).
 
     The error is that of a ratio estimator, sqrt(n/(n-1) · Σ w²(x - mean)²) / Σ w; with equal weights it is the
     usual sd/√n.
     """
-    total = math.fsum(weights)
-    mean = math.fsum(w * x for w, x in zip(weights, scores, strict=True)) / total
-    # Rounded, so that equal votes have exactly their common value as mean.
-    mean = min(max(round(mean, 12), min(scores)), max(scores))
-    n = len(scores)
+    mean, n = weighted_mean(scores, weights), len(scores)
     if n < 2:
         return mean, None
     squares = math.fsum((w * (x - mean)) ** 2 for w, x in zip(weights, scores, strict=True))
-    return mean, math.sqrt(n / (n - 1) * squares) / total
+    return mean, math.sqrt(n / (n - 1) * squares) / math.fsum(weights)
 
 
 def centred_sums(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
@@ -102,11 +105,12 @@ def order_agreement(orders: Iterable[Mapping[int, float]]) -> float | None:
     From -1 (each two orders contradict each other) to 1, by the scores of each order; None = no two of them tell the
     same two members apart.
     """
-    above: Counter[tuple[int, int]] = Counter()
-    for scores in orders:
-        for one, other in combinations(sorted(scores), 2):
-            if scores[one] != scores[other]:
-                above[(one, other) if scores[one] > scores[other] else (other, one)] += 1
+    above = Counter(
+        (one, other) if first > second else (other, one)
+        for scores in orders
+        for (one, first), (other, second) in combinations(sorted(scores.items()), 2)
+        if first != second
+    )
     alike = sum(times * (times - 1) // 2 for times in above.values())
     opposed = sum(times * above.get((other, one), 0) for (one, other), times in above.items()) // 2
     return (alike - opposed) / (alike + opposed) if alike + opposed else None

@@ -45,7 +45,4 @@ def template_id(name: str) -> str:
 
 def content_hash(*texts: str) -> str:
     """The first twelve hex digits of the SHA-256 of the texts, one after the other."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:12]
+    return hashlib.sha256("".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -130,7 +130,7 @@ class TrajectoryGroup(Record):
     ) -> None:
         members = _validate_members(trajectories)
         errors = [RolloutError.of(e) if isinstance(e, BaseException) else e for e in exceptions]
-        if any(inspect.isawaitable(member) for member in members):
+        if not all(isinstance(member, _RUN) for member in members):
             super().__init__(**fields | {"exceptions": errors})
             self._pending = members  # type: ignore[assignment]
             return
@@ -184,6 +184,10 @@ class TrajectoryGroup(Record):
         self.logs.append(line)
 
 
+_RUN = (Trajectory, BaseException, Mapping)
+"""Members that are no awaitables."""
+
+
 def _validate_members(given: Any) -> list[Any]:
     """Validates the members of a new group. Raises `GroupError`."""
     if isinstance(given, Trajectory) or (inspect.isawaitable(given) and not isinstance(given, TrajectoryGroup)):
@@ -197,10 +201,8 @@ def _validate_members(given: Any) -> list[Any]:
             f"a group was given a {type(given).__name__}, not trajectories", "Write gavel.TrajectoryGroup([…])."
         )
     members = list(given)
-    fit = (Trajectory, BaseException, Mapping)
     for at, member in enumerate(members):
-        is_run = inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if is_run or isinstance(member, fit):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(member, _RUN) or (inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)):  # pyright: ignore[reportUnnecessaryIsInstance]
             continue
         for each in members:
             discard(each)
@@ -260,23 +262,24 @@ def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole:
     trajectory is kept in `metrics["independent_reward"]`.
     """
     judged: list[Trajectory] = []
+    containers = ("messages_and_choices", "additional_histories", "metrics", "logs")
     for trajectory, judgement in zip(group.trajectories, members, strict=True):
-        copied = _copied(trajectory, "messages_and_choices", "additional_histories", "metrics", "logs")
+        copied = _copied(trajectory, containers, reward=judgement.score, judgement=judgement)
         if trajectory.reward is not None and trajectory.judgement is None:
             copied.metrics["independent_reward"] = trajectory.reward
-        copied.reward, copied.judgement = judgement.score, judgement
         judged.append(copied)
-    copied_group = _copied(group, "metrics", "logs", "exceptions")
-    return copied_group.model_copy(update={"trajectories": judged, "judgement": whole})
+    return _copied(group, ("metrics", "logs", "exceptions"), trajectories=judged, judgement=whole)
 
 
 _Copied = TypeVar("_Copied", Trajectory, TrajectoryGroup)
 
 
-def _copied(record: _Copied, *containers: str) -> _Copied:
-    """A copy of the record, with copies of its metadata and of these lists and dicts."""
-    update = {name: copy(getattr(record, name)) for name in containers}
-    return record.model_copy(update={**update, "metadata": deepcopy(record.metadata)})
+def _copied(record: _Copied, containers: Iterable[str], **changes: Any) -> _Copied:
+    """A copy of the record with these changes, and with copies of its metadata and of these lists and dicts."""
+    copies = {name: copy(getattr(record, name)) for name in containers}
+    return record.model_copy(
+        update={**copies, **changes, "metadata": deepcopy(record.metadata) if record.metadata else {}}
+    )
 
 
 def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:

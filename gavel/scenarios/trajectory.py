@@ -47,12 +47,16 @@ _EXACT = (
 
 def as_item(value: Any) -> Any:
     """A `Choice`, a message dict, or any other value unchanged."""
-    if isinstance(value, Choice):
-        return value
-    fields = _fields(value)
-    if fields is None:
-        return value
+    match value:
+        case {"role": str()} if "message" not in value:
+            return value  # as nearly all are, and each is looked at several times
+        case Choice():
+            return value
+        case _:
+            fields = _fields(value)
     match fields:
+        case None:
+            return value
         case {"message": Mapping(), "finish_reason": _}:
             return _choice(fields)
         case {"choices": [_]} if "role" not in fields:

@@ -15,7 +15,7 @@ from statistics import fmean, variance
 from typing import TypeVar
 
 from gavel.judge.panel.standard_errors import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
-from gavel.judge.stats import centred_positions, mean_and_error
+from gavel.judge.stats import centred_positions, weighted_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _means(votes: Sequence[NoisyVote], noise_prior: NoisePrior | None = None) ->
     errors = standard_errors(votes, residual_noise(votes), noise_prior)
     scores: dict[int, AggregateScore] = {}
     for member, own in of_member.items():
-        score, _ = mean_and_error([vote.score for vote in own], [vote.weight for vote in own])
+        score = weighted_mean([vote.score for vote in own], [vote.weight for vote in own])
         typical = min(own, key=lambda vote: abs(vote.score - score)).call
         error, freedom = errors.get(member, (None, None))
         scores[member] = AggregateScore(score, error, freedom, typical)

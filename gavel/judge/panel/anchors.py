@@ -66,8 +66,8 @@ def insert_anchors(
     A member that is only an anchor has no indices; one that is also a trajectory of the group is shown once, and votes
     for it count for both. Returns no anchors for an empty group. `view`: what the judge sees of their content.
     """
-    if not trajectories:
-        return canonicalize({}), {}
+    if not (trajectories and anchors):
+        return canonicalize(trajectories, view), {}
     first = max(trajectories) + 1
     group = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}}, view)
     fixed = {

@@ -15,7 +15,7 @@ from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, group
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.reply.verdict import Scored
-from gavel.judge.stats import mean_and_error, order_agreement
+from gavel.judge.stats import mean_and_error, order_agreement, weighted_mean
 from gavel.llm.types import Reply
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
@@ -129,10 +129,7 @@ def judge_members(
     `quorum`: the minimum share of the jury's weight that must have voted for a member; below it the member is
     unscored. `aggregate`: how votes become scores.
     """
-    judgements = [
-        Judgement(reason=f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}")
-        for trajectory in trajectories
-    ]
+    found: dict[int, Judgement] = {}
     answers = [
         Answer(
             b.order,
@@ -150,9 +147,15 @@ def judge_members(
             judgement = _lone(group, scores.get(number))
         else:
             judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
-            _expect(judgement, group.turns(number), ballots)
+            if any(vote.states for vote in judgement.votes):
+                _expect(judgement, group.turns(number), ballots)
         for copies, index in enumerate(member.indices):
-            judgements[index] = judgement.model_copy(deep=True) if copies else judgement
+            found[index] = judgement.model_copy(deep=True) if copies else judgement
+    judgements = [
+        found.get(index)
+        or Judgement(reason=f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}")
+        for index, trajectory in enumerate(trajectories)
+    ]
     scored = [judgement for judgement in judgements if judgement.score is not None]
     mean = fmean(judgement.score or 0.0 for judgement in scored) if scored else 0.0
     for judgement in scored:
@@ -195,7 +198,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
         standard_error=score.standard_error,
         degrees_of_freedom=score.degrees_of_freedom,
         explanation="" if score.typical is None else cast[score.typical][1].explanation,
-        criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
+        criteria={name: weighted_mean([v.criteria[name] for v in votes], weights) for name in votes[0].criteria},
         votes=votes,
     )
 

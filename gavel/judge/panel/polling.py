@@ -435,11 +435,11 @@ class Poll:
     def _fill(self, ballot: Ballot, request: _Request, reply: Reply, verdict: Verdict) -> None:
         """Takes the scores, with attempts named by number in place of labels, and what they tell of position bias."""
         by_label = dict(zip(request.indices, ballot.shown, strict=True))
-        ballot.scores = {
-            member: replace(scored, explanation=name_attempts(scored.explanation, request.indices))
-            for label, member in by_label.items()
-            if (scored := verdict.scores.get(label))
-        }
+        ballot.scores = {}
+        for label, member in by_label.items():
+            if scored := verdict.scores.get(label):
+                named = name_attempts(scored.explanation, request.indices)
+                ballot.scores[member] = scored if named is scored.explanation else replace(scored, explanation=named)
         ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
         ballot.lost_states = {by_label[label]: problem for label, problem in verdict.lost_states.items()}
         ballot.reply_key = reply.key
@@ -501,7 +501,8 @@ class _PromptCaching:
         if key not in self._long_enough:
             *before, last = (text_of(message) for message in prompt.messages)
             needed = min_cached_tokens(client.model) - sum(map(_tokens_of_instructions, before))
-            self._long_enough[key] = count_tokens(last[:characters], stop_at=needed) >= needed
+            shared = last[:characters]  # a token has at least a byte
+            self._long_enough[key] = len(shared.encode()) >= needed <= count_tokens(shared, stop_at=needed)
         return characters if self._long_enough[key] else 0
 
 

@@ -123,14 +123,14 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         return Noise(0.0, 0)
     scores = np.array([vote.score for vote in votes])
     members = _dummies([vote.member for vote in votes])
-    scales = _dummies([vote.scale for vote in votes])
+    scales = [vote.scale for vote in votes]
     plain = members / np.sqrt(members.sum(axis=0))  # orthonormal, and one scale adds nothing to it
-    basis = plain if scales.shape[1] == 1 else _orthonormal(np.hstack([members, scales]))
+    basis = plain if len(set(scales)) == 1 else _orthonormal(np.hstack([members, _dummies(scales)]))
     position = np.array([vote.position for vote in votes])
     means = plain @ (plain.T @ scores)
     jurors = _dummies([vote.juror for vote in votes])
     square = np.array([vote.square for vote in votes])
-    room = np.clip(means * (1 - means), 0, None)
+    room = np.maximum(means * (1 - means), 0)
     without_effects = basis
     effects: list[Array] = []
     for effect, must_leave in ((position, 1), (square, _MIN_DF), (position * room, _MIN_DF)):
@@ -174,11 +174,11 @@ def _balanced_effects(votes: Sequence[NoisyVote]) -> "Array":
     """
     import numpy as np
 
-    calls: dict[tuple[Hashable, int], list[tuple[float, int, int]]] = {}
-    for row, vote in enumerate(votes):
-        calls.setdefault((vote.juror, vote.call), []).append((vote.position, vote.member, row))
     numbers = {member: n for n, member in enumerate(dict.fromkeys(vote.member for vote in votes))}
     size = len(numbers)
+    calls: dict[tuple[Hashable, int], list[tuple[float, int, int]]] = {}
+    for row, vote in enumerate(votes if len(votes) >= size**2 else ()):  # a square has as many calls as members
+        calls.setdefault((vote.juror, vote.call), []).append((vote.position, vote.member, row))
     blocks: list[Array] = []
     for juror in dict.fromkeys(juror for juror, _ in calls):
         own = [sorted(call) for (of_juror, _), call in calls.items() if of_juror == juror]

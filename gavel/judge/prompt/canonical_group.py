@@ -124,7 +124,7 @@ def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = Non
 
     def shown(conversation: Conversation, skip: int) -> Conversation:
         own = None if conversation.tools == tools else conversation.tools
-        return replace(conversation, events=conversation.events[skip:], tools=own)
+        return Conversation(conversation.events[skip:], own, conversation.agent)
 
     members: list[Member] = []
     for attempt in attempts:

@@ -74,7 +74,8 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     def flags(member: Member) -> tuple[str, ...]:
         own = [event for conversation in member.conversations for event in conversation.events]
         found = _content_flags(own, group.shared) | of_shared | _unseen_flags(own)
-        found |= _attack_flags(own, is_attack, declared)
+        if any_attack or declared:
+            found |= _attack_flags(own, is_attack, declared)
         return tuple(flag for flag in FLAGS if flag in found)
 
     return replace(group, members=tuple(replace(member, flags=flags(member)) for member in group.members))
@@ -98,8 +99,8 @@ def unseen_reasons(group: CanonicalGroup) -> dict[int, str]:
     reasons: dict[int, str] = {}
     for member in group.members:
         own = [event for conversation in member.conversations for event in conversation.events]
-        kinds = Counter(each.tag.split()[0] for each in unseen_content([*group.shared, *own]))
-        if kinds:
+        if unseen := unseen_content([*group.shared, *own]):
+            kinds = Counter(each.tag.split()[0] for each in unseen)
             counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             reasons |= dict.fromkeys(member.indices, f"{UNSEEN}: {counts}")
     return reasons

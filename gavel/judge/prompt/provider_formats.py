@@ -296,7 +296,7 @@ class _Reader:
             self._say(role, pieces, even_nothing=not calls)
         if calls:
             self._pending = {len(self.events) + number: call_id for number, (call_id, _) in enumerate(calls)}
-        self.events += (replace(event, same_turn=number > 0) for number, (_, event) in enumerate(calls))
+        self.events += (event for _, event in calls)
 
     def _call(self, call: Any, calls: list[tuple[Any, ToolCallEvent]]) -> Iterator[_Piece]:
         """Adds the call with its id to `calls`; gives what stands beside it, or a malformed one."""
@@ -313,7 +313,7 @@ class _Reader:
         name, arguments = (body["name"] or "", body.get(given) or "") if body else ("", "")
         text, media = self._view.text_and_media(plain_json(arguments, sort=True))
         shown = self._view.text(name if isinstance(name, str) else plain_json(name))
-        calls.append((fields.get("id"), ToolCallEvent(shown, text, attachments=media)))
+        calls.append((fields.get("id"), ToolCallEvent(shown, text, attachments=media, same_turn=bool(calls))))
 
     def _say(self, role: str, pieces: Iterable[_Piece], *, even_nothing: bool = True) -> None:
         text, attachments = self._joined(pieces)
@@ -332,7 +332,8 @@ class _Reader:
             self.events.append(TextEvent("tool", text, attachments))
             return
         del self._pending[index]
-        self.events[index] = replace(call, result=text, attachments=(*call.attachments, *attachments))
+        sent = (*call.attachments, *attachments)
+        self.events[index] = ToolCallEvent(call.name, call.arguments, text, sent, call.same_turn)
 
     def _joined(self, pieces: Iterable[_Piece]) -> tuple[str, tuple[Attachment, ...]]:
         """The text with the tags of attachments in their places, and the attachments."""

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
 from gavel.judge.rubric import Rubric
-from gavel.judge.stats import mean_and_error
+from gavel.judge.stats import weighted_mean
 from gavel.scenarios.formats.row import is_list, is_object
 
 _ENTRY = ("trajectory_id", "explanation", "score")
@@ -269,16 +269,17 @@ class _FormReader:
         return isinstance(name, str) and name.isalnum() and name == name.upper() and len(name) in lengths
 
 
-def _read_score(value: Any, repairs: Counter[str]) -> float:
-    shown = json.dumps(value, ensure_ascii=False, default=str)[:40]
-    if isinstance(value, str):
-        value = _number(unicodedata.normalize("NFKC", value).strip())
+def _read_score(given: Any, repairs: Counter[str]) -> float:
+    value = given
+    if isinstance(given, str):
+        value = _number(unicodedata.normalize("NFKC", given).strip())
         repairs["number"] += 1
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise VerdictError(f"{shown}, not a number")
-    if not 0 <= value <= 1:
-        raise VerdictError(f"{shown}, not from 0 to 1")
-    return float(value) + 0.0
+    wanted = "a number"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if 0 <= value <= 1:
+            return float(value) + 0.0
+        wanted = "from 0 to 1"
+    raise VerdictError(f"{json.dumps(given, ensure_ascii=False, default=str)[:40]}, not {wanted}")
 
 
 def _number(text: str) -> float | None:
@@ -340,8 +341,8 @@ def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:
     by_name = {criterion.name: scores[label + letter] for letter, criterion in rubric.lettered}
     values = {name: scored.score for name, scored in by_name.items()}
     weights = [criterion.weight for criterion in rubric.criteria]
-    score, _ = mean_and_error(list(values.values()), weights)
+    score = weighted_mean(list(values.values()), weights)
     by_turn = zip(*(scored.states for scored in by_name.values()), strict=all(s.states for s in by_name.values()))
-    states = tuple(mean_and_error(each, weights)[0] for each in by_turn)
+    states = tuple(weighted_mean(each, weights) for each in by_turn)
     parts = [f"{name} {scored.score:g}: {scored.explanation}".removesuffix(": ") for name, scored in by_name.items()]
     return Scored(score, " · ".join(parts), values, states=states)

@@ -158,6 +158,9 @@ class ConversationIn(BaseModel):
         return self
 
 
+_BLANK = Trajectory.model_construct()
+
+
 class TrajectoryIn(ConversationIn):
     """One attempt at the task."""
 
@@ -172,7 +175,7 @@ class TrajectoryIn(ConversationIn):
             for x in self.histories
         ]
         fields |= {"messages_and_choices": [*map(as_item, self.messages)], "additional_histories": histories}
-        return Trajectory.model_construct(**fields, metrics={}, logs=[])  # whose default factories would be inspected
+        return _BLANK.model_copy(update={**fields, "metrics": {}, "logs": []})
 
 
 class CriterionIn(BaseModel):

@@ -113,7 +113,9 @@ class Format:
 
 def is_object(value: Any, *fields: str) -> TypeGuard[dict[str, Any]]:
     """Whether it is a JSON object with these fields; `a|b` = one of them."""
-    return isinstance(value, dict) and all(any(name in value for name in each.split("|")) for each in fields)
+    if not (isinstance(value, dict) and fields):
+        return isinstance(value, dict)
+    return all(any(name in value for name in each.split("|")) for each in fields)
 
 
 def at(value: Any, path: str) -> Any:

@@ -73,9 +73,9 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-_GC_THRESHOLDS = 5_000, 10, 20
-"""Thresholds of the garbage collector, whose runs stop the event loop: for milliseconds with these, and for 0.1 s now
-and then with those of the command line, which are for throughput; both take 4 % of the time."""
+_GC_THRESHOLDS = 5_000, 100, 20
+"""Thresholds of the garbage collector, whose runs stop the event loop: for two milliseconds every seventh group, and
+every eight hundredth for 30, in which it finds a handful of objects that the short runs have left."""
 _SWITCH_SECONDS = 0.001
 """Seconds until a computing thread yields the interpreter. The database's thread needs it about ten times for a
 transaction, and each time waits as long for a busy event loop."""

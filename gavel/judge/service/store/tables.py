@@ -5,6 +5,8 @@ A new database gets them with their version number; another version is rejected.
 bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadlines of groups.
 """
 
+import threading
+
 import sqlalchemy as sa
 import zstandard
 
@@ -176,9 +178,20 @@ def write_version(connection: sa.Connection) -> None:
     connection.execute(sa.update(_schema).values(version=VERSION)).close()
 
 
+class _Contexts(threading.local):
+    """Contexts of zstandard, which threads cannot share; making one takes as long as compressing a reply."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_contexts = _Contexts()
+
+
 def compress(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+    return _contexts.compress(data)
 
 
 def decompress(data: bytes) -> bytes:
-    return zstandard.ZstdDecompressor().decompress(data)
+    return _contexts.decompress(data)
