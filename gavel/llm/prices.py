@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -78,6 +79,16 @@ def listed_cost(model: str, usage: Usage) -> float | None:
     if price(model, {}) is None:
         return None
     written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
+    if not (written or cached) and (rates := _rates(model)) is not None:
+        return usage.prompt_tokens * rates[0] + usage.completion_tokens * rates[1]
     of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
     tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))
+
+
+@cache  # LiteLLM takes longer to work a cost out than the rest of a response takes to read
+def _rates(model: str) -> tuple[float, float] | None:
+    """USD per token of the prompt and of the completion; None where the table's prices depend on their number."""
+    if any(value and ("_above_" in name or name == "tiered_pricing") for name, value in model_info(model).items()):
+        return None
+    return load_litellm().cost_per_token(model=model, prompt_tokens=1, completion_tokens=1)
