@@ -67,7 +67,7 @@ class Question:
     @cached_property
     def key(self) -> str:
         """The question's hash, 64 hexadecimal digits."""
-        return hashlib.sha256(_canonical(self.parts).encode()).hexdigest()
+        return hashlib.sha256("\n".join(self.parts.values()).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def public_params(params: Mapping[str, Any]) -> dict[str, Any]:
