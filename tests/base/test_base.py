@@ -77,9 +77,7 @@ def test_an_error_of_every_kind_is_the_same_in_another_process(kind: type[GavelE
         ),
     ],
 )
-def test_the_line_works_from_where_gavel_was_installed(
-    monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, line: str
-) -> None:
+def test_the_line_works_from_where_gavel_was_installed(monkeypatch, origin, line):
     monkeypatch.setattr(extras, "_direct_url", lambda: json.dumps(origin) if origin else None)
     assert extras.install_line("train") == line
 

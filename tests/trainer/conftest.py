@@ -14,6 +14,9 @@ from openai.types.chat.chat_completion import Choice
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings
@@ -143,7 +146,7 @@ def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1
 
 def request_for(prompt_ids: list[int], **changes: object) -> SamplingRequest:
     settings = {"stop_ids": frozenset(), "max_tokens": 12, "temperature": 1.0, "seed": 0}
-    return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))  # type: ignore[arg-type]
+    return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))
 
 
 class WholeModel:
@@ -167,15 +170,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("GAVEL_TEST_VLLM_PYTHON does not name a Python with vLLM; `make test-vllm` makes one")
 
 
+def a_model(name: str = "clerk", project: str = "tests", base_model: str = EMBEDDED_POLICY, **fields: Any):
+    return TrainableModel(name=name, project=project, base_model=base_model, **fields)
+
+
 @contextlib.asynccontextmanager
 async def registered(
-    runs: Path, name: str = "clerk", **settings: Any
+    runs: Path, model: TrainableModel | str = "clerk", **settings: Any
 ) -> AsyncGenerator[tuple[TrainableModel, LocalBackend]]:
-    """A model of the embedded policy, registered with a local backend of these settings."""
-    model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+    """A model, by its name one of the embedded policy, registered with a local backend of these settings."""
+    model = a_model(model) if isinstance(model, str) else model
     async with LocalBackend(runs, **settings) as backend:
         await model.register(backend)
         yield model, backend
+
+
+async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
+    """Attempts of the model at one task of the returns desk."""
+    scenario = find_scenario("returns_desk")
+    task = scenario.tasks("train")[0]
+    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(len(rewards)))
+    for trajectory, reward in zip(group, rewards, strict=True):
+        trajectory.reward = reward
+    return group
 
 
 MakeEngine = Callable[..., TransformersEngine]

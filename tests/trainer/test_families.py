@@ -28,8 +28,7 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import request_for
+from tests.trainer.conftest import a_group, a_model, request_for
 from tests.trainer.families import ALL, BY_NAME, FAMILIES, Family
 from tests.trainer.families_page import PAGE, page
 
@@ -182,7 +181,7 @@ def test_windows_of_an_unknown_family_are_not_guessed():
 def written(family: Family, like: Policy, directory: Path, *, weights: bool, **settings: Any) -> TrainableModel:
     like.tokenizer.save_pretrained(directory)
     (family.model().save_pretrained if weights else family.read_config().save_pretrained)(directory)
-    return TrainableModel(name="clerk", project="tests", base_model=str(directory), renderer="qwen3", **settings)
+    return a_model(base_model=str(directory), renderer="qwen3", **settings)
 
 
 @pytest.mark.parametrize(

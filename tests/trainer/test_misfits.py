@@ -23,11 +23,10 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.loading import NOT_SAMPLED, BaseModelError, auto_class, check_sampled_here
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import request_for
+from tests.trainer.conftest import a_model, request_for
 from tests.trainer.families import FAMILIES, Family
 from tests.trainer.test_families import forked, plain_logprobs, spoken, words
 
@@ -132,9 +131,7 @@ def sampling_gap(engine: TransformersEngine, plain: Any) -> float:
 
 
 @pytest.mark.parametrize("kind", sorted(NOT_SAMPLED))
-def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(
-    kind: str, opened: OpenPolicy, tmp_path: Path
-) -> None:
+def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(kind, opened, tmp_path):
     family = small(kind)
     with pytest.raises(BaseModelError, match="embedded engine cannot sample") as refusal:
         check_sampled_here(family.read_config())
@@ -158,7 +155,7 @@ def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: st
 async def test_a_known_misfit_is_refused_before_weights_are_loaded(kind: str, tmp_path: Path, policy: Policy) -> None:
     AutoConfig.for_model(kind).save_pretrained(tmp_path / "base")  # there are no weights
     policy.tokenizer.save_pretrained(tmp_path / "base")
-    model = TrainableModel(name="clerk", project="tests", base_model=str(tmp_path / "base"), renderer="qwen3")
+    model = a_model(base_model=str(tmp_path / "base"), renderer="qwen3")
     async with LocalBackend(tmp_path / "runs") as backend:
         with pytest.raises(BaseModelError, match=r"embedded engine cannot sample|not a causal language model"):
             await model.register(backend)
@@ -178,9 +175,7 @@ def test_the_learner_is_exact_where_this_was_once_wrong(kind: str, opened: OpenP
 @pytest.mark.parametrize(
     "kind", sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {each.model_type for each in FAMILIES})
 )
-def test_every_type_of_transformers_is_exact_or_refused(
-    kind: str, opened: OpenPolicy, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_type_of_transformers_is_exact_or_refused(kind, opened, tmp_path, caplog):
     caplog.set_level(logging.ERROR)
     family = small(kind)
     try:

@@ -48,9 +48,7 @@ from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
         ("huggingface", "POST", 400, "docs"),
     ],
 )
-async def test_what_a_host_refuses_is_told_with_what_to_do(
-    host: str, route: str, status: int, remedy: str, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_host_refuses_is_told_with_what_to_do(host, route, status, remedy, run, adapter, monkeypatch):
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
     address = {"together": "together", "fireworks": FIREWORKS, "huggingface": HUGGING_FACE}[host]
     with opened(host, monkeypatch) as servers:
@@ -70,9 +68,7 @@ async def test_what_a_host_refuses_is_told_with_what_to_do(
         ("vllm:http://h", 1024, ("q_proj",), "org/base", ["512"]),
     ],
 )
-async def test_what_does_not_fit_is_refused_before_anything_is_made(
-    address: str, rank: int, targets: tuple[str, ...], base: str, words: list[str], run: Path
-) -> None:
+async def test_what_does_not_fit_is_refused_before_anything_is_made(address, rank, targets, base, words, run):
     directory = write_adapter(run / "x", rank=rank, targets=targets)
     facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run) if base == "here" else base)
     misfits = open_host(address).check(facts)
@@ -104,9 +100,7 @@ async def to(run: Path, adapter: AdapterFacts, lines: list[str] | None = None, *
     return await deploy(run, adapter, "together", report=report, **{"deadline": 60.0, **given})
 
 
-async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(
-    together: FakeTogether, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(together, run, adapter):
     lines: list[str] = []
     deployment = await to(run, adapter, lines)
     assert together.made == ALL
@@ -147,9 +141,7 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together: F
         ({"without_adapters": True}, "without adapters"),
     ],
 )
-async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(
-    together: FakeTogether, run: Path, adapter: AdapterFacts, change: dict[str, Any], words: str
-) -> None:
+async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(together, run, adapter, change, words):
     for name, value in change.items():
         setattr(together, name, value)
     with pytest.raises(DeployError, match=words):
@@ -158,9 +150,7 @@ async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(
     assert together.left() == 0
 
 
-async def test_a_slow_host_is_waited_for_until_the_deadline(
-    together: FakeTogether, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapter):
     together.looks = 10**6
     with pytest.raises(DeployError, match="does not serve") as refusal:
         await to(run, adapter, deadline=0.5)
@@ -170,9 +160,7 @@ async def test_a_slow_host_is_waited_for_until_the_deadline(
     assert together.made == ALL
 
 
-async def test_a_base_or_a_project_that_it_lacks_is_told(
-    together: FakeTogether, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_base_or_a_project_that_it_lacks_is_told(together, run, adapter, monkeypatch):
     facts = read_facts(adapter.directory, project="d", name="n", step=12, base_model="org/unheard-of")
     with pytest.raises(DeployError, match="no org/unheard-of"):
         await to(run, facts)
@@ -196,9 +184,7 @@ async def deployed(run: Path, adapter: AdapterFacts, **options: Any) -> Deployme
     return await deploy(run, adapter, FIREWORKS, deadline=60.0, options=options)
 
 
-async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
     deployment = await deployed(run, adapter)
     name = deployment.record.remote_name
     assert fireworks.made == [f"model {name}", f"deployment {name}", f"loaded {name}-{name}"[:70]]
@@ -216,9 +202,7 @@ async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
     assert await deployment.host.status(deployment.record) == "deployed"
 
 
-async def test_a_deployment_that_is_there_is_used_and_stays(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_deployment_that_is_there_is_used_and_stays(fireworks, run, adapter):
     fireworks.deployments["mine"] = {"name": "accounts/desk/deployments/mine", "state": "READY"}
     shared = await deployed(run, adapter, deployment="mine")
     assert shared.model_id.endswith("#accounts/desk/deployments/mine")
@@ -226,9 +210,7 @@ async def test_a_deployment_that_is_there_is_used_and_stays(
     assert fireworks.deployments["mine"]["state"] == "READY"
 
 
-async def test_a_deployment_that_was_deleted_is_taken_up_again(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_deployment_that_was_deleted_is_taken_up_again(fireworks, run, adapter):
     fireworks.fail("POST /v1/accounts/desk/deployedModels", 400, message="no addons")
     with pytest.raises(DeployError, match="no addons"):
         await deployed(run, adapter)
@@ -238,9 +220,7 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
 
 
-async def test_a_deployment_or_a_base_that_it_lacks_is_told(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_deployment_or_a_base_that_it_lacks_is_told(fireworks, run, adapter):
     for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
         with pytest.raises(DeployError, match=why):
             await deployed(run, adapter, base=f"accounts/fireworks/models/{base}")
@@ -266,9 +246,7 @@ async def published(run: Path, adapter: AdapterFacts, **options: Any) -> Deploym
     return await deploy(run, adapter, HUGGING_FACE, deadline=60.0, options=options)
 
 
-async def test_an_adapter_is_published_and_its_commit_served(
-    servers: Servers, run: Path, adapter: AdapterFacts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapter, caplog):
     caplog.set_level("INFO")
     hub, endpoints = servers
     (adapter.directory / "README.md").write_text("---\nlibrary_name: peft\n---\n")
@@ -291,9 +269,7 @@ async def test_an_adapter_is_published_and_its_commit_served(
     assert "0.8 USD an hour" in caplog.text
 
 
-async def test_a_gated_base_gets_the_token_as_a_secret_and_nowhere_else(
-    servers: Servers, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_gated_base_gets_the_token_as_a_secret_and_nowhere_else(servers, run, adapter):
     deployment = await published(run, adapter, gated=True)
     (made,) = servers[1].endpoints.values()
     assert made["model"]["secrets"] == {"HF_TOKEN": TOKEN}
@@ -311,9 +287,7 @@ async def test_an_endpoint_that_fails_is_told_and_removed(servers: Servers, run:
     assert not hub.repositories
 
 
-async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(
-    servers: Servers, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(servers, run, adapter):
     with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
         await published(run, adapter, instance_type="nvidia-h200")
     assert "nvidia-l4 x1" in refusal.value.remedy
@@ -330,9 +304,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
 
 
 @pytest.mark.slow
-async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
-    server: FakeWandb, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(server, run, adapter):
     qwen = replace(adapter, base_model="Qwen/Qwen2.5-14B-Instruct")
     server.fail("CreateArtifactFiles", 500)
     server.fail("CommitArtifact", 429)
@@ -357,9 +329,7 @@ async def merged(run: Path, **options: Any) -> Deployment:
 
 
 @pytest.mark.slow  # it merges a real model
-async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_merged_model_is_sent_once_and_converted_by_the_server(trained, tmp_path, monkeypatch):
     run = Path(shutil.copytree(trained, tmp_path / "copied" / "clerk"))
     with opened("ollama", monkeypatch) as (ollama,):
         with monkeypatch.context() as patched:
@@ -425,9 +395,7 @@ async def test_a_copy_is_loaded_and_again_after_a_restart(vllm: FakeVllm, run: P
     assert not directory.exists()
 
 
-async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(
-    vllm: FakeVllm, run: Path, served: AdapterFacts
-) -> None:
+async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(vllm, run, served):
     vllm.loads_adapters = False
     with pytest.raises(DeployError, match="takes no adapters") as refusal:
         await loaded(vllm, run, served)

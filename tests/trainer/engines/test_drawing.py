@@ -47,7 +47,7 @@ def row(seed: int = 0, *, only: tuple[int, ...] | None = None, temperature: floa
 
 
 def draw(*rows: Row) -> list[Draw]:
-    return draw_tokens(LOGITS.repeat(len(rows), 1), rows)  # type: ignore[arg-type, return-value]
+    return draw_tokens(LOGITS.repeat(len(rows), 1), rows)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -84,7 +84,7 @@ def test_a_tail_that_was_cut_off_comes_back_where_nothing_else_fits():
 
 
 def test_a_grammar_that_leaves_nothing_fails_its_own_row_alone():
-    stuck, other = draw_tokens(LOGITS.repeat(2, 1), [row(only=()), row(3)])  # type: ignore[list-item]
+    stuck, other = draw_tokens(LOGITS.repeat(2, 1), [row(only=()), row(3)])
     assert isinstance(stuck, GrammarError)
     assert isinstance(other, Draw)
 

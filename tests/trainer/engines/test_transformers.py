@@ -49,7 +49,7 @@ class Gate:
 
         self.passes: list[int] = []
         """Tokens computed by each forward pass, padding included."""
-        model.get_decoder().register_forward_pre_hook(self._before, with_kwargs=True)  # type: ignore[operator]
+        model.get_decoder().register_forward_pre_hook(self._before, with_kwargs=True)
 
     def _before(self, module, positional, named) -> None:
         self.passes.append(named["input_ids"].numel())
@@ -226,7 +226,6 @@ def update(policy: Policy, rate: float) -> None:
     trained_logprobs(policy, [TEXT]).mean().backward()
     with torch.no_grad():
         for parameter in policy.parameters():
-            assert parameter.grad is not None
             parameter.add_(rate * parameter.grad.sign())
             parameter.grad = None
 

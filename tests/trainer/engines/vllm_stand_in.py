@@ -92,7 +92,7 @@ class StandIn:
         """The server ends, whatever it was doing."""
         self._server.should_exit = self._server.force_exit = True
         for connection in list(self._server.server_state.connections):
-            self._loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+            self._loop.call_soon_threadsafe(connection.transport.abort)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

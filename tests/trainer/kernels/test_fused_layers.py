@@ -126,16 +126,3 @@ def test_an_adapter_that_is_off_or_merged_is_pefts_business(pair):
     own.enable_adapters(True)
     own.merge()
     torch.testing.assert_close(own(x), other(x))
-
-
-def test_half_precision_keeps_the_adapters_gradient_single(layer):
-    own = copy.deepcopy(layer)
-    base = own.get_base_layer()
-    base.weight = nn.Parameter(base.weight.bfloat16(), requires_grad=False)
-    x = torch.randn(4, own.in_features)
-    expected = copy.deepcopy(layer)(x)
-    found = own(x.bfloat16())
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
-    found.float().sum().backward()
-    assert own.lora_B["default"].weight.grad.dtype == torch.float32

@@ -65,7 +65,6 @@ def test_extreme_log_ratios_stay_finite(gap, advantage, sign, loss):
     assert sampler_weights(new, old, [1], SamplerCorrection()).weights.isfinite().all()
     outcome.losses.sum().backward()
     assert outcome.losses.isfinite().all()
-    assert new.grad is not None
     assert new.grad.isfinite().all()
 
 

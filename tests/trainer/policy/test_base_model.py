@@ -173,9 +173,7 @@ def test_an_address_gives_the_name_in_it(scheme: str) -> None:
     assert refused(f"{scheme}/Qwen/Qwen3-8B").remedy.endswith(" Qwen/Qwen3-8B")
 
 
-def test_code_that_a_model_brings_is_not_run_and_nothing_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_a_model_brings_is_not_run_and_nothing_is_asked(tmp_path, monkeypatch):
     def ask(*_: object) -> str:
         raise AssertionError("it asks at the terminal")
 

@@ -274,9 +274,7 @@ def test_a_run_in_use_is_not_replaced(tmp_path: Path) -> None:
     assert contents(one) == before
 
 
-def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(tmp_path, caplog):
     one = a_run(tmp_path)
 
     def start(other: contextlib.ExitStack) -> None:

@@ -61,9 +61,7 @@ def s3() -> Generator[str]:
 
 
 @pytest.fixture(params=["folder", "s3", "hub", pytest.param("wandb", marks=pytest.mark.slow)])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str, hub: FakeHub
-) -> Store:
+def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
     if request.param == "folder":
         return open_store(str(tmp_path / "bucket"))
     if request.param == "wandb":
@@ -81,7 +79,7 @@ def store(
     }.items():
         monkeypatch.setenv(name, value)
     bucket = f"bucket-{abs(hash(str(tmp_path)))}"
-    boto3.client("s3").create_bucket(Bucket=bucket)  # pyright: ignore
+    boto3.client("s3").create_bucket(Bucket=bucket)
     return open_store(f"s3://{bucket}/backups")
 
 
@@ -123,9 +121,7 @@ class Cut:
         self.done.append(name)
 
 
-def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: FakeHub
-) -> None:
+def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(store, tmp_path, monkeypatch, hub):
     run = a_run(tmp_path / "here", 2)
     with monkeypatch.context() as during:
         during.setattr(store, "send", Cut(store, "send", 2).send)
@@ -238,9 +234,7 @@ class RefusingStore(FakeServer):
         ("AccessDenied", "Check the bucket's name"),
     ],
 )
-def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(
-    code: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(code, remedy, tmp_path, monkeypatch):
     refusing = RefusingStore()
     refusing.code = code
     named = {
@@ -370,9 +364,7 @@ def test_pushes_at_once_lose_nothing_of_each_other(wandb_server: FakeWandb, tmp_
 
 
 @pytest.mark.slow
-def test_an_artifact_goes_online_where_metrics_stay_offline(
-    wandb_server: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_artifact_goes_online_where_metrics_stay_offline(wandb_server, tmp_path, monkeypatch):
     for mode in ("offline", "disabled"):
         monkeypatch.setenv("WANDB_MODE", mode)
         assert f"desk/clerk/{mode}" in stored(tmp_path, **{mode: b"1"}).names("")
@@ -390,9 +382,7 @@ def test_a_file_that_grows_during_the_upload_is_stored_as_it_was(wandb_server: F
 
 
 @pytest.mark.slow
-def test_a_wrong_key_is_told_and_not_shown(
-    wandb_server: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_told_and_not_shown(wandb_server, tmp_path, monkeypatch):
     wrong = "f" * 40
     monkeypatch.setenv("WANDB_API_KEY", wrong)
     for use in (lambda: WandbStore(ADDRESS).names(""), lambda: stored(tmp_path, first=b"1")):

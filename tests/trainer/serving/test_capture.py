@@ -284,7 +284,6 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
         async with client_of(server).with_options(timeout=HANG_SECONDS) as owner:
             captures = await asyncio.gather(*map(episode, range(AGENTS)))
         engine = watched.engine
-        assert engine is not None
         async with asyncio.timeout(HANG_SECONDS):
             while engine._slots.busy.any() or engine._running:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -39,7 +39,6 @@ class Reply:
         self.future: Future[Sampled] = Future()
 
     def say(self, tokens: int) -> None:
-        assert self.request.on_tokens is not None
         new = slice(self.said, self.said + tokens)
         piece = replace(self.whole, token_ids=self.whole.token_ids[new], logprobs=self.whole.logprobs[new])
         self.request.on_tokens(piece)

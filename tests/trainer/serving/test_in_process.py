@@ -177,7 +177,7 @@ class Compiling:
 
 async def test_a_client_that_leaves_ends_its_turn_once_it_is_submitted() -> None:
     engine = Compiling()
-    turn = asyncio.create_task(sample_turn(engine, REQUEST))  # type: ignore[arg-type]
+    turn = asyncio.create_task(sample_turn(engine, REQUEST))
     await asyncio.to_thread(engine.began.wait)
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):

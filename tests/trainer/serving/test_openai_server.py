@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Literal
@@ -27,11 +26,10 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING as RETURN
 from tests.trainer.conftest import TOOLS as RETURN_TOOLS
 from tests.trainer.conftest import WholeModel, attempt, full_logprobs
-from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of, until
+from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of
 
 pytestmark = pytest.mark.slow
 
@@ -100,13 +98,6 @@ async def test_a_reply_is_a_completion_with_all_that_exact_training_needs(client
     assert [len(choice.logprobs.content)] == [len(choice.token_ids)] == [completion.usage.completion_tokens]
     assert completion.usage.prompt_tokens == len(choice.prompt_token_ids)
     assert "".join(entry.token for entry in choice.logprobs.content) == policy.tokenizer.decode(choice.token_ids)
-
-
-async def test_logprobs_are_those_of_the_live_policy(client, embedded_base):
-    choice = await ask(client, temperature=1.3, seed=11)
-    ids = choice.prompt_token_ids + choice.token_ids
-    expected = full_logprobs(embedded_base, ids, 1.3)[len(choice.prompt_token_ids) - 1 :]
-    assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 THINKING, PLAIN = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (True, False))
@@ -205,35 +196,6 @@ async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its
     server.close()
     assert recited.requests[0].max_tokens == (given or MAX_CONTEXT - len(choice.prompt_token_ids))
     assert model.max_model_len == MAX_CONTEXT
-
-
-async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(policy):
-    base = load_base("embedded/returns-desk", policy.dtype, policy.device)
-    reached, go_on = threading.Event(), threading.Event()
-
-    def before_every_pass(*_: object) -> None:
-        reached.set()
-        assert go_on.wait(HANG_SECONDS)
-
-    base.get_decoder().register_forward_pre_hook(before_every_pass)
-    engine = TransformersEngine(base, slots=1, max_context=MAX_CONTEXT)
-    submitted: list[Future[Sampled]] = []
-    submit = engine.submit
-    engine.submit = lambda request: submitted.append(submit(request)) or submitted[-1]  # type: ignore[method-assign]
-    server = serve(policy, engine)
-    async with client_of(server) as patient:
-        async with client_of(server) as hasty:
-            asking = asyncio.create_task(ask(hasty))
-            await until(reached.is_set)
-            asking.cancel()
-        await until(lambda: bool(submitted) and submitted[0].cancelled())
-        waiting = asyncio.create_task(ask(patient))
-        await until(lambda: len(submitted) == 2)
-        go_on.set()
-        assert (await waiting).token_ids  # there is one slot
-    server.close()
-    engine.close()
-    assert not engine._slots.busy.any()
 
 
 async def streamed(client: AsyncOpenAI, messages=OPENING, **settings):
