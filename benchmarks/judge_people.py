@@ -235,7 +235,8 @@ async def pair_rows(pairs: PairSet, splits: int) -> list[dict[str, Any]]:
         results = await judged([Juror(judge)], pairs.groups, 2)
         found[name] = gaps(results)
         verdicts = chain.from_iterable(tried_verdicts(results, splits, learns_weights=False))
-        row = {"set": pairs.name, "judge": name, "one order": accuracy(one), **figures(found[name])}
+        row = {"set": pairs.name, "judge": name, "pairs": len(results), "one order": accuracy(one)}
+        row |= figures(found[name])
         rows.append(row | calibration([*verdicts]))
     juries: list[tuple[str, ...]] = [jury for jury in JURIES if set(jury) <= set(recorded)]
     if set(recorded) != set(juries[-1]):
@@ -338,7 +339,7 @@ def distance(row: Mapping[str, Any]) -> float:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """How far probabilities are off in all rows together, beside what the sets' size alone would give."""
+    """How far probabilities are off in all rows together, beside what the sets' size alone would give, and by judge."""
     lines: list[str] = []
     with_figures = [row for row in rows if row.get("predicted") is not None]
     for kind, own in (
@@ -350,6 +351,14 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
             math.sqrt(fmean(each)) for each in ([distance(r) ** 2 for r in own], [r["error"] ** 2 for r in own])
         )
         lines.append(f"{kind}: predicted less observed {off:+.3f}, root mean square {root:.3f}, by chance {chance:.3f}")
+    by_judge: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in with_figures:
+        if "gain" not in row:
+            by_judge[row["judge"]].append((row["decided"] * row["pairs"], row["predicted"] - row["observed"]))
+    for judge, parts in by_judge.items():
+        pairs = math.fsum(count for count, _ in parts)
+        off = math.fsum(count * each for count, each in parts) / pairs
+        lines.append(f"{judge}, all sets: predicted less observed {off:+.3f} ({pairs:.0f} decided pairs)")
     gains = [row["gain"] for row in rows if "gain" in row]
     return [*lines, f"juries over their best members: {fmean(gains):+.4f} on the mean, {min(gains):+.4f} at least"]
 

@@ -221,7 +221,7 @@ def push(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
     address: Annotated[
         str,
-        typer.Argument(help="s3://bucket/prefix, hf://owner/repository, wandb://entity/project/name, or a directory."),
+        typer.Argument(help="s3://bucket/prefix, hf://owner/repository, or a directory."),
     ],
     backend_url: BackendUrl = None,
 ) -> None:

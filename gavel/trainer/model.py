@@ -212,8 +212,8 @@ class TrainableModel(Model, TrainableSpec):
     async def push(
         self, address: str, step: int | Literal["latest", "best"] = "latest", *, best_by: str = BEST_BY
     ) -> str:
-        """Copies a checkpoint to a store, under `project/name`: `s3://bucket/prefix`, `hf://owner/repository`,
-        `wandb://entity/project/name` or a directory.
+        """Copies a checkpoint to a store, under `project/name`: `s3://bucket/prefix`, `hf://owner/repository`
+        or a directory.
 
         Returns where it is there. A push that was cut off goes on where it was. best: the step with the highest
         `best_by` (split/metric). Raises `StorageError`.

@@ -7,16 +7,20 @@ SDK repeats its requests and keeps the files' hashes, so what was uploaded befor
 """
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
 from gavel.trainer.deploy.host import Deployment, Report, find_misfits, key_of, make_once
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
-from gavel.trainer.runs.storage.wandb_store import KEY_VARIABLE, artifacts_api, log_artifact
 
 T = TypeVar("T")
+KEY_VARIABLE = "WANDB_API_KEY"
+_START_SECONDS = 120.0
+_UPLOAD_SECONDS = 3600
 _INFERENCE = "https://api.inference.wandb.ai/v1"
 _RANKS = range(1, 17)
 _BASES = (
@@ -96,7 +100,9 @@ class WandbHost:
         )
 
     def _api(self) -> Any:
-        return artifacts_api(self._entity, self._project)
+        import wandb
+
+        return wandb.Api(overrides={"entity": self._entity, "project": self._project}, timeout=60)
 
     def _log(self, adapter: AdapterFacts, record: DeploymentRecord) -> None:
         import wandb
@@ -105,10 +111,29 @@ class WandbHost:
         artifact = wandb.Artifact(record.remote_name, type="lora", metadata=base, storage_region=_REGION)
         for file in adapter.files():
             artifact.add_file(str(file), policy="immutable", skip_cache=True)
-        aliases = [f"step{record.step}"]
-        log_artifact(
-            artifact, self._entity, self._project, run_id=record.remote_name, job_type="deploy", aliases=aliases
+        scratch = mkdtemp(prefix="gavel-wandb-")
+        settings = wandb.Settings(
+            mode="online",  # WANDB_MODE is for metrics
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+            init_timeout=_START_SECONDS,
+            reinit="create_new",  # a run of the trainer may be open
         )
+        try:
+            with wandb.init(
+                entity=self._entity,
+                project=self._project,
+                id=record.remote_name,
+                job_type="deploy",
+                dir=scratch,
+                settings=settings,
+            ) as run:
+                run.log_artifact(artifact, aliases=[f"step{record.step}"]).wait(timeout=_UPLOAD_SECONDS)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     async def _ask(self, ask: Callable[[], T], what: str) -> T:
         key = key_of(KEY_VARIABLE, "Take one from wandb.ai/authorize, and set it in .env.")

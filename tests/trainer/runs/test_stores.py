@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from gavel.base.files import file_sha256
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.runs.storage.hub import HubStore
@@ -22,11 +21,8 @@ from gavel.trainer.runs.storage.store import (
     split_place,
     stored_steps,
 )
-from gavel.trainer.runs.storage.wandb_store import WandbStore
 from tests.fake_hub import FakeHub
 from tests.fake_server import Answer, Call, FakeServer
-from tests.trainer.deploy.fakes.wandb import KEY as WANDB_KEY
-from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
 
 KEY = "desk", "clerk"
 SECRET = "PLANTED/secret/of+the0tests"
@@ -60,13 +56,10 @@ def s3() -> Generator[str]:
         server.stop()
 
 
-@pytest.fixture(params=["folder", "s3", "hub", pytest.param("wandb", marks=pytest.mark.slow)])
+@pytest.fixture(params=["folder", "s3", "hub"])
 def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
     if request.param == "folder":
         return open_store(str(tmp_path / "bucket"))
-    if request.param == "wandb":
-        request.getfixturevalue("wandb_server")
-        return open_store("wandb://desk/backups/runs")
     if request.param == "hub":
         return open_store("hf://desk/adapters/backups")
     import boto3
@@ -79,7 +72,7 @@ def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
     }.items():
         monkeypatch.setenv(name, value)
     bucket = f"bucket-{abs(hash(str(tmp_path)))}"
-    boto3.client("s3").create_bucket(Bucket=bucket)
+    boto3.client("s3").create_bucket(Bucket=bucket)  # pyright: ignore
     return open_store(f"s3://{bucket}/backups")
 
 
@@ -197,13 +190,11 @@ def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypa
         "s3://": "no bucket",
         "s3:/bucket": "// is missing",
         "hf://desk": "names no repository",
-        "wandb://desk/backups": "no artifact",
-        "wandb://desk/b/a:v1": "no artifact",
+        "wandb://desk/backups": "no store",
     }.items():
         with pytest.raises(StorageError, match=told):
             open_store(address)
-    for store in ("hf://desk/adapters/backups", "wandb://desk/backups/runs"):
-        assert split_place(f"{store}/desk/clerk") == (store, "desk", "clerk")
+    assert split_place("hf://desk/adapters/backups/desk/clerk") == ("hf://desk/adapters/backups", "desk", "clerk")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used as a store"):
         push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
@@ -310,91 +301,6 @@ def test_a_commit_that_fails_leaves_nothing_and_can_be_made_again(hub: FakeHub, 
     assert store.names("") == []
     store.finish()
     assert store.names("") == ["a/adapter.safetensors"]
-
-
-ADDRESS = "wandb://desk/backups/runs"
-
-
-def sent_to_wandb(store: WandbStore, tmp_path: Path, name: str, content: bytes) -> str:
-    file = tmp_path / hashlib.sha256(name.encode() + content).hexdigest()
-    file.write_bytes(content)
-    store.send(file, name, file_sha256(file))
-    return file_sha256(file)
-
-
-def stored(tmp_path: Path, **files: bytes) -> WandbStore:
-    store = WandbStore(ADDRESS)
-    for name, content in files.items():
-        sent_to_wandb(store, tmp_path, f"desk/clerk/{name}", content)
-    store.finish()
-    return store
-
-
-@pytest.mark.slow
-def test_a_push_is_one_version_and_another_adds_to_it(wandb_server: FakeWandb, tmp_path: Path) -> None:
-    store = WandbStore(ADDRESS)
-    weights = sent_to_wandb(store, tmp_path, "desk/clerk no. 1 – né/adapter.safetensors", b"weights")
-    assert WandbStore(ADDRESS).names("") == []
-    store.finish()
-    (version,) = wandb_server.committed
-    assert (version["type"], version["name"], version["entity"]) == ("model", "runs", "desk")
-    stored(tmp_path, config=b"{}")
-    assert [version["index"] for version in wandb_server.committed] == [0, 1]
-    assert list(manifest_of(wandb_server, wandb_server.committed[1])) == sorted(WandbStore(ADDRESS).names(""))
-    newest = WandbStore(ADDRESS)
-    assert newest.names("desk/clerk no. 1") == ["desk/clerk no. 1 – né/adapter.safetensors"]
-    assert newest.has("desk/clerk no. 1 – né/adapter.safetensors", weights, 7)
-    assert newest.read("desk/clerk no. 1 – né/adapter.safetensors") == b"weights"
-    assert newest.read("desk/clerk/config") == b"{}"
-    newest.remove("desk/clerk/config")
-    newest.finish()
-    assert WandbStore(ADDRESS).read("desk/clerk/config") is None
-
-
-@pytest.mark.slow
-def test_pushes_at_once_lose_nothing_of_each_other(wandb_server: FakeWandb, tmp_path: Path) -> None:
-    stored(tmp_path, first=b"1")
-    one = WandbStore(ADDRESS)
-    sent_to_wandb(one, tmp_path, "desk/clerk/one", b"one")
-    assert one.names("") == ["desk/clerk/first"]  # has looked; the next push comes before it is finished
-    stored(tmp_path, two=b"two")
-    one.finish()
-    assert WandbStore(ADDRESS).names("") == ["desk/clerk/first", "desk/clerk/one", "desk/clerk/two"]
-    assert WandbStore(ADDRESS).read("desk/clerk/two") == b"two"
-
-
-@pytest.mark.slow
-def test_an_artifact_goes_online_where_metrics_stay_offline(wandb_server, tmp_path, monkeypatch):
-    for mode in ("offline", "disabled"):
-        monkeypatch.setenv("WANDB_MODE", mode)
-        assert f"desk/clerk/{mode}" in stored(tmp_path, **{mode: b"1"}).names("")
-
-
-@pytest.mark.slow
-def test_a_file_that_grows_during_the_upload_is_stored_as_it_was(wandb_server: FakeWandb, tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("1\n")
-    store = WandbStore(ADDRESS)
-    store.send(metrics, "desk/clerk/metrics.jsonl", file_sha256(metrics))
-    metrics.write_text("1\n2\n")
-    store.finish()
-    assert store.has("desk/clerk/metrics.jsonl", hashlib.sha256(b"1\n2\n").hexdigest(), 4)
-
-
-@pytest.mark.slow
-def test_a_wrong_key_is_told_and_not_shown(wandb_server, tmp_path, monkeypatch):
-    wrong = "f" * 40
-    monkeypatch.setenv("WANDB_API_KEY", wrong)
-    for use in (lambda: WandbStore(ADDRESS).names(""), lambda: stored(tmp_path, first=b"1")):
-        with pytest.raises(StorageError, match="cannot be used") as refusal:
-            use()
-        assert "WANDB_API_KEY" in refusal.value.remedy
-        assert wrong not in f"{refusal.value} {refusal.value.remedy}"
-    monkeypatch.delenv("WANDB_API_KEY")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(StorageError, match="WANDB_API_KEY is not set"):
-        WandbStore(ADDRESS).names("")
-    assert WANDB_KEY not in str(wandb_server.calls)
 
 
 def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:

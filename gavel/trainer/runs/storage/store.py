@@ -20,7 +20,7 @@ from gavel.base.secrets import hide_secrets, without_secrets
 from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
 from gavel.trainer.runs.run_directory import PULLED, RunDirectory, RunDirectoryError, read_description, run_path
 
-KINDS = "s3://bucket/prefix, hf://owner/repository, wandb://entity/project/name, or a directory"
+KINDS = "s3://bucket/prefix, hf://owner/repository, or a directory"
 
 
 class StorageError(GavelError):
@@ -130,7 +130,7 @@ def split_place(address: str) -> tuple[str, str, str]:
 
 
 def open_store(address: str) -> Store:
-    """An S3 bucket, a repository of the Hugging Face Hub, an artifact of Weights & Biases, or a directory.
+    """An S3 bucket, a repository of the Hugging Face Hub, or a directory.
 
     Raises `StorageError`, also where the library of the store is not installed.
     """
@@ -144,12 +144,8 @@ def open_store(address: str) -> Store:
             from gavel.trainer.runs.storage.hub import HubStore
 
             return HubStore(address)
-        case "wandb":
-            from gavel.trainer.runs.storage.wandb_store import WandbStore
-
-            return WandbStore(address)
         case "":
-            if re.match(r"(s3|hf|wandb|gs|https?):", address):
+            if re.match(r"(s3|hf|gs|https?):", address):
                 raise StorageError(
                     f"{address!r} is no address of a store: // is missing behind the :", f"Give {KINDS}."
                 )
