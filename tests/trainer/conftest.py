@@ -29,8 +29,6 @@ from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.fake_hub import TOKEN, FakeHub
-from tests.trainer.deploy.fakes.wandb import KEY as WANDB_KEY
-from tests.trainer.deploy.fakes.wandb import FakeWandb
 
 VOCABULARY = 64
 
@@ -262,25 +260,4 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its protocol is a native library's own
     yield fake
-    fake.close()
-
-
-@pytest.fixture
-def wandb_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[FakeWandb]:
-    """W&B's server on loopback, which the SDK asks, with a key."""
-    wandb = pytest.importorskip("wandb")
-    wandb.teardown()  # the SDK's process keeps the address of its first server
-    fake = FakeWandb()
-    for name, value in {
-        "WANDB_BASE_URL": fake.url,
-        "WANDB_API_KEY": WANDB_KEY,
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_CACHE_DIR": str(tmp_path / "cache"),
-        "WANDB_DATA_DIR": str(tmp_path / "data"),
-        "WANDB_DIR": str(tmp_path),
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    yield fake
-    wandb.teardown()
     fake.close()

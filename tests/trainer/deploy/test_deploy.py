@@ -121,9 +121,9 @@ def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [12, 11])
-async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(tmp_path, step, monkeypatch):
-    run = make_run(tmp_path / "runs")
+@pytest.mark.parametrize(("step", "found"), [(12, "step 12"), (11, "step 11"), (None, "the base without an adapter")])
+async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(run, tmp_path, step, found, monkeypatch):
+    run = Path(shutil.copytree(run, tmp_path / "runs" / "desk" / "clerk"))
     facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
     description = read_description(run / "model.json")
     with HOSTS["fireworks"]() as target, served_step(run, step) as endpoint:
@@ -135,7 +135,7 @@ async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(tm
             served = await deploy(run, facts, target.address, deadline=300.0, description=description)
             assert "it serves step 12" in served.record.smoke_test
         else:
-            with pytest.raises(DeployError, match="it serves step 11, not step 12") as refusal:
+            with pytest.raises(DeployError, match=f"it serves {found}, not step 12") as refusal:
                 await deploy(run, facts, target.address, deadline=300.0, description=description)
             (record,) = read_records(run)
             assert f"gavel undeploy {record.id}" in refusal.value.remedy

@@ -321,21 +321,6 @@ async def test_a_captured_text_is_trained(server, client):
     assert found.trained_tokens == len(completion.choices[0].token_ids)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"echo": True},
-        {"prompt": []},
-        {"prompt": [1, 10**9]},
-        {"extra_body": {"unheard_of": 1}},
-        {"extra_body": {"prompt": {"a": 1}}},
-    ],
-)
-async def test_what_cannot_be_served_is_refused(client, setting):
-    with pytest.raises(BadRequestError):
-        await client.completions.create(**(COMPLETING | setting))
-
-
 async def test_prompts_of_one_request_are_sampled_together_up_to_a_limit(client):
     completion = await client.completions.create(**COMPLETING | {"prompt": [PROMPT, "hello"], "n": 2})
     assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
@@ -363,17 +348,17 @@ def test_token_ids_go_on_with_token_ids_and_their_log_probs(http, policy, embedd
         assert [value for _, value in pairs] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"prompt": {"prompt_token_ids": []}},
-        {"prompt": {"prompt_token_ids": [True]}},
-        {"prompt": "Hello", "logprobs": 5},
-    ],
-)
-def test_what_is_not_served_is_refused(http, body):
-    answer = http.post("/generate", json=body)
+REFUSED = [
+    *(("/v1/completions", COMPLETING | {"prompt": prompt}) for prompt in ([], [1, 10**9], {"a": 1})),
+    *(("/v1/completions", COMPLETING | body) for body in ({"echo": True}, {"unheard_of": 1})),
+    *(("/generate", {"prompt": {"prompt_token_ids": ids}}) for ids in ([], [True])),
+    *(("/generate", body) for body in ({}, {"prompt": "Hello", "logprobs": 5})),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REFUSED)
+def test_what_cannot_be_served_is_refused(http, path, body):
+    answer = http.post(path, json=body)
     assert (answer.status_code, "message" in answer.json()["error"]) == (400, True)
 
 
