@@ -26,7 +26,6 @@ from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
-from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.fake_hub import TOKEN, FakeHub
 
@@ -155,12 +154,6 @@ class WholeModel:
 
     def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._model.named_parameters()
-
-    def factors(self) -> Iterator[LoraFactors]:
-        raise NotImplementedError
-
-    def save_adapter(self, directory: Path) -> None:
-        raise NotImplementedError
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,6 +18,7 @@ from gavel.trainer.deploy.record import (
     AdapterFacts,
     DeployError,
     DeploymentRecord,
+    find_records,
     open_record,
     read_facts,
     read_record,
@@ -157,3 +158,8 @@ async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(
         assert len(asked) == 2
         assert await retry(request, creates=True, find=find) == "found"
         assert len(asked) == 3
+
+
+def test_a_name_that_is_no_deployment_is_told(run):
+    with pytest.raises(DeployError, match="no deployment or run 'x'"):
+        find_records(run.parents[1], "x", by_id=True)

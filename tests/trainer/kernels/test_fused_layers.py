@@ -98,17 +98,10 @@ def test_two_wide_activations_of_four_are_kept():
     assert plain - fused == layers * floats * 4
 
 
-@pytest.fixture(scope="module")
-def layer(policy):
-    """One of the embedded policy's, with an adapter that does something."""
-    found = next(module for module in policy.model.modules() if isinstance(module, LoraLinear))
-    return found
-
-
 @pytest.fixture(params=[False, True])
-def pair(request, layer):
-    """The layer and PEFT's view of the same weights, with and without a bias below."""
-    own = copy.deepcopy(layer).double()
+def pair(request, policy):
+    """A layer of the policy and PEFT's view of the same weights, with and without a bias below."""
+    own = copy.deepcopy(next(module for module in policy.model.modules() if isinstance(module, LoraLinear))).double()
     torch.manual_seed(0)
     nn.init.normal_(own.lora_B["default"].weight)
     if request.param:
