@@ -101,11 +101,6 @@ def candidates(apart: float = 0.3) -> dict[str, list[float]]:
     }
 
 
-def noisy(values: list[float], noise: float, seed: int = 1) -> list[float]:
-    draw = random.Random(seed)
-    return [value + noise * draw.gauss(0, 1) for value in values]
-
-
 def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
     said = candidates()
     step = [a + 0.3 * (b - a) for a, b in zip(said["base"], said["step 12"], strict=True)]
@@ -114,8 +109,8 @@ def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
 
 @pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
 def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
-    said = candidates(apart)
-    finding = compare_logprobs(noisy(said["step 12"], noise), "step 12", said)
+    said, draw = candidates(apart), random.Random(1)
+    finding = compare_logprobs([each + noise * draw.gauss(0, 1) for each in said["step 12"]], "step 12", said)
     assert finding.served is None
     assert "base" in finding.said
 

@@ -5,7 +5,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -189,17 +188,11 @@ def test_a_server_that_is_dying_or_gone_is_an_error_and_closes_the_engine(server
         engine.publish(policy, 1)
 
 
-async def register(tmp_path: Path, settings: VllmSettings | str) -> None:
-    model = a_model()
-    async with LocalBackend(tmp_path, engine=settings) as backend:
-        await model.register(backend)
-
-
 async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
-        await register(tmp_path, VllmSettings(urls=(f"http://127.0.0.1:{port}",)))
+        await a_model().register(LocalBackend(tmp_path, engine=VllmSettings(urls=(f"http://127.0.0.1:{port}",))))
     assert "Start it" in error.value.remedy
 
 

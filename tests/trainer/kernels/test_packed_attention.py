@@ -3,7 +3,6 @@ layers, the parts of a row, and decoding over shared heads."""
 
 import random
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import (
-    AutoModelForCausalLM,
-    Lfm2Config,
-    Qwen3Config,
-)
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
@@ -32,6 +26,8 @@ from gavel.trainer.kernels.attention_kernels import (
 )
 from gavel.trainer.kernels.packed_attention import AttentionError, PackedRow, attend_packed, packed_attention
 from gavel.trainer.kernels.varlen_attention import Level, levels
+from tests.trainer.conftest import tiny_model
+from tests.trainer.families import BY_NAME
 
 
 def row(count: int, longest: int, words: int) -> Packed:
@@ -134,26 +130,14 @@ def test_the_flash_kernel_of_a_gpu_agrees_with_the_plain_one(monkeypatch, shape)
             compare(found, attended(packed, query, key, value, ScoreForm(0.1), span), query, key, value, 0.03)
 
 
-TINY: dict[str, Any] = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-}
-
-
 def test_a_model_with_other_layers_than_attention_is_refused():
-    model = AutoModelForCausalLM.from_config(Lfm2Config(**TINY, layer_types=["conv", "full_attention"]))
+    model = BY_NAME["LFM2"].model()
     with pytest.raises(AttentionError, match="not all layers"):
         attend_packed(model.get_decoder())
 
 
 def test_without_a_row_a_prepared_model_is_what_it_was():
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(Qwen3Config(**TINY)).eval()
+    model = tiny_model()
     ids = torch.randint(0, 32, (2, 9))
     padding = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [1] * 9])
     with torch.no_grad():

@@ -163,12 +163,6 @@ class LengthJudge:
         return json.dumps({label: min(1.0, score + self.shift) for label, score in scores.items()})
 
 
-def a_group(number: int) -> TrajectoryGroup:
-    return TrajectoryGroup(
-        Trajectory(messages_and_choices=[{"role": "assistant", "content": f"{number}{'!' * at}"}]) for at in range(1, 5)
-    )
-
-
 def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
     model = a_model("never")
     with pytest.raises(RowError, match="cannot be read"):
@@ -263,7 +257,9 @@ async def test_what_the_judge_leaves_unscored_has_no_metric():
 
 
 async def test_a_check_that_fails_is_counted_and_costs_no_training() -> None:
-    groups = [await Judge(LengthJudge()).score(a_group(0))]
+    said = ("!", "!!")
+    members = [Trajectory(messages_and_choices=[{"role": "assistant", "content": each}]) for each in said]
+    groups = [await Judge(LengthJudge()).score(TrajectoryGroup(members))]
     model = a_model("never")
     checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), model, [])
     found = await checks.metrics(0, groups)

@@ -402,10 +402,6 @@ async def test_tasks_and_seeds_depend_on_the_position_in_the_plan_alone(monkeypa
 LONG = 600.0
 
 
-async def for_ever() -> None:
-    await asyncio.Event().wait()
-
-
 async def test_a_run_that_moves_may_take_longer_than_a_stall(monkeypatch):
     stall, now = 0.1, time.monotonic()
     monkeypatch.setattr(watchdog_module, "time", SimpleNamespace(monotonic=lambda: now))
@@ -427,7 +423,7 @@ async def test_cancelling_the_guard_cancels_the_run():
 
     async def run() -> None:
         try:
-            await for_ever()
+            await asyncio.Event().wait()
         finally:
             ended.set()
 

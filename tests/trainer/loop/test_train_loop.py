@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
 from random import Random
@@ -145,7 +144,7 @@ async def test_without_staleness_the_loop_gives_what_one_step_after_another_give
     loop = short(steps=3, group_size=4, max_tokens=48, concurrency=1, evaluate_every=2, final_tasks=3)
     rows: list[list[dict[str, Any]]] = []
     files: list[bytes] = []
-    groups: list[list[dict[str, Any]]] = []
+    groups: list[list[list[Any]]] = []
     for train in (one_step_after_another, train_scenario):
         async with registered(tmp_path, train.__name__) as (model, backend):
             await train(model, scenario, Judge("stand-in", rubric=scenario.rubric), loop, config)
@@ -154,7 +153,7 @@ async def test_without_staleness_the_loop_gives_what_one_step_after_another_give
         run = tmp_path / "tests" / model.name
         files.append((run / "checkpoints" / "000003" / "adapter_model.safetensors").read_bytes())
         stored = [group for file in sorted((run / "trajectories").rglob("*.zst")) for group in TrajectoryStore(file)]
-        groups.append([{"rewards": [m.reward for m in g], "ids": [list(sampled(m)) for m in g]} for g in stored])
+        groups.append([[(m.reward, [turn.token_ids for turn in m.choices()]) for m in group] for group in stored])
     assert rows[0] == rows[1]
     assert any(row["groups_trained"] for row in rows[0] if row["split"] == "train")
     assert groups[0] == groups[1]
@@ -188,10 +187,6 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
         outcomes.append((weights, [{key: value for key, value in row.items() if key != "time"} for row in history]))
     assert sum(row["refill/groups"] for row in outcomes[0][1]) > 0
     assert outcomes[0] == outcomes[1]
-
-
-def sampled(trajectory: Trajectory) -> Iterator[list[int]]:
-    return (choice.token_ids for choice in trajectory.choices())
 
 
 async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and_kept(tmp_path: Path) -> None:

@@ -56,16 +56,6 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_what_is_saved_is_the_latest(checkpoints):
-    for step in (1, 2, 10):
-        path = save(checkpoints, step)
-        assert path == checkpoints.path(step)
-        assert (path / "trainer_state" / "state.pt").read_bytes() == b"state %d" % step
-    assert checkpoints.steps() == [1, 2, 10]
-    assert checkpoints.latest() == 10
-    assert Checkpoints(checkpoints.directory).latest() == 10
-
-
 def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_next_one_ends_it(
     checkpoints, monkeypatch
 ):

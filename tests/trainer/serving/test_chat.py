@@ -206,20 +206,14 @@ async def test_several_turns_are_sampled_with_different_seeds_and_each_can_go_on
         assert (await after).choices[0].continues_sampled
 
 
-async def ended(client, paced, text: str, **settings):
-    """The choice of a turn that the engine would go on with."""
-    paced.text = text
-    asking = asyncio.create_task(create(client, **settings))
-    reply = await reply_of(paced, len(paced.replies))
+@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:", "vation:"]])
+async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(client, paced, policy, stop):
+    paced.text = "I look.\nObservation: a lamp. Observation: two."
+    asking = asyncio.create_task(create(client, stop=stop))
+    reply = await reply_of(paced)
     reply.say(len(reply.whole.token_ids) - 1)
     choice = (await asking).choices[0]
     assert reply.future.cancelled()
-    return choice, reply
-
-
-@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:", "vation:"]])
-async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(client, paced, policy, stop):
-    choice, reply = await ended(client, paced, "I look.\nObservation: a lamp. Observation: two.", stop=stop)
     assert choice.message.content == "I look.\n"
     assert choice.finish_reason == "stop"
     assert choice.token_ids == reply.whole.token_ids[: len(choice.token_ids)]

@@ -80,12 +80,6 @@ async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
     return (await client.chat.completions.create(messages=messages, **settings)).choices[0]
 
 
-async def refused(client: AsyncOpenAI, messages=OPENING, **settings) -> BadRequestError:
-    with pytest.raises(BadRequestError) as error:
-        await ask(client, messages, **settings)
-    return error.value
-
-
 async def test_a_reply_is_a_completion_with_all_that_exact_training_needs(client, policy):
     completion = await client.chat.completions.create(
         model="desk", messages=OPENING, tools=TOOLS, temperature=0.7, seed=4
@@ -131,7 +125,9 @@ async def test_arguments_of_the_template_render_that_turn_and_the_conversation_g
     ],
 )
 async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_takes(client, arguments, said):
-    assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
+    with pytest.raises(BadRequestError) as error:
+        await ask(client, extra_body={"chat_template_kwargs": arguments})
+    assert said in error.value.message
 
 
 async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy):

@@ -136,10 +136,6 @@ async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
 objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)
 
 
-async def message_events(reply, **settings) -> list[dict]:
-    return [event async for event in MessageStream().events(chunks_of(reply, **settings))]
-
-
 def accumulated(events: list[dict]) -> dict:
     """The message that a client makes of the events."""
     made: dict = {}
@@ -166,7 +162,7 @@ def accumulated(events: list[dict]) -> dict:
 
 @given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
-    events = await message_events(reply, size=size, finish_reason=finish_reason)
+    events = [event async for event in MessageStream().events(chunks_of(reply, size, finish_reason))]
     assert accumulated(events) | {"id": ""} == message(completion_of(reply, finish_reason)) | {"id": ""}
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
