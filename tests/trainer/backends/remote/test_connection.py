@@ -264,8 +264,8 @@ def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]
         listener.close()
 
 
-def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path, Path]:
-    """The key and a certificate, which holds for a day from `begins` on (default: since an hour)."""
+def _self_signed(directory: Path) -> tuple[Path, Path]:
+    """The key and a certificate, which holds for a day since an hour."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -273,7 +273,7 @@ def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path,
 
     secret = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-box")])
-    begins = begins or datetime.now(UTC) - timedelta(hours=1)
+    begins = datetime.now(UTC) - timedelta(hours=1)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
