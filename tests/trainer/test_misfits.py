@@ -6,8 +6,7 @@ registration.
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.loading import NOT_SAMPLED, BaseModelError, auto_class, check_sampled_here
 from gavel.trainer.policy.policy import Policy
-from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import a_model, request_for
+from tests.trainer.conftest import a_model
 from tests.trainer.families import FAMILIES, Family
-from tests.trainer.test_families import forked, plain_logprobs, spoken, words
+from tests.trainer.test_families import forked, plain_logprobs, sampling, two_turns
 
 pytestmark = pytest.mark.slow
 
@@ -93,16 +91,6 @@ def small(kind: str) -> Family:
     return family
 
 
-@contextmanager
-def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(family.model(), slots=3, max_context=128)
-    try:
-        engine.publish(own, 1)
-        yield engine
-    finally:
-        engine.close()
-
-
 def prove(engine: TransformersEngine, own: Policy) -> None:
     @torch.no_grad()
     def learned(*batch: TokenSequence) -> torch.Tensor:
@@ -113,21 +101,12 @@ def prove(engine: TransformersEngine, own: Policy) -> None:
 
 @torch.no_grad()
 def sampling_gap(engine: TransformersEngine, plain: Any) -> float:
-    """Over two turns of three conversations, in nats; infinite when the engine stops."""
-    prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
-    gaps: list[float] = []
-    for _ in range(2):
-        futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
-        for n, future in enumerate(futures):
-            try:
-                sampled = future.result(timeout=HANG_SECONDS)
-            except EngineError:
-                return math.inf
-            tokens = spoken(prompts[n], sampled.token_ids)
-            expected = plain_logprobs(plain, tokens)
-            gaps.append((torch.tensor(sampled.logprobs) - expected).abs().max().item())
-            prompts[n] = [*tokens.token_ids, 7, 8, 9]
-    return max(gaps)
+    """In nats; infinite when the engine stops."""
+    try:
+        turns = [*two_turns(engine)]
+    except EngineError:
+        return math.inf
+    return max((torch.tensor(said.logprobs) - plain_logprobs(plain, each)).abs().max().item() for each, said in turns)
 
 
 @pytest.mark.parametrize("kind", sorted(NOT_SAMPLED))
