@@ -276,9 +276,7 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
         async with client_of(server).with_options(timeout=HANG_SECONDS) as owner:
             captures = await asyncio.gather(*map(episode, range(AGENTS)))
         engine = watched.engine
-        async with asyncio.timeout(HANG_SECONDS):
-            while engine._slots.busy.any() or engine._running:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not (engine._slots.busy.any() or engine._running))
     known = {(tuple(prompt), tuple(each.token_ids), tuple(each.logprobs)) for prompt, each in watched.sampled}
     captured, abandoned = 0, 0
     for capture in captures:

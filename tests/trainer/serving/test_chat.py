@@ -14,7 +14,7 @@ from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING, TOOLS, attempt
-from tests.trainer.serving.served import client_of
+from tests.trainer.serving.served import client_of, until
 from tests.trainer.serving.test_openai_server import Recited, serve
 
 pytestmark = pytest.mark.slow
@@ -64,9 +64,7 @@ def server(policy, paced) -> Iterator[EndpointServer]:
 
 
 async def reply_of(paced: Paced, number: int = 0) -> Reply:
-    async with asyncio.timeout(HANG_SECONDS):
-        while len(paced.replies) <= number:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: len(paced.replies) > number)
     return paced.replies[number]
 
 
@@ -173,9 +171,7 @@ async def test_a_client_that_goes_away_ends_the_sampling(server, paced):
         stream = await streaming
         await anext(aiter(stream))
         await stream.close()
-        async with asyncio.timeout(HANG_SECONDS):
-            while not reply.future.cancelled():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(reply.future.cancelled)
 
 
 @pytest.mark.parametrize("streams", [False, True])
