@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -311,14 +310,9 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(server, run
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("runs"))
-
-
 @pytest.mark.slow  # it merges a real model
-async def test_a_merged_model_is_sent_once_and_converted_by_the_server(trained, tmp_path, monkeypatch):
-    run = Path(shutil.copytree(trained, tmp_path / "copied" / "clerk"))
+async def test_a_merged_model_is_sent_once_and_converted_by_the_server(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
     with opened("ollama", monkeypatch) as (ollama,):
         with monkeypatch.context() as patched:
             patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))

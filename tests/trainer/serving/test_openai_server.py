@@ -1,6 +1,7 @@
 """The endpoint over the embedded policy, through OpenAI's own client; replies that a grammar holds to a schema."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -66,13 +67,6 @@ def serve(policy: Policy, engine, **settings) -> EndpointServer:
 @pytest.fixture
 def recited(policy) -> Recited:
     return Recited(policy)
-
-
-@pytest.fixture
-def recital(policy, recited) -> Iterator[EndpointServer]:
-    running = serve(policy, recited)
-    yield running
-    running.close()
 
 
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
@@ -146,12 +140,13 @@ async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoi
 
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
-async def test_a_call_is_text_where_none_may_be_made(recital, recited, settings):
+async def test_a_call_is_text_where_none_may_be_made(policy, recited, settings):
     recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
-    async with client_of(recital) as client:
-        choice = await ask(client, **settings)
-        messages = [*OPENING, choice.message.model_dump(), {"role": "user", "content": "And?"}]
-        after = await ask(client, messages, **settings)
+    with contextlib.closing(serve(policy, recited)) as server:
+        async with client_of(server) as client:
+            choice = await ask(client, **settings)
+            messages = [*OPENING, choice.message.model_dump(), {"role": "user", "content": "And?"}]
+            after = await ask(client, messages, **settings)
     assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
     assert '"refund"' in choice.message.content
     assert after.continues_sampled

@@ -223,19 +223,14 @@ async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_sa
 HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [100.0]
-    monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now[0])
-    return now
-
-
 @pytest.mark.slow
-async def test_questions_for_health_and_requests_without_the_key_are_no_use(clock: list[float], tmp_path: Path) -> None:
+async def test_questions_for_health_and_requests_without_the_key_are_no_use(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now)
     activity = Activity()
     app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path, activity=activity)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-        clock[0] = 110.0
+        now = 110.0
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/v1/models/a/b/history")).status_code == 401
         assert activity.idle_seconds() == 10.0
