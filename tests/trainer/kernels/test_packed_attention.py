@@ -213,7 +213,7 @@ def test_levels_attend_as_the_mask_of_the_trie_says(shape, sinks, flash_on_a_cpu
 
 def test_groups_of_replies_are_two_calls_of_the_kernel_however_many_they_are():
     ids = [[group, 5, 5, 10 + reply, 7] for group in range(3) for reply in range(4)]
-    packed = pack([TokenSequence(each, [False] * 5, [0.0] * 5, [1.0] * 5) for each in ids])
+    packed = packed_row(ids)
     own, prompts = levels(packed.segments, torch.device("cpu"))
     assert (len(packed.segments), len([*runs(own)]), len([*runs(prompts)])) == (15, 15, 3)
     assert (prompts.most_queries, prompts.most_keys) == (8, 3)
@@ -238,7 +238,7 @@ def test_what_attention_gave_is_taken_when_a_layer_is_computed_again(flash_on_a_
 def test_on_a_gpu_long_runs_by_cudnn_are_those_by_flash(monkeypatch):
     shared = [list(range(2000)), [*range(1000), *range(5000, 5700)]]
     ids = [[*start, *range(10_000 * n, 10_000 * n + 500 + n)] for n, start in enumerate(shared * 2, 1)]
-    packed = pack([TokenSequence(each, *([x] * len(each) for x in (False, 0.0, 1.0))) for each in ids])
+    packed = packed_row(ids)
     made = [torch.randn(len(packed.token_ids), heads, 128, device="cuda").bfloat16() for heads in (16, 8, 8, 16)]
     query, key, value, gradient = made
     monkeypatch.setattr(varlen_attention, "_LONG", 256)
