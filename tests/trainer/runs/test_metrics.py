@@ -57,23 +57,6 @@ def open_log(path: Path) -> MetricsLog:
     return MetricsLog(path, project="desk", name="one")
 
 
-def test_rows_come_back_in_order_and_by_split(path):
-    log = open_log(path)
-    assert log.rows() == []
-    log.log(1, "train", {"reward": 0.5, "trained": True, "note": "é\n"})
-    log.log(1, "val", {"reward": 0.7})
-    log.log(2, "train", {"reward": 0.6})
-    rows = open_log(path).rows()
-    assert [(row["step"], row["split"], row["reward"]) for row in rows] == [
-        (1, "train", 0.5),
-        (1, "val", 0.7),
-        (2, "train", 0.6),
-    ]
-    assert (rows[0]["trained"], rows[0]["note"]) == (True, "é\n")
-    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
-    assert log.rows("val") == rows[1:2]
-
-
 def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_they_are(path):
     log = open_log(path)
     log.drop_after(0)
