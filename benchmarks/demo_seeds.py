@@ -59,11 +59,7 @@ def row_of(summary: dict[str, Any], *, real: bool) -> dict[str, Any]:
         "standard_errors": round(standard_errors(before, after, summary["heldout_tasks"]), 1),
     }
     if real:
-        row |= {
-            "words": f"{base['words']:.1f} → {trained['words']:.1f}",
-            "logprob": "{base:.2f} → {trained:.2f}".format(**summary["mean_logprob"]),
-            "nonsense": "{base:.2f} → {trained:.2f}".format(**summary["nonsense"]),
-        }
+        row["words"] = f"{base['words']:.1f} → {trained['words']:.1f}"
     else:
         shown = {name: (base[name], trained[name]) for name in trained if name != "heldout_success"}
         row |= {name: f"{earlier:.2f} → {later:.2f}" for name, (earlier, later) in shown.items()}

@@ -29,9 +29,6 @@ from gavel.judge.stats import centred_positions
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
-OWN_FAMILY = "own"
-"""The model family of every second member, for judges that prefer their own family."""
-
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroup:
@@ -91,7 +88,7 @@ def simulated_groups(count: int, members: int, seed: int, table: dict[str, Laten
     made: list[SimulatedGroup] = []
     for number in range(count):
         ids = [f"sim-{members}x{number}x{random.randrange(16**6):06x}" for _ in range(members)]
-        latents = [Latent(random.gauss(), OWN_FAMILY if n % 2 else "") for n in range(members)]
+        latents = [Latent(random.gauss()) for _ in range(members)]
         lengths = sorted(random.randint(20, 120) for _ in ids)
         table.update(zip(ids, latents, strict=True))
         texts = [f"{name} {'.' * (length - len(name))}" for name, length in zip(ids, lengths, strict=True)]

@@ -43,6 +43,7 @@ from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.provider_formats import TextEvent
+from gavel.scenarios.formats.fields import Columns
 
 PROMPT = "Vanilla_NoRules"
 """The prompt whose verdicts every set has."""
@@ -289,14 +290,39 @@ class SmallModelJudge:
         return as_reply({label: math.exp(mean) for label, mean in zip(attempts, means, strict=True)})
 
 
+def read_solutions(path: Path) -> list[GoldenGroup]:
+    """The questions of which some solutions are correct and others are not."""
+    found: list[GoldenGroup] = []
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for number, row in enumerate(map(json.loads, lines), 1):
+            tiers: dict[bool, list[str]] = {True: [], False: []}
+            members: dict[str, Any] = {}
+            for model, answer in row.items():
+                if isinstance(answer, dict):
+                    members[model] = [{"role": "assistant", "content": answer["solution"]}]
+                    tiers[answer["is_correct"]].append(model)
+            if all(tiers.values()):
+                opening = [{"role": "user", "content": row["question"]}]
+                found.append(
+                    GoldenGroup(name=str(number), opening=opening, members=members, order=[tiers[True], tiers[False]])
+                )
+    return found
+
+
 async def group_rows(directory: Path, real: bool, limit: int) -> list[dict[str, Any]]:
     """Sets of groups of 4 and 6, by length and by the small real model."""
     judges: dict[str, Any] = {"length": length_judge} | (
         {"SmolLM2-135M, likelihood": SmallModelJudge()} if real else {}
     )
     rows: list[dict[str, Any]] = []
-    for file, by in (("topical_chat", None), ("gsm8k_solutions", None), ("tau_airline_gpt4o", "task")):
-        groups = load_golden(directory / f"{file}.jsonl.gz", by=by)
+    for file in ("topical_chat", "gsm8k_solutions", "tau_airline_gpt4o"):
+        path = directory / f"{file}.jsonl.gz"
+        if file == "gsm8k_solutions":
+            groups = read_solutions(path)
+        elif file == "topical_chat":
+            groups = load_golden(path, "scores.overall", columns=Columns("source", ("system_output",)))
+        else:
+            groups = load_golden(path, by="task")
         groups = [groups[at * len(groups) // limit] for at in range(limit)] if limit < len(groups) else groups
         for name, judge in judges.items():
             if file.startswith("tau") and name != "length":

@@ -24,7 +24,6 @@ class Picture:
 
 PICTURES = {
     "demo-report": Picture(1000, 1960, "gavel demo --seed 0"),
-    "demo-real": Picture(1000, 1290, "gavel demo --real --seed 0"),
     "compare-report": Picture(1100, 1405, "gavel compare returns_desk --rewards judge,hand,success,constant --seeds 5"),
 }
 

@@ -1,8 +1,8 @@
 from . import integrations as integrations
 from .cli import run as run
-from .cli.compare_session import compare as compare
-from .cli.evaluate_session import evaluate as evaluate
-from .cli.evaluate_session import evaluate_many as evaluate_many
+from .cli.compare import compare as compare
+from .cli.evaluate import evaluate as evaluate
+from .cli.evaluate import evaluate_many as evaluate_many
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.agreement import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig

@@ -137,19 +137,8 @@ class BatchService(FakeServer):
         return Answer(body)
 
     def _list(self, query: dict[str, str]) -> Answer:
-        newest = list(self.batches.values())[::-1]
-        names = [batch.body["id"] for batch in newest]
-        start = names.index(query["after"]) + 1 if "after" in query else 0
-        page = newest[start : start + int(query.get("limit", 20))]
-        return Answer(
-            {
-                "object": "list",
-                "data": [batch.body for batch in page],
-                "first_id": page[0].body["id"] if page else None,
-                "last_id": page[-1].body["id"] if page else None,
-                "has_more": start + len(page) < len(newest),
-            }
-        )
+        page = [batch.body for batch in self.batches.values()][::-1][: int(query.get("limit", 20))]
+        return Answer({"object": "list", "data": page, "has_more": len(page) < len(self.batches)})
 
     def _move(self, name: str) -> None:
         batch = self.batches[name]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import read_attempts, scenario_named
+from gavel.cli.named import scenario_named
 from gavel.cli.options import (
     LORA_FLAGS,
     MEMORY_FLAGS,
@@ -36,8 +36,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import open_run, run_directory_of, trainable
-from gavel.integrations.atropos.group import atropos_group
-from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
 from gavel.judge.judge import Judge
@@ -249,13 +248,13 @@ SEND_FLAGS = [
 def send_atropos(
     source: Annotated[
         str,
-        typer.Argument(metavar="SCENARIO|FILE", help="A scenario to play, or a file of judged groups with tokens."),
+        typer.Argument(metavar="SCENARIO", help="The scenario to play."),
     ],
     values: Mapping[str, Any],
     url: Annotated[str, typer.Option(help="Address of the Atropos API. GAVEL_ATROPOS_KEY is shown to it, if set.")],
     policy_url: Annotated[
-        str | None, typer.Option(help="OpenAI-compatible address of the policy (Gavel or vLLM): http://HOST:PORT/v1")
-    ] = None,
+        str, typer.Option(help="OpenAI-compatible address of the policy (Gavel or vLLM): http://HOST:PORT/v1")
+    ],
     policy_model: Annotated[str | None, typer.Option(help="Its name there. Default: the first that is served.")] = None,
     groups: Annotated[
         int | None, typer.Option(min=1, help="Groups to send. Default: until the trainer has taken its last step.")
@@ -269,16 +268,9 @@ def send_atropos(
     """Play a scenario with the policy that a trainer serves, and send the judged groups to an Atropos server.
 
     Each group is one task, scored by the judge (or by --reward success=1 and others), with the exact tokens and
-    log-probs of the policy. A file of judged groups is sent as it is. POLICY_API_KEY is the policy's key, if any.
+    log-probs of the policy. POLICY_API_KEY is the policy's key, if any.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
-    path = Path(source)
-    if path.is_file() and path.suffix != ".py":
-        count, left_out = run_interruptibly(send_groups(read_attempts([path])[:groups], url, key, name or path.name))
-        _tell(count, left_out)
-        return
-    if policy_url is None:
-        raise typer.BadParameter("a scenario needs the policy that plays it", param_hint="--policy-url")
     config = run_config(source, values, assignments, flags=SEND_FLAGS).resolved()
     scenario = scenario_named(config.scenario)
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
@@ -293,12 +285,6 @@ def send_atropos(
         inference_api_key=os.environ.get("POLICY_API_KEY") or "none",
     )
     run_to_end(send_scenario(scenario, config.loop, judge, policy, url, key, groups=groups, ahead=ahead, name=name))
-
-
-def _tell(count: int, left_out: Counter[str]) -> None:
-    typer.echo(f"Sent {counted(count, 'group')}.")
-    for reason, number in left_out.most_common():
-        typer.echo(f"Not sent: {number:,} × {reason}")
 
 
 _TOLD_EVERY = 16
@@ -334,31 +320,9 @@ async def send_scenario(
             client, model, scenario, loop, judge, groups=groups, ahead=ahead, name=name, fields=fields, on_group=heard
         )
         sent = await sender.run()
-    _tell(sent.groups, sent.left_out)
-
-
-async def send_groups(
-    groups: Sequence[TrajectoryGroup], url: str, key: str | None, name: str
-) -> tuple[int, Counter[str]]:
-    """Sends stored groups as they are; how many, and why members were left out."""
-    found = [atropos_group(group) for group in groups]
-    left_out = Counter(reason for each in found for reason in each.left_out)
-    usable = [each.group for each in found if each.group is not None]
-    if not usable:
-        return 0, left_out
-    async with AtroposClient(url, key=key, on_wait=tell_wait) as client:
-        registered = await client.register(
-            EnvRegistration(
-                max_token_length=max(len(tokens) for group in usable for tokens in group.tokens) + 1,
-                desired_name=name,
-                group_size=max(map(len, usable)),
-            )
-        )
-        for group in usable:
-            group.env_id = registered["env_id"]
-            await client.send(group)
-        await client.disconnect(registered["env_id"])
-    return len(usable), left_out
+    typer.echo(f"Sent {counted(sent.groups, 'group')}.")
+    for reason, number in sent.left_out.most_common():
+        typer.echo(f"Not sent: {number:,} × {reason}")
 
 
 def tell_wait(reason: str) -> None:

@@ -1,76 +1,88 @@
-"""`gavel compare`: rewards compared by training on each, or existing runs.
+"""`gavel compare` and `gavel.compare`: rewards compared by training on each.
 
-Each of the two reads options of its own; one that it does not read is refused.
+    comparison = await gavel.compare("returns_desk", rewards=["judge", "hand"], seeds=3, steps=20)
+    comparison.paired["judge - hand"].verdict
+
+A cell is the run of one reward and seed: a `gavel train` process, a few at a time. It is finished when its last
+evaluation is on disk, and is then not run again; one that was killed goes on after its last finished step.
 """
 
+import asyncio
+import contextlib
+import ctypes
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, first_error
 from gavel.base.extras import need_extra
 from gavel.base.text import counted, duration
-from gavel.cli.compare_session import (
-    REWARDS,
-    THRESHOLD,
-    Cell,
-    check_cells,
-    compare_runs,
-    cores,
-    demo_tables,
-    folder_of,
-    judge_that_ranks,
-    plan_cells,
-    rank_runs,
-    run_comparison,
-)
+from gavel.cli.demo import DESKS, ONE_SENTENCE
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import find_run, names_in, scenario_named, scenario_of
+from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
     RUN_JUDGE_FLAGS,
+    STAND_IN,
     Assignments,
     DryRun,
     Flag,
     announce_stand_in,
     check_model,
     check_stand_in,
-    judge_config,
+    default_judge,
     register_likelihood,
     run_config,
-    typed_options,
     with_cassette,
+    with_default_judge,
     with_options,
 )
-from gavel.cli.terminal import (
-    RESUME,
-    WaitDisplay,
-    print_figures,
-    run_to_end,
-    say,
-)
+from gavel.cli.run_file import Table, paths_seen_from, to_toml
+from gavel.cli.terminal import RESUME, print_figures, run_to_end, say, show_progress
 from gavel.cli.training import (
-    check_run,
+    check_begun,
     print_run_estimates,
     read_seen_lengths,
+    trainable,
     with_tasks_there_are,
 )
 from gavel.judge.judge import Judge
 from gavel.llm.providers import model_id
-from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
+from gavel.reports.comparison import (
+    CellFigures,
+    Comparison,
+    alarms_text,
+    compare_cells,
+    cost_text,
+    read_cell,
+    signed,
+    statement,
+    steps_text,
+    write_comparison,
+)
+from gavel.reports.run_figures import read_run
 from gavel.reports.statistics import with_interval
 from gavel.scenarios.scenario import Scenario
+from gavel.trainer.config import RewardName
+from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.watchdog import check_turn_limits
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.run_directory import RunDirectoryError, check_description, run_path, runs_root
 
+REWARDS = ("judge", "hand", "success", "constant")
+THRESHOLD = 0.8
 _OF_CELLS = ("--judge", "--seed")
 """Set by the comparison itself."""
-_JUDGE_FLAGS = [flag for flag in RUN_JUDGE_FLAGS if flag.name not in _OF_CELLS]
 _FLAGS = [
     Flag("model.base_model", "--model"),
     Flag("loop.steps", "--steps", 30),
@@ -80,24 +92,142 @@ _FLAGS = [
     Flag("loop.final_tasks", "--final-tasks"),
     Flag("loop.evaluate_every", "--evaluate-every"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
-    *(flag for flag in ENGINE_FLAGS if flag.name not in _OF_CELLS),
-    *_JUDGE_FLAGS,
+    *(flag for flag in (*ENGINE_FLAGS, *RUN_JUDGE_FLAGS) if flag.name not in _OF_CELLS),
 ]
-_OF_RUNS = {"--margin", "--threshold", "--out", "--blind-judge", "--blind-rubric"}
 
 
-def compare(
-    what: Annotated[
-        list[str],
-        typer.Argument(metavar="SCENARIO | RUN RUN…", help="A scenario, or runs."),
+_GRACE = 60.0
+"""Seconds that an interrupted run has to finish its step."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
+_TAIL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a comparison."""
+
+    arm: str
+    seed: int
+    config: RunConfig
+    directory: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.arm}, seed {self.seed}"
+
+    @property
+    def file(self) -> Path:
+        """The run.toml that it is started with."""
+        return self.directory.parent / "cells" / f"{self.directory.name}.toml"
+
+    def toml(self) -> str:
+        """All settings, those that follow from others too: `gavel train` takes each as given."""
+        config = paths_seen_from(self.config.resolved(), self.file.parent)
+        return to_toml(config, config)
+
+    def finished(self) -> bool:
+        if not (self.directory / "model.json").is_file():
+            return False
+        steps = self.config.loop.steps
+        splits = {row["split"] for row in read_run(self.directory).rows if row["step"] == steps}
+        return {"train", "held_out"} <= splits
+
+
+def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> Cell:
+    """The cell of an arm, whose reward and judge `base` has already, for one seed.
+
+    Its name has the number of steps, because the learning rate's schedule depends on it.
+    """
+    slug = re.sub(r"[^\w.+-]+", "-", arm).strip("-").lower()
+    name = f"{slug}-{base.loop.steps}-steps-seed-{seed}"
+    loop = base.loop.model_copy(update={"seed": seed})
+    config = base.model_copy(update={"model": base.model.model_copy(update={"name": name}), "loop": loop})
+    return Cell(arm, seed, config, run_path(root, project, name))
+
+
+async def run_cells(
+    cells: Sequence[Cell], root: Path, *, parallel: int, done: Callable[[Cell, bool], None] = lambda cell, ran: None
+) -> None:
+    """Runs what is not finished, at most `parallel` at a time, each in a process of one thread.
+
+    `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
+    then stopped after their step.
+    """
+    limiter = asyncio.Semaphore(parallel)
+
+    async def run(cell: Cell) -> None:
+        async with limiter:
+            ran = not cell.finished()
+            if ran:
+                cell.file.parent.mkdir(parents=True, exist_ok=True)
+                cell.file.write_text(cell.toml(), encoding="utf-8")
+                await _train(cell, root)
+                if not cell.finished():
+                    raise GavelError(
+                        f"the run {cell.label} ended without a last evaluation on held-out tasks.",
+                        "Rewards are compared by success on held-out tasks: give the scenario tasks of the split "
+                        "held_out, and a success.",
+                    )
+            done(cell, ran)
+
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            for cell in cells:
+                tasks.create_task(run(cell))
+
+
+async def _train(cell: Cell, root: Path) -> None:
+    file, log = cell.file, cell.file.with_suffix(".log")
+    environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gavel", "train", str(file)),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches it once, from here
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+        try:
+            status = await process.wait()
+        finally:
+            await _stop_process(process)
+    if status:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_TAIL:]
+        raise GavelError(
+            f"the run {cell.label} ended with status {status}: " + " ".join(line.strip() for line in lines),
+            f"Mend it, and run the same command again: it goes on. Its whole log: {log}",
+        )
+
+
+async def _stop_process(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        async with asyncio.timeout(_GRACE):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def compare_command(
+    source: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or a run.toml.")
     ],
     values: Mapping[str, Any],
-    context: typer.Context,
     assignments: Assignments = None,
-    rewards: Annotated[
-        str,
-        typer.Option(help="judge, hand, success, constant and sums: judge+hand."),
-    ] = ",".join(REWARDS),
+    rewards: Annotated[str, typer.Option(help="judge, hand, success, constant and sums: judge+hand.")] = ",".join(
+        REWARDS
+    ),
     judges: Annotated[str | None, typer.Option(help="Judge models, separated by commas: each is compared.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each reward.")] = 5,
     margin: Annotated[float, typer.Option(min=1e-6, max=1, help="Differences of success that do not matter.")] = 0.03,
@@ -105,105 +235,29 @@ def compare(
     parallel: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, of one thread each. Default: one for each core.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the report, for existing runs.")] = None,
-    blind_judge: Annotated[
-        str | None,
-        typer.Option(
-            help="Judge model that ranks the held-out attempts of all runs in pairs, without being told whose they "
-            "are; best one that none was trained on."
-        ),
-    ] = None,
-    blind_rubric: Annotated[
-        str | None, typer.Option(help="What it ranks by: a text, or @FILE. Default: the scenario's rubric.")
-    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Compare rewards by training on each: the judge's, a hand-written one, true success, a constant.
 
-    The same tasks, seeds and settings for all; finished runs are not repeated, so the same command goes on. Also
-    compares existing runs.
+    The same tasks, seeds and settings for all; finished runs are not repeated, so the same command goes on.
     """
-
     register_likelihood()
-    if blind_rubric is not None and blind_judge is None:
-        raise GavelError("--blind-rubric is for a judge that ranks.", "Name it: --blind-judge openai/gpt-5-mini.")
-    typed, named = typed_options(context), names_in(judges or "")
-    if len(what) > 1:
-        if dry_run and blind_judge:
-            raise GavelError("--dry-run does not estimate the ranking of existing runs.", "Bound it: --max-cost 1.")
-        of_judge = {flag.name for flag in _JUDGE_FLAGS if flag.name != "--rubric"} if blind_judge else set[str]()
-        _check_read(typed, _OF_RUNS | of_judge, "these runs are made already")
-        return _compare_runs(what, values, out, blind_judge, blind_rubric, margin=margin, threshold=threshold)
-    if find_run(what[0]) is not None or (Path(what[0]).exists() and not what[0].endswith((".py", ".toml"))):
-        raise GavelError(
-            f"{what[0]} is one run or file: what it is to be compared with is not said.",
-            f"Name a second run. Judges are compared by gavel score {what[0]} --judge A,B --out judged.jsonl and "
-            "gavel judge report judged.jsonl.",
-        )
-    _check_read(typed, {*typed} - {"--out"}, "the report stands beside the runs (GAVEL_RUNS says where)")
     need_extra("train", "gavel compare")
-    config = run_config(what[0], values, assignments, flags=_FLAGS, base=demo_tables(what[0]))
+    config = run_config(source, values, assignments, flags=_FLAGS, base=demo_tables(source))
     scenario, root = scenario_named(config.scenario), runs_root() / "compare"
     check_model(config, config, scenario)
-    asked = names_in(rewards)
+    asked, named = names_in(rewards), names_in(judges or "")
     if any("judge" in name for name in asked):
         announce_stand_in([model_id(name) for name in named or [str(config.judge.models)]])
-    cells, ranks = plan_cells(config, scenario, root, asked, named, seeds), None
-    if blind_judge is not None:
-        ranks = judge_that_ranks(config.judge, blind_judge, blind_rubric or scenario.rubric, folder_of(scenario, root))
+    cells = plan_cells(config, scenario, root, asked, named, seeds)
     if dry_run:
-        return print_comparison_estimate(cells, scenario, root, ranks)
+        return print_estimate(cells, scenario, root)
     bounds = {"margin": margin, "threshold": threshold}
-    run_to_end(train_and_print(cells, scenario, root, ranks, parallel=parallel or cores(), **bounds), RESUME)
-
-
-def _check_read(typed: Sequence[str], read: set[str], why: str) -> None:
-    """Raises `GavelError` for an option that would have no effect."""
-    if unread := [name for name in typed if name not in read]:
-        raise GavelError(f"{', '.join(unread)}: no effect here, because {why}.", "Leave it out.")
-
-
-def _compare_runs(
-    what: Sequence[str],
-    values: Mapping[str, Any],
-    out: Path | None,
-    blind_judge: str | None,
-    blind_rubric: str | None,
-    **bounds: float,
-) -> None:
-    found: list[Path] = []
-    for each in what:
-        if (run := find_run(each)) is None:
-            raise GavelError(f"{each} is no run.", "Name runs as `gavel runs` lists them, or one scenario.")
-        found.append(run.resolve())
-    need_extra("train", "gavel compare")
-    if len({*found}) < len(what):
-        raise GavelError("a run is compared with itself.", "Name two runs.")
-    names = ["/".join(run.parts[-2:]) for run in found]
-    place = out or runs_root() / "compare" / "runs" / "-".join(names).replace("/", "-")[:200]
-    alike = len({*names}) < len(names)  # in different directories of runs
-    directories = dict(zip(map(str, found) if alike else names, found, strict=True))
-    comparison = compare_runs(directories, place, **bounds)
-    if blind_judge is None:
-        return print_comparison(comparison)
-    scenario = next(filter(None, map(scenario_of, found)), None)
-    rubric = blind_rubric or (scenario.rubric if scenario else None)
-    settings = judge_config({**values, "judge": blind_judge})
-    judge = judge_that_ranks(settings, blind_judge, rubric, place, values.get("mode") or "pairwise")
-    if scenario:
-        check_stand_in(judge, scenario)
-    run_to_end(rank_and_print(comparison, judge))
+    run_to_end(train_and_print(cells, scenario, root, parallel=parallel or cores(), **bounds), RESUME)
 
 
 async def train_and_print(
-    cells: Sequence[Cell],
-    scenario: Scenario,
-    root: Path,
-    blind: Judge | None,
-    *,
-    parallel: int,
-    margin: float,
-    threshold: float,
+    cells: Sequence[Cell], scenario: Scenario, root: Path, *, parallel: int, margin: float, threshold: float
 ) -> None:
     """Runs the cells with a line for each, then prints the table."""
     console, config = Console(), cells[0].config
@@ -214,25 +268,17 @@ async def train_and_print(
         f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
         f"{counted(config.loop.steps, 'step')}, {parallel} at once{again}{_judged_by(cells)}",
     )
-    numbers = itertools.count(1)
+    numbers = itertools.count(finished + 1)
+    with show_progress(console, "training", len(cells) - finished, "runs") as advance:
 
-    def done(cell: Cell, ran: bool) -> None:
-        number = next(numbers)
-        if ran:
-            say(console, f"{number}/{len(cells)}  {cell.label} done")
+        def trained(cell: Cell) -> None:
+            say(console, f"{next(numbers)}/{len(cells)}  {cell.label} done")
+            advance()
 
-    comparison = await run_comparison(
-        cells,
-        scenario,
-        root,
-        margin=margin,
-        threshold=threshold,
-        parallel=parallel,
-        done=done,
-        blind=blind,
-        display=WaitDisplay(console),
-    )
-    print_comparison(comparison)
+        comparison = await run_comparison(
+            cells, scenario, root, margin=margin, threshold=threshold, parallel=parallel, trained=trained
+        )
+    print_comparison(console, comparison)
 
 
 def _judged_by(cells: Sequence[Cell]) -> str:
@@ -247,9 +293,9 @@ def _judged_by(cells: Sequence[Cell]) -> str:
     return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
 
 
-def print_comparison_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path, ranks: Judge | None) -> None:
-    """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm and the ranking."""
-    check_cells(cells, scenario, folder_of(scenario, root), ranks)
+def print_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path) -> None:
+    """Prints an estimate of the missing runs of each arm."""
+    check_cells(cells, scenario, folder_of(scenario, root))
     arms: dict[str, tuple[Judge | None, int]] = {}
     loop, fewer = with_tasks_there_are(cells[0].config.resolved().loop, scenario)
     for cell in cells:
@@ -260,31 +306,17 @@ def print_comparison_estimate(cells: Sequence[Cell], scenario: Scenario, root: P
         if "judge" in config.loop.reward:
             judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
         check_turn_limits(scenario, config.loop.turn_limits)
-        check_run(config, scenario, judge, root)
         first, runs = arms.get(cell.arm, (judge, 0))
         arms[cell.arm] = first, runs + 1
     estimates = [(f"{arm}: {counted(runs, 'run')}", judge, loop, runs) for arm, (judge, runs) in arms.items()]
-    if ranks is not None:
-        seeds = len({cell.seed for cell in cells})
-        tasks = len(scenario.sample("held_out", loop.final_tasks, seed=loop.seed))
-        members = 1 + len({cell.arm for cell in cells})  # and the attempt before training
-        ranking = {"steps": 1, "tasks_per_step": tasks, "group_size": members, "refill": 0}
-        estimates.append((f"blind ranking, {counted(seeds, 'seed')}", ranks, loop.model_copy(update=ranking), seeds))
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
     lengths = read_seen_lengths(scenario, cells[0].config.backend.max_context)
     print_run_estimates(estimates, lengths, fewer if arms else "")
 
 
-async def rank_and_print(comparison: Comparison, judge: Judge) -> None:
-    """Ranks the attempts of runs that exist, then prints the table."""
-    await judge.probe(replayed=False)
-    print_comparison(await rank_runs(comparison, judge, WaitDisplay(Console())))
-
-
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(console: Console, comparison: Comparison) -> None:
     """The statements about judge and hand (all, where these are not compared), the table, and the report's path."""
-    console = Console()
     chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
     for name, difference in chosen.items():
         say(console, statement(name, difference))
@@ -311,18 +343,163 @@ def print_comparison(comparison: Comparison) -> None:
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.cells):
             say(console, f"Alarms, trained on {arm.name}: {alarms_text(arm)}")
-    if (blind := comparison.blind) is not None:
-        rates = {name: [blind.beats(name, other) for other in blind.contenders] for name in blind.contenders}
-        wins = [
-            (name, blind.overall[name].text, *("–" if rate is None else rate.text for rate in of_name))
-            for name, of_name in rates.items()
-        ]
-        print_figures(console, ("wins, ranked blind", "against all", *blind.contenders), wins)
-        told = f"Ranked blind by {', '.join(blind.judges)} in {counted(blind.tasks, 'group')} of held-out attempts"
-        say(console, f"{', '.join(filter(None, (told, blind.unscored_text, blind.cost)))}; a tie is half a win.")
-    if comparison.caveat:
-        say(console, comparison.caveat, "yellow")
+    for line in comparison.damage:
+        say(console, line, "yellow")
     say(console, f"Report: {comparison.directory / 'report.html'}")
 
 
-app = single_command(with_options(compare, RunConfig, _FLAGS))
+async def compare(
+    scenario: str,
+    *,
+    rewards: Sequence[str] = REWARDS,
+    judges: Sequence[str] = (),
+    seeds: int = 5,
+    steps: int | None = None,
+    margin: float = 0.03,
+    threshold: float = THRESHOLD,
+    parallel: int | None = None,
+    runs: str | Path | None = None,
+    settings: RunConfig | None = None,
+) -> Comparison:
+    """Trains on each reward with the same tasks, seeds and settings, and compares success on held-out tasks.
+
+    `scenario`: a shipped one, file.py or file.py:variable. `rewards`: judge, hand, success, constant, and sums of these
+    such as judge+hand. `judges`: each is an arm of its own for every reward with the judge. `margin`: differences
+    of success below it do not matter. `parallel`: runs at once, by default one for each core. `settings`: of every
+    run; its reward, seed and name are those of the comparison.
+
+    Finished runs are not repeated. Writes report.html, comparison.csv and comparison.json to runs/compare/<scenario>.
+    Raises `GavelError` when a run fails.
+    """
+    register_likelihood()
+    world, base = scenario_named(scenario), settings or settings_of(scenario)
+    if steps is not None:
+        base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
+    root = runs_root(runs) / "compare"
+    cells = plan_cells(base, world, root, rewards, judges, seeds)
+    return await run_comparison(
+        cells,
+        world,
+        root,
+        margin=margin,
+        threshold=threshold,
+        parallel=parallel or cores(),
+    )
+
+
+def demo_tables(scenario: str) -> Table:
+    """Settings of a comparison where nothing else is set: the demo's where it has the job."""
+    job = next((job for job in (*DESKS.values(), ONE_SENTENCE) if job.scenario == scenario), None)
+    if job is None:
+        return {"loop": {"steps": 30}}
+    own_judge = job.judge != STAND_IN and default_judge() == STAND_IN  # that of the environment is used before it
+    return {**job.settings, "judge": {"models": job.judge} if own_judge else {}}
+
+
+def settings_of(scenario: str) -> RunConfig:
+    """The run that `demo_tables` describes."""
+    return RunConfig.model_validate({"scenario": scenario, **demo_tables(scenario)})
+
+
+def read_rewards(text: str) -> dict[RewardName, float]:
+    """`judge+hand` as equal weights. Raises `GavelError` for a name that is none."""
+    weights: dict[RewardName, float] = {}
+    for name in text.split("+"):
+        name = name.strip()
+        if name not in get_args(RewardName):
+            raise GavelError(
+                f"there is no reward {name!r}.", f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand."
+            )
+        if name in weights:
+            raise GavelError(f"the reward {text} names {name} twice.", "Name it once.")
+        weights[name] = 1.0  # pyright: ignore[reportArgumentType]
+    return weights
+
+
+def plan_cells(
+    base: RunConfig, scenario: Scenario, root: Path, rewards: Sequence[str], judges: Sequence[str], seeds: int
+) -> list[Cell]:
+    """Seed by seed, so that an unfinished comparison has whole pairs. Raises `GavelError`."""
+    if seeds < 1 or not rewards:
+        raise GavelError("there is nothing to compare.", "Give --seeds 1 or more, and --rewards judge,hand.")
+    if scenario.success is None:
+        raise GavelError(
+            f"{scenario.name} has no success, by which rewards are compared.", "Pass success=… to its gavel.Scenario."
+        )
+    base = base.model_copy(update={"judge": with_default_judge(base.judge)})
+    arms: dict[str, RunConfig] = {}
+    for text in rewards:
+        weights = read_rewards(text)
+        check_rewards(scenario, weights)
+        loop = base.loop.model_copy(update={"reward": weights})
+        named = judges if "judge" in weights else ()
+        for judge in named or [None]:
+            label = f"{text} ({judge})" if judge is not None and len(named) > 1 else text
+            if label in arms:
+                raise GavelError(f"{label} is named twice.", "Name each reward and each judge once.")
+            settings = base.judge if judge is None else base.judge.model_copy(update={"models": judge})
+            arms[label] = base.model_copy(update={"loop": loop, "judge": settings})
+    return [cell_of(arm, scenario.name, root, name, seed) for seed in range(seeds) for name, arm in arms.items()]
+
+
+async def run_comparison(
+    cells: Sequence[Cell],
+    scenario: Scenario,
+    root: Path,
+    *,
+    margin: float,
+    threshold: float,
+    parallel: int,
+    trained: Callable[[Cell], None] = lambda cell: None,
+) -> Comparison:
+    """Runs what is missing and writes the report, which is also written after every cell."""
+    folder = folder_of(scenario, root)
+    check_cells(cells, scenario, folder)
+    figures: dict[str, CellFigures] = {}
+
+    def comparison() -> Comparison:
+        known = [figures[cell.label] for cell in cells if cell.label in figures]
+        found = compare_cells(known, scenario.name, folder, margin=margin, threshold=threshold)
+        write_comparison(found)
+        return found
+
+    def done(cell: Cell, ran: bool) -> None:
+        figures[cell.label] = read_cell(cell.arm, cell.seed, cell.directory, scenario, last=cell.config.loop.steps)
+        if ran:
+            trained(cell)
+            comparison()
+
+    await run_cells(cells, root, parallel=parallel, done=done)
+    return comparison()
+
+
+def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path) -> None:
+    """Raises `GavelError` where a run was begun as another experiment, or the stand-in does not read a rubric."""
+    for cell in cells:
+        config = cell.config.resolved()
+        judge = None
+        if "judge" in config.loop.reward:
+            judge = config.judge.build(scenario.rubric)
+            check_stand_in(judge, scenario)
+        if not (cell.directory / "model.json").is_file():
+            continue
+        try:
+            check_begun(config, scenario, judge, cell.directory)
+            check_description(cell.directory, describe_model(trainable(config, scenario.name)), "model.json")
+        except RunDirectoryError as error:
+            raise GavelError(
+                error.message, f"Compare with those, delete {folder}, or choose another place: GAVEL_RUNS=…"
+            ) from error
+
+
+def folder_of(scenario: Scenario, root: Path) -> Path:
+    """The directory of the comparison's report, beside its runs."""
+    return run_path(root, scenario.name, "x").parent
+
+
+def cores() -> int:
+    """The number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+app = single_command(with_options(compare_command, RunConfig, _FLAGS))

@@ -1,25 +1,66 @@
-"""`gavel demo`: the main job, small enough for a laptop: two desks for tiny policies, one sentence for a real model."""
+"""`gavel demo`: the main job, small enough for a laptop: two desks for tiny policies, one sentence for a real model.
 
+Only the size is small: a transformer with LoRA, exact tokens, files on disk. Which model learns which job is told by
+the `DemoJob`. Torch is imported when the backend is opened.
+"""
+
+import asyncio
+import contextlib
+import json
 import os
+import secrets
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
+from gavel.base.files import write_atomically
+from gavel.base.network import free_port
+from gavel.base.text import counted, duration
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import scenario_named
-from gavel.cli.options import LIKELIHOOD, RUN_JUDGE_FLAGS, STAND_IN, DryRun, Flag, run_config, with_options
+from gavel.cli.options import (
+    LIKELIHOOD,
+    RUN_JUDGE_FLAGS,
+    STAND_IN,
+    Flag,
+    register_likelihood,
+    run_config,
+    with_cassette,
+    with_options,
+)
 from gavel.cli.run_file import Table
-from gavel.cli.terminal import RESUME, TRAINER, run_to_end, waiting_for
-from gavel.cli.training import print_run_estimates
+from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
+from gavel.cli.training import (
+    RunDisplay,
+    close_replies,
+    open_run,
+    run_directory_of,
+    trainable,
+)
 from gavel.judge.config import JudgeConfig
-from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY
+from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
+from gavel.reports.page import render_page, write_page
+from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome, with_judged_pair
+from gavel.reports.run_page import DEMO_RUN_REPORT
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.data.left_out import sentence_of
+from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
+from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
+from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import runs_root
+
+if TYPE_CHECKING:
+    from gavel.trainer.backends.local import LocalBackend
+    from gavel.trainer.backends.remote.client import RemoteBackend
 
 DemoScenario = Literal["returns_desk", "booking_desk"]
 _AT_A_DESK = {"max_tokens": 64, "concurrency": 256, "final_tasks": 512}
@@ -51,8 +92,6 @@ class DemoJob:
     backend: Table = field(default_factory=lambda: {"slots": 256, "max_context": 4096})
     threads: int | None = 1
     """Threads of the tensor library, which slow down a tiny model; None: the library's default."""
-    rollout_tokens: int = 200
-    """Tokens per rollout that `--dry-run` assumes."""
     command: str = "gavel demo"
 
     @property
@@ -140,12 +179,13 @@ ONE_SENTENCE = DemoJob(
         "its question raises it), times a rule of 4 to 12 words. It finds what is short, reads as language and goes "
         "with the question, not what is true or good; --judge openai/gpt-5-mini replaces it."
     ),
-    rollout_tokens=90,
     command="gavel demo --real",
 )
 
 
 _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
+_START_SECONDS = 300.0
+_END_SECONDS = 120.0
 DEMO_BACKENDS = ("local", "remote", "sky-local")
 _FLAGS = [
     *(flag for flag in RUN_JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
@@ -174,7 +214,6 @@ def demo(
             help="local; remote: through a `gavel backend` started for it; sky-local: started as a cluster starts it."
         ),
     ] = "local",
-    dry_run: DryRun = False,
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
@@ -188,17 +227,10 @@ def demo(
     tables = {**job.settings, "backend": job.backend}
     config = run_config(job.scenario, values, flags=_FLAGS, base=tables).resolved()
     config = config.model_copy(update={"judge": _judge_of(job, config.judge, values["judge"])})
-    if dry_run and config.judge.models == LIKELIHOOD:
-        return typer.echo("The judge is the likelihood of the frozen base, on this machine: it costs nothing.")
-    if dry_run:
-        judge = config.judge.build(scenario_named(job.scenario).rubric)
-        return print_run_estimates([("", judge, config.loop, 1)], {"Rollouts as the demo's are": job.rollout_tokens})
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    with waiting_for(TRAINER):
-        from gavel.cli.demo_session import DemoRun, run_demo
-
+    register_likelihood()
     run_to_end(run_demo(DemoRun(job, config, fresh, backend), started), RESUME)
 
 
@@ -213,6 +245,246 @@ def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfi
         )
     orders = {} if "orders" in judge.model_fields_set else {"orders": 1}  # it is no different in another order
     return judge.model_copy(update={"models": job.judge, **orders})
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """A demo, and what the command's options make of it."""
+
+    job: DemoJob
+    config: RunConfig
+    fresh: bool = False
+    backend: str = "local"
+    """Trains in this process; or through a server of `gavel backend` that the command starts (remote), or that it
+    starts as a cluster does (sky-local)."""
+
+    @property
+    def judge(self) -> str:
+        return str(self.config.judge.models)
+
+    @property
+    def steps(self) -> int:
+        return self.config.loop.steps
+
+    @property
+    def model(self) -> TrainableModel:
+        """Its name is the same for the same command; different for other settings."""
+        judge = "" if self.judge == self.job.judge else "-" + self.judge.replace("/", "-")
+        steps = "" if self.steps == self.job.steps else f"-{self.steps}-steps"
+        backend = "" if self.backend == "local" else f"-{self.backend}"
+        name = f"{self.job.name.replace(' ', '-')}-seed-{self.config.loop.seed}{judge}{steps}{backend}"
+        return trainable(self.config, "demo").model_copy(update={"name": name})
+
+    @property
+    def again(self) -> str:
+        """The command that starts this run over."""
+        judge = "" if self.judge == LIKELIHOOD else f" --judge {self.judge}"
+        backend = "" if self.backend == "local" else f" --backend {self.backend}"
+        return f"{self.job.command} --seed {self.config.loop.seed}{judge} --steps {self.steps}{backend} --fresh"
+
+
+async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
+    """Trains the embedded policy, continuing an earlier run of the same command, and prints the outcome.
+
+    `started` is when the command started, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
+    directory; returns the summary.
+    """
+    console = Console()
+    job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
+    directory = run_directory_of(model)
+    judge = with_cassette(config.judge, directory).build(scenario.rubric)
+    await judge.probe(replayed=False)
+    page = directory / DEMO_RUN_REPORT
+    async with open_run(console, model, _backend(demo), judge, fresh=demo.fresh, page=page) as run:
+        setup = time.monotonic() - started
+        earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
+        for line in _headline(demo, run.backend.parameter_count(model), run.start).splitlines():
+            say(console, line)
+        points = run.backend.history(model, EVALUATION)
+        first = next((row["success"] for row in points if row["step"] == 0), None)
+        display = RunDisplay(console, demo.steps, run.start, first, on_start=run.begun, judge=judge, report=run.report)
+        with display.shown():
+            await train_scenario(model, scenario, judge, config.loop, config.train, display)
+    with waiting_for("writing the report"):
+        outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
+    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
+    summary = _summary(demo, outcome, seconds)
+    write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    report = directory / "report.html"
+    told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario)
+    gained = outcome.trained.success - outcome.base.success
+    if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
+        told.append(job.learned)
+    write_page(report, render_report(demo, outcome, " ".join(told), seconds))
+    for line in told:
+        say(console, line)
+    close_replies(console, judge)
+    _print(console, job, outcome, report)
+    if run.page is not None:
+        say(console, f"All of its figures: {run.page}")
+    return summary
+
+
+@contextlib.asynccontextmanager
+async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
+    with waiting_for(TRAINER):
+        from gavel.trainer.backends.local import LocalBackend
+        from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+        from gavel.trainer.backends.skypilot.hosts import ThisMachine
+    size = demo.job.backend
+    if demo.backend != "sky-local":
+        is_remote = demo.backend == "remote"
+        async with run_own_backend(runs_root(), **size) if is_remote else LocalBackend(**size) as backend:
+            yield backend
+        return
+    name, runs = f"demo-{os.getpid()}", str(runs_root())
+    size |= {"port": free_port(), "runs": runs, "say": lambda _: None}
+    backend = await SkyPilotBackend.launch(name, None, host=ThisMachine(), **size)
+    try:
+        yield backend
+    finally:
+        await backend.down()
+
+
+@contextlib.asynccontextmanager
+async def run_own_backend(
+    runs: Path, *, slots: int, max_context: int, versions: int = 1
+) -> AsyncGenerator["RemoteBackend"]:
+    """Starts a server of `gavel backend`, yields its backend, and ends it. Raises `GavelError` if it does not start."""
+    from gavel.trainer.backends.remote.client import RemoteBackend
+    from gavel.trainer.backends.remote.wire import KEY_VARIABLE
+
+    key = secrets.token_urlsafe(24)
+    settings = {"port": 0, "runs": runs, "slots": slots, "max-context": max_context, "versions": versions}
+    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gavel", "backend", *options),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, KEY_VARIABLE: key},
+        start_new_session=True,  # Ctrl-C is for the command, which ends its server
+    )
+    assert server.stdout is not None
+    try:
+        try:
+            line = await asyncio.wait_for(server.stdout.readline(), _START_SECONDS)
+        except TimeoutError:
+            line = b""
+        address = next((part for part in line.decode().split() if part.startswith("http://")), None)
+        if address is None:
+            raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
+        async with RemoteBackend(address, key) as backend:
+            yield backend
+    finally:
+        if server.returncode is None:
+            server.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.wait(), _END_SECONDS)
+        if server.returncode is None:
+            server.kill()
+
+
+def _headline(demo: DemoRun, parameters: int, start: int) -> str:
+    names = {
+        STAND_IN: "stand-in judge (rules, no key)",
+        LIKELIHOOD: "likelihood judge (the frozen base and a word count)",
+    }
+    judge = names.get(demo.judge, f"judge {demo.judge}")
+    job, base = demo.job, demo.config.model.base_model
+    size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
+    policy = f"{'embedded policy' if base in SCENARIOS else base} ({size} parameters)"
+    line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
+    if start >= demo.steps:
+        return f"{line}\nThis run is finished; here is its outcome again. `{demo.again}` starts over."
+    return f"{line}\nContinuing after step {start}." if start else line
+
+
+def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "seed": demo.config.loop.seed,
+        "judge": demo.judge,
+        "backend": demo.backend,
+        "steps": demo.steps,
+        "trained_steps": outcome.trained_steps,
+        "heldout_tasks": outcome.trained.tasks,
+        "base": _figures(demo.job, outcome.base.measures),
+        "trained": _figures(demo.job, outcome.trained.measures),
+        "judge_vs_success_tau": outcome.tau,
+        "groups": dict(outcome.statuses),
+        "left_out": dict(outcome.left_out),
+        "curve": [
+            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
+        ],
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+    }
+
+
+def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
+    return {
+        "heldout_success": measures["success"],
+        **{name: measures[name] for name in job.measures},
+    }
+
+
+def render_report(demo: DemoRun, outcome: Outcome, told: str, seconds: Mapping[str, float]) -> str:
+    """The page's HTML. `told`: the outcome in a paragraph; its `before` and `after` have their `judgement`."""
+    base, trained, job = outcome.base, outcome.trained, demo.job
+    judge = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
+    curve = {
+        p.step: CurvePoint(p.success, max(0.0, p.success - p.half_width), min(1.0, p.success + p.half_width))
+        for p in outcome.curve
+    }
+    rewards = {step: CurvePoint(reward) for step, reward in outcome.rewards.items()}
+    success = (f"{each.success:.2f} ± {each.half_width:.2f}" for each in (base, trained))
+    longest = max(seconds.values(), default=0) or 1
+    return render_page(
+        "demo_page.html.j2",
+        title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
+        explanation=told,
+        caveat=f"{job.caveat} {judge}",
+        summary=[(job.success, *success), *((label, *both) for label, both in _measured(job, outcome))],
+        outcome=outcome,
+        tasks=" to ".join(map(str, sorted({base.tasks, trained.tasks}))),
+        success_chart=curves_chart({"success": curve}, low=0, high=1),
+        reward_chart=curves_chart({"mean score": rewards}, low=0, high=1),
+        outcome_chart=outcome_histogram(outcome.scored),
+        sides=[("Before", outcome.before), ("After", outcome.after)],
+        times=[(name, duration(value), 100 * value / longest) for name, value in seconds.items()],
+        settings={
+            "seed": str(demo.config.loop.seed),
+            "judge": demo.judge,
+            "base model": demo.config.model.base_model,
+            "backend": demo.backend,
+            "steps": str(demo.steps),
+            "run again": demo.again,
+        },
+        left_out=[(sentence_of(reason), count) for reason, count in outcome.left_out.items()],
+    )
+
+
+def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The label of each measure beside success, and its figures before and after."""
+    shown = {} if job.habit is None else {job.habit: job.habit.replace("_", " ")}
+    for name, label in (shown | dict(job.measures)).items():
+        if name not in outcome.base.measures or name not in outcome.trained.measures:
+            continue  # a run that an earlier version began
+        digits = job.decimals.get(name, 2)
+        before, after = outcome.base.measures[name], outcome.trained.measures[name]
+        yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")
+
+
+def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path) -> None:
+    base, trained = outcome.base, outcome.trained
+    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
+    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
+    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
+    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
+    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
+    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
+    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
+    for reason, count in outcome.left_out.most_common():
+        say(console, f"left out: {count} {sentence_of(reason)}")
+    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 
 app = single_command(with_options(demo, RunConfig, _FLAGS))

@@ -1,5 +1,14 @@
-"""`gavel evaluate`: API models, checkpoints and bases on the held-out tasks of one or more scenarios."""
+"""`gavel evaluate` and `gavel.evaluate`: models on the same held-out tasks, measured, and compared by a judge.
 
+    table = await gavel.evaluate("returns_desk", models=["base:embedded/returns-desk", "openai/gpt-5-mini"])
+    table["openai/gpt-5-mini"].success
+
+Episodes and judgements are kept under runs/evaluations/<scenario>/; the same call, also with further models or tasks,
+samples and judges only what is missing.
+"""
+
+import contextlib
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +19,10 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
+from gavel.base.files import locked
 from gavel.base.text import counted
-from gavel.cli.evaluate_session import (
-    count_missing_work,
-    evaluate_models,
-    find_model,
-    find_own_model,
-    folder_of_all,
-    scoring_judge,
-)
+from gavel.cli.compare import settings_of
+from gavel.cli.evaluated_models import find_model, find_own_model, model_given
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
@@ -29,31 +33,56 @@ from gavel.cli.options import (
     Assignments,
     Flag,
     announce_stand_in,
+    check_stand_in,
     register_likelihood,
     run_config,
+    with_cassette,
+    with_default_judge,
     with_options,
 )
-from gavel.cli.terminal import WaitDisplay, print_figures, print_table, run_interruptibly, run_to_end, say
-from gavel.cli.training import check_base, episodes_estimate, print_run_estimates, read_seen_lengths
+from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress
+from gavel.cli.training import status_of
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
+from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.reports.model_table import (
+    Episode,
     ModelTable,
     ScenarioTable,
     by_judge,
     cost_text,
     figure,
+    model_row,
     outcome,
+    pair_wins,
     seconds_of,
+    write_model_table,
     write_scenario_table,
 )
-from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.trainer.config import LoopConfig
-from gavel.trainer.loop.model_samples import SampledModel
+from gavel.scenarios.task import Task
+from gavel.trainer.loop.evaluation import measure
+from gavel.trainer.loop.model_samples import (
+    COST,
+    SECONDS,
+    Sample,
+    SampledModel,
+    joint_groups,
+    judge_together,
+    judged_before,
+    judged_file,
+    sample_missing,
+    stored_samples,
+    wanted_samples,
+)
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import run_path, runs_root
 
 _TASKS = 256
+_LONGEST_NAME = 120
 _NO_JUDGE = "none"
 _FLAGS = [
     *MODEL_FLAGS,
@@ -65,7 +94,7 @@ _FLAGS = [
 ]
 
 
-def evaluate(
+def evaluate_command(
     sources: Annotated[
         list[str],
         typer.Argument(metavar="SCENARIO…", help="Shipped scenarios, file.py, file.py:variable, or a run.toml."),
@@ -85,9 +114,6 @@ def evaluate(
         typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO; of several, …/A+B."),
     ] = None,
     assignments: Assignments = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what there is to sample and judge, and its cost; ask nothing.")
-    ] = False,
 ) -> None:
     """Measure models on held-out tasks: success, pass@k, a judge's scores and wins, cost.
 
@@ -99,11 +125,6 @@ def evaluate(
     named = None if models is None else names_in(models)
     if named == []:
         raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
-    if dry_run:
-        prepared, failed = run_interruptibly(_prepare(sources, values, named, assignments, dry_run=True))
-        if failed:
-            raise next(iter(failed.values()))
-        return _print_estimate(prepared, samples, fresh=fresh)
     run_to_end(
         _evaluate_all(sources, values, named, samples, fresh, out, assignments),
         "What is sampled and judged is kept; the same command goes on from there.",
@@ -126,14 +147,9 @@ async def _prepare(
     values: Mapping[str, Any],
     named: list[str] | None,
     assignments: list[str] | None,
-    *,
-    dry_run: bool = False,
 ) -> tuple[list[_Prepared], dict[str, GavelError]]:
     """The scenarios that can be evaluated, and the errors of the others. Raises `GavelError` for an error that affects
-    all of them.
-
-    A `dry_run` asks no server and needs no key of a judge.
-    """
+    all of them."""
     register_likelihood()
     asked = None if values["judge"] == _NO_JUDGE else values["judge"]
     wants_judge = asked is not None or (len(named or ()) > 1 and values["judge"] != _NO_JUDGE)
@@ -153,11 +169,6 @@ async def _prepare(
             raise GavelError(
                 f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
                 "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
-            )
-        if dry_run and config.backend.url is not None:
-            raise GavelError(
-                f"--dry-run does not ask {config.backend.url} for its policy.",
-                "Leave --dry-run out, and bound the judge: --max-cost 1.",
             )
         limits = config.judge.max_cost_usd, config.judge.max_tokens
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
@@ -196,7 +207,7 @@ async def _evaluate_all(
                 samples,
                 fresh=fresh,
                 out=out if out is None or len(sources) == 1 else out / scenario.name,
-                display=WaitDisplay(console),
+                console=console,
             )
         except GavelError as error:
             failed[each.source] = error
@@ -219,39 +230,6 @@ async def _evaluate_all(
             f"{counted(len(failed), 'scenario')} of {len(sources)} could not be evaluated; the first: {first.message}",
             f"{first.remedy} The same command goes on with what is missing.",
         )
-
-
-def _print_estimate(prepared: Sequence[_Prepared], samples: int, *, fresh: bool) -> None:
-    work = [
-        count_missing_work(
-            each.scenario, each.models, each.config, each.judge, each.config.loop.final_tasks, samples, fresh=fresh
-        )
-        for each in prepared
-    ]
-    for base in {str(model.identity["base"]) for each in prepared for model in each.models if "base" in model.identity}:
-        check_base(base)
-    estimates: list[tuple[str, Judge | None, LoopConfig, int]] = []
-    tokens = read_seen_lengths(Mixture([each.scenario for each in prepared]), prepared[0].config.backend.max_context)
-    for each, (missing, groups) in zip(prepared, work, strict=True):
-        for model in each.models:
-            episodes = missing[model.name]
-            typer.echo(f"{each.scenario.name}, {model.name}: {counted(episodes, 'episode')} to sample.")
-            if "api" not in model.identity or not episodes:
-                continue
-            if each.scenario.rollout is not None:
-                typer.echo("What its own rollout asks the model cannot be estimated: bound it with --max-cost.")
-                continue
-            for label, length in tokens.items():
-                estimate = episodes_estimate(model.name, episodes, each.scenario.max_turns, length)
-                typer.echo(f"{label} ({counted(length, 'token')} each), with all turns: {estimate.words}")
-        if each.judge is not None:
-            size = {"steps": 1, "tasks_per_step": groups, "group_size": len(each.models) * samples, "refill": 0}
-            heading = f"{each.scenario.name}, judge {', '.join(each.judge.names)}"
-            estimates.append((heading, each.judge, each.config.loop.model_copy(update=size), 1))
-    if estimates:
-        print_run_estimates(estimates, tokens)
-    else:
-        typer.echo("No judge is asked.")
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:
@@ -314,4 +292,220 @@ def print_scenario_table(console: Console, table: ScenarioTable) -> None:
     say(console, f"Report: {table.directory / 'report.html'}")
 
 
-app = single_command(with_options(evaluate, RunConfig, _FLAGS))
+async def evaluate(
+    scenario: str | Scenario,
+    *,
+    models: Sequence[str | ChatModel],
+    judge: str | Judge | None = None,
+    tasks: int = _TASKS,
+    samples: int = 1,
+    max_cost: float | None = None,
+    settings: RunConfig | None = None,
+    budget: Budget | None = None,
+) -> ModelTable:
+    """Lets models work on the same held-out tasks, and compares them by success and by the judge's scores.
+
+    `models`: API models (openai/gpt-5-mini), checkpoints (desk/clerk, desk/clerk@12, a directory), untrained bases
+    (base:NAME), and models that the program holds. `judge`: a model's name, a `gavel.Judge` (best with
+    alone="scored"), or None for no judge. `samples` of each task: pass@k for k up to it. `max_cost`: US dollars of API
+    models and a judge that is named; or `budget`, which others may share. `settings`: of sampling and engine, as a run
+    has them.
+
+    Episodes that are kept are not sampled again. Writes report.html, evaluation.csv and evaluation.json to
+    runs/evaluations/<scenario>. Raises `GavelError`.
+    """
+    register_likelihood()
+    world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
+    config = (settings or settings_of(scenario if isinstance(scenario, str) else scenario.name)).resolved()
+    budget = budget or Budget(max_cost)
+    if isinstance(judge, str):
+        named = config.judge.model_copy(update={"models": judge})
+        judge = scoring_judge(named, world, budget)
+    elif judge is not None:
+        if world.rubric is not None and judge.rubric == Rubric.of(None):
+            judge = judge.with_rubric(world.rubric)
+        check_stand_in(judge, world)
+    chosen = [
+        find_model(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
+        for each in ([models] if isinstance(models, str) else models)
+    ]
+    return await evaluate_models(world, chosen, config, judge, tasks, samples)
+
+
+def scoring_judge(settings: JudgeConfig, scenario: Scenario, budget: Budget) -> Judge:
+    """The judge of an evaluation, which scores single attempts, too. Raises `JudgeError`."""
+    settings = with_default_judge(settings).model_copy(update={"alone": "scored"})
+    judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
+    check_stand_in(judge, scenario)
+    return judge
+
+
+async def evaluate_many(
+    scenarios: Sequence[str | Scenario],
+    *,
+    models: Sequence[str | ChatModel],
+    judge: str | Judge | None = None,
+    tasks: int = _TASKS,
+    samples: int = 1,
+    max_cost: float | None = None,
+    settings: RunConfig | None = None,
+) -> ScenarioTable:
+    """`evaluate` on several scenarios, with one table of scenarios by models.
+
+    `judge`: a `gavel.Judge` without a rubric scores each scenario by the scenario's own. `max_cost`: of all together.
+    Writes report.html, evaluation.csv and evaluation.json to runs/evaluations/A+B, beside the reports of each scenario.
+    Raises `GavelError` for two scenarios of one name, and what `evaluate` raises for the first that fails.
+    """
+    names = [each.name if isinstance(each, Scenario) else scenario_named(each).name for each in scenarios]
+    if not names or len(set(names)) < len(names):
+        raise GavelError(
+            f"the scenarios to evaluate are {', '.join(names) or 'none'}.", "Name at least one, and each once."
+        )
+    options: dict[str, Any] = {"models": models, "judge": judge, "tasks": tasks, "samples": samples}
+    options |= {"settings": settings, "budget": Budget(max_cost)}
+    table = ScenarioTable([await evaluate(each, **options) for each in scenarios], folder_of_all(names))
+    write_scenario_table(table)
+    return table
+
+
+def folder_of_all(scenarios: Sequence[str]) -> Path:
+    """The directory of the common report of several scenarios."""
+    name = "+".join(scenarios)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return run_path(runs_root() / "evaluations", name, "x").parent
+
+
+def folder_of(scenario: Scenario) -> Path:
+    """The directory of the scenario's evaluations."""
+    return run_path(runs_root() / "evaluations", scenario.name, "x").parent
+
+
+async def evaluate_models(
+    scenario: Scenario,
+    models: Sequence[SampledModel],
+    config: RunConfig,
+    judge: Judge | None,
+    tasks: int,
+    samples: int,
+    *,
+    fresh: bool = False,
+    out: Path | None = None,
+    console: Console | None = None,
+) -> ModelTable:
+    """Samples and judges what is missing, and writes the report. `fresh`: nothing that is kept is used."""
+    names = _checked_names(models, tasks, samples)
+    folder, console = folder_of(scenario), console or Console(quiet=True, force_terminal=False)
+    chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
+    with _lock_folder(folder):
+        if judge is not None:
+            await judge.probe(replayed=False)
+        episodes: dict[str, dict[Sample, TrajectoryGroup]] = {}
+        failed: dict[str, int] = {}
+        for model in models:
+            file = model.file(folder, scenario, config.loop)
+            if fresh:
+                file.unlink(missing_ok=True)
+            episodes[model.name], failed[model.name] = await _sample_episodes(
+                model, file, scenario, chosen, samples, config, console
+            )
+        groups: list[TrajectoryGroup] = []
+        if judge is not None:
+            groups, file = joint_groups(episodes), judged_file(judge, folder)
+            if fresh:
+                file.unlink(missing_ok=True)
+            missing = len(groups) - len(judged_before(groups, file))
+            with show_progress(console, "judging", missing, "tasks", status_of(judge)) as advance:
+                groups = await judge_together(judge, groups, file, advance)
+    measured = {name: _measure_episodes(scenario, of_model) for name, of_model in episodes.items()}
+    table = ModelTable(
+        scenario=scenario.name,
+        rows=[model_row(name, measured[name], groups, failed[name]) for name in names],
+        tasks=len(chosen),
+        samples=samples,
+        judges=judge.names if judge is not None else [],
+        judge_cost=str(judge.budget.cost) if judge is not None and judge.asks_servers else "",
+        pairs=pair_wins(groups, names),
+        directory=out or folder,
+    )
+    write_model_table(table)
+    return table
+
+
+def _kept(file: Path, tasks: Sequence[Task], samples: int) -> dict[Sample, TrajectoryGroup]:
+    """The wanted episodes that the file holds, by task and number."""
+    stored = stored_samples(file, tasks)
+    wanted = [(task.id, number) for task, number in wanted_samples(tasks, samples)]
+    return {sample: stored[sample] for sample in wanted if sample in stored}
+
+
+def _checked_names(models: Sequence[SampledModel], tasks: int, samples: int) -> list[str]:
+    if not models or tasks < 1 or samples < 1:
+        raise GavelError("there is nothing to evaluate.", "Name a model, and at least one task and sample.")
+    names = [model.name for model in models]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise GavelError(f"{doubled} is named twice.", "Name each model once.")
+    return names
+
+
+async def _sample_episodes(
+    model: SampledModel,
+    file: Path,
+    scenario: Scenario,
+    tasks: Sequence[Task],
+    samples: int,
+    config: RunConfig,
+    console: Console,
+) -> tuple[dict[Sample, TrajectoryGroup], int]:
+    """All episodes of a model by task and number, sampling those that are missing; and how many failed."""
+    found = _kept(file, tasks, samples)
+    missing = [(task, number) for task, number in wanted_samples(tasks, samples) if (task.id, number) not in found]
+    if not missing:
+        return found, 0
+    spent, failures = 0.0, 0
+
+    def status() -> str:
+        parts = {f"{cost_text(spent)} USD": spent, f"{len(found)} kept before": found, f"{failures} failed": failures}
+        return " · ".join(part for part, shown in parts.items() if shown)
+
+    def done(group: TrajectoryGroup | None) -> None:
+        nonlocal spent, failures
+        spent += 0.0 if group is None else float(group.metrics.get(COST, 0.0))
+        failures += group is None
+        advance()
+
+    with show_progress(console, model.name, len(missing), "episodes", status) as advance:
+        failed = await sample_missing(model, missing, file, config.loop, done)
+    # Read back from the file, so that a later evaluation finds their judgements.
+    return _kept(file, tasks, samples), failed
+
+
+def _measure_episodes(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
+    found: list[Episode] = []
+    for (task, number), group in of_model.items():
+        for member in group:
+            member.metrics |= measure(scenario, member)
+        cost = group.metrics.get(COST)
+        seconds = float(group.metrics.get(SECONDS, 0.0))
+        found.append(Episode(task, number, group.trajectories, None if cost is None else float(cost), seconds))
+    return found
+
+
+def _lock_folder(folder: Path) -> contextlib.ExitStack:
+    """Holds the directory's lock: two evaluations at once would sample the same episodes."""
+    stack = contextlib.ExitStack()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(folder))
+    except BlockingIOError as error:
+        raise GavelError(
+            f"another evaluation is writing to {folder}.", "Wait for its end, or set GAVEL_RUNS for this one."
+        ) from error
+    except OSError as error:
+        raise GavelError(
+            f"{folder} cannot be written: {error.strerror or error}", "Set GAVEL_RUNS to a directory that can be."
+        ) from error
+    return stack
+
+
+app = single_command(with_options(evaluate_command, RunConfig, _FLAGS))

@@ -4,35 +4,28 @@ rubric     a judge model drafts a rubric, to be read and edited by its owner
 report     reliability and biases of a judge, as a table and as one self-contained HTML file
 golden     a test of a judge and its prompts on groups of known order, shipped or labelled by people, which also tells
            how often the judge is right and what each member of a jury should weigh. Replies are stored on a cassette,
-           so a repeated run requests only what a change of prompts changed. The scores of the first run are recorded
-           beside the cassette, and later runs name each verdict that changed
+           so a repeated run requests only what a change of prompts changed
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from gavel.base.errors import GavelError
-from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
 from gavel.cli.options import STAND_IN, default_judge
 from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.golden import (
-    ChangedVerdict,
     GoldenResult,
-    changed_prompts,
-    changed_verdicts,
     check_golden,
     golden_scores,
     jury_weights,
@@ -49,6 +42,7 @@ from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
 from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
+from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.run_directory import runs_root
@@ -174,18 +168,6 @@ def print_report(console: Console, report: JudgeReport) -> None:
         say(console, note)
 
 
-class _Record(BaseModel):
-    """One judge's scores of one group, to compare later runs with."""
-
-    prompt_ids: list[str]
-    scores: dict[str, float]
-    """By member."""
-
-
-_Records = dict[str, dict[str, _Record]]
-"""By judge and group."""
-
-
 def golden(
     file: Annotated[
         Path | None,
@@ -198,81 +180,37 @@ def golden(
     rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
     label: Annotated[str | None, typer.Option(help="Field that holds the label, where several could.")] = None,
     by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
+    prompt_column: Annotated[str | None, typer.Option(help="Column of what was asked, as of gavel score.")] = None,
+    answer_column: Annotated[list[str] | None, typer.Option(help="Column of an answer, as of gavel score.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
     cassette: Annotated[
         Path | None,
         typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
     ] = None,
-    replay: Annotated[bool, typer.Option("--replay", help="Use stored replies only; call no model.")] = False,
-    record: Annotated[bool, typer.Option("--record", help="Compare later runs with this one.")] = False,
 ) -> None:
-    """Check a judge and its prompts on groups of known order, and name the verdicts that changed."""
-
+    """Check a judge and its prompts on groups of known order."""
     model = judge or default_judge()
     if model == STAND_IN:
         raise JudgeError(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
             "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
-    path = cassette or runs_root() / "golden.sqlite"
-    tape = Cassette(path, "replay" if replay else "cache")
-    beside = path.with_name(f"{path.name}.json")
-    records = _read_records(beside)
+    tape = Cassette(cassette or runs_root() / "golden.sqlite")
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
-    known = load_golden(file or SHIPPED, label, by)
+    columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
+    known = load_golden(file or SHIPPED, label, by, columns)
     known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
     results = run_interruptibly(check_golden(engine, known))
     tape.close()
-    _print_golden(results, name)
+    _print_golden(results, " + ".join(engine.names))
     _print_learnt(results)
-    before = records.get(name, {})
-    found = list(changed_verdicts(results, {group: old.scores for group, old in before.items()}))
-    if before:
-        old_ids = set(chain.from_iterable(old.prompt_ids for old in before.values()))
-        _print_changes(
-            found, changed_prompts(old_ids, chain.from_iterable(result.account.prompt_ids for result in results))
-        )
-    if replay and tape.misses:
-        questions = tape.misses + sum(result.account.cached_calls for result in results)
-        raise JudgeError(
-            f"changed prompt: {tape.misses} of {questions} questions are not on the cassette {path}.",
-            "Ask them: the same command without --replay.",
-        )
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(
             f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
-            "Nothing is recorded; try again: what was answered is not asked twice.",
+            "Try again: what was answered is not asked twice.",
         )
-    if (wrong := sum(not each.is_right for each in found)) and not record:
-        raise JudgeError(
-            f"{counted(wrong, 'verdict')} turned from right to wrong since the record.",
-            "Mend the prompt, or accept what the judge says by now: --record.",
-        )
-    fresh = {
-        result.group.name: _Record(prompt_ids=result.account.prompt_ids, scores=dict(result.scores))
-        for result in results
-        if record or result.group.name not in before
-    }
-    if fresh:
-        _write_records(beside, records | {name: before | fresh})
-        are = "is" if len(fresh) == 1 else "are"
-        typer.echo(f"{counted(len(fresh), 'group')} {are} recorded in {beside}: later runs are compared with this one.")
-
-
-def _read_records(path: Path) -> _Records:
-    try:
-        return TypeAdapter(_Records).validate_json(path.read_bytes()) if path.exists() else {}
-    except (OSError, ValidationError) as error:
-        raise GavelError(f"the record {path} cannot be read: {error}", "Delete it; the next run makes one.") from error
-
-
-def _write_records(path: Path, records: _Records) -> None:
-    try:
-        write_atomically(path, TypeAdapter(_Records).dump_json(records, indent=2))
-    except OSError as error:
-        raise GavelError(f"{path} cannot be written: {error}", "Choose another place with --cassette.") from error
 
 
 _ENOUGH = 50
@@ -328,18 +266,6 @@ def _print_learnt(results: Sequence[GoldenResult]) -> None:
         typer.echo(f"What {whose}: noise_prior = {{{figures}}}")
         if sum(len(result.group.members) - 1 for result in results if result.scores) < _ENOUGH:
             typer.echo(f"These are few: label at least {_ENOUGH} pairs, such as those that you will train on.")
-
-
-def _print_changes(found: Sequence[ChangedVerdict], prompts: Sequence[str]) -> None:
-    count = f"{counted(len(found), 'verdict')} turned"
-    what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
-    typer.echo(f"Since the record: {what}; {count}.")
-    for each in found:
-        (was_better, was_worse), (better, worse) = each.before, each.after
-        typer.echo(
-            f"  {'right' if each.is_right else 'WRONG'} by now: {each.group}: {each.better} above {each.worse} "
-            f"(was {was_better:.2f} and {was_worse:.2f}, is {better:.2f} and {worse:.2f})"
-        )
 
 
 app = group_app(

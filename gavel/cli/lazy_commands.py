@@ -116,8 +116,13 @@ def lazy_app(
 
 _WITH = {
     **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
+    **dict.fromkeys(("evolve", "sft"), "imitation"),
     **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
-    "keys": "serve",
+    "cluster": "backend",
+    "config": "train",
+    **dict.fromkeys(("keys", "serve-env"), "serve"),
+    **dict.fromkeys(("report", "view"), "runs"),
+    "scenarios": "new",
 }
 """Commands whose module has another name."""
 

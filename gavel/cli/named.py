@@ -1,10 +1,9 @@
 """Resolves a command's arguments: a scenario, a run here or at a backend, a file of attempts, a file to write."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -63,24 +62,6 @@ def run_named(named: str) -> Path:
             f"there is no run {named}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
         )
     return found
-
-
-def experiment_of(run: Path) -> dict[str, Any]:
-    """The run's experiment.json; empty if it is missing or cannot be read."""
-    try:
-        found = json.loads((run / "experiment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def scenario_of(run: Path) -> Scenario | None:
-    """The scenario named by experiment.json; None if it cannot be loaded from here (a file elsewhere)."""
-    named = experiment_of(run).get("scenario")
-    try:
-        return scenario_named(str(named)) if named else None
-    except GavelError:
-        return None
 
 
 def file_named(named: Path) -> Path:

@@ -1,11 +1,12 @@
 """`gavel new scenario NAME`: a scenario of one page that works, with a test, to be changed into one's own.
 
-With --mcp ADDRESS tasks are drafted for the tools of a server.
+With --mcp ADDRESS tasks are drafted for the tools of a server. `gavel scenarios` lists those that are shipped.
 """
 
 import json
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Annotated, Any
 
 import jinja2
 import typer
+from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import group_app
+from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.options import default_judge, typed_options
-from gavel.cli.terminal import run_interruptibly
+from gavel.cli.terminal import plain, print_table, run_interruptibly
 from gavel.judge.drafts import check_can_write
 from gavel.judge.task_drafts import DraftedTask, Drafting, DraftRecord, split
 from gavel.llm.budget import Budget
@@ -27,6 +29,7 @@ from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
 from gavel.prompts import render
 from gavel.scenarios.mcp import McpServer, mcp, survey
+from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
 _TEMPLATES = Path(__file__).with_name("scaffold")
 _OF_A_SERVER = "With --mcp"
@@ -207,4 +210,24 @@ def _server(address: str, variables: Sequence[str]) -> McpServer:
     return mcp(address, headers={"Authorization": f"Bearer {values[variables[0]]}"})
 
 
+def scenarios(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of name, tasks and text.")] = False,
+) -> None:
+    """List the shipped scenarios with their number of tasks."""
+    rows: list[dict[str, str | int]] = []
+    for name in shipped_scenarios():
+        scenario = find_scenario(name)
+        text = (sys.modules[f"gavel.scenarios.library.{name}"].__doc__ or "").strip().partition("\n")[0]
+        train, held_out = (len(scenario.tasks(split)) for split in ("train", "held_out"))
+        rows.append({"name": name, "train": train, "held_out": held_out, "about": text})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    console = Console()
+    cells = [(str(row["name"]), f"{row['train']:,}", f"{row['held_out']:,}", str(row["about"])) for row in rows]
+    print_table(console, ("scenario", "train", "held out", "what the agent does"), cells, right=("train", "held out"))
+    console.print(plain(f"With a package of their own, see docs/scenarios.md: {', '.join(BRIDGED)}."))
+
+
 app = group_app("Write the beginning of something of your own.", {"scenario": scenario})
+scenarios_app = single_command(scenarios)

@@ -13,6 +13,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -22,7 +23,6 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
-from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
@@ -502,9 +502,11 @@ def register_likelihood() -> None:
     """Makes `likelihood` a judge model, whose weights are loaded with its first question."""
 
     def first_reply(messages: list[Message]) -> str:
-        from gavel.cli.demo_session import FrozenBase
+        from gavel.trainer.loop.likelihood_judge import load_judge
 
-        return FrozenBase(Console(stderr=True)).judge.reply(messages)  # which is registered by its making
+        judge = load_judge(partial(typer.echo, err=True))
+        register(LIKELIHOOD, judge.reply)
+        return judge.reply(messages)
 
     if LIKELIHOOD not in names():
         register(LIKELIHOOD, first_reply)

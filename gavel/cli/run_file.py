@@ -15,7 +15,7 @@ import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -100,14 +100,9 @@ def validate(model: type[Settings], tables: Table, where: Where, show: str = SHO
     `show`: where all settings are to be seen.
     """
     try:
-        settings = model.model_validate(tables)
+        return model.model_validate(tables)
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
-    else:
-        for path, value, wanted in _coerced(settings, tables, ()):
-            name = f"{_prefix(where, path)}{'.'.join(path)}"
-            raise RunFileError(f"{name}: input should be {wanted}, not {json.dumps(value)}.", show)
-        return settings
     path = _path_in(tables, first)
     prefix = _prefix(where, path)
     name = ".".join(path)
@@ -128,16 +123,6 @@ def validate(model: type[Settings], tables: Table, where: Where, show: str = SHO
 def _prefix(where: Where, path: tuple[str, ...]) -> str:
     place = next((where[path[:n]] for n in range(len(path), 0, -1) if path[:n] in where), "")
     return f"{place}: " if place else ""
-
-
-def _coerced(settings: object, given: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object, str]]:
-    """The values that pydantic took for a number or a boolean though they are written otherwise, and what is wanted."""
-    if isinstance(given, dict):
-        for name, value in given.items():
-            inner = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
-            yield from _coerced(inner, value, (*path, str(name)))
-    elif isinstance(settings, bool | int | float) and type(given) in (bool, str) and type(given) is not type(settings):
-        yield path, given, "true or false, without quotes" if isinstance(settings, bool) else "a number, without quotes"
 
 
 def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:

@@ -38,20 +38,20 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.terminal import INTERRUPTED, WaitDisplay, plain, run_interruptibly, say
+from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.batch import BatchCassette, Batches, BatchJob
-from gavel.llm.batch_api import connection
+from gavel.llm.batch import BatchCassette, Batches
+from gavel.llm.batch_api import batch_price, connection
 from gavel.llm.budget import Budget, cost_in_words
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored
-from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
+from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -101,13 +101,6 @@ def score(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
-    retry_unscored: Annotated[
-        bool,
-        typer.Option(
-            "--retry-unscored",
-            help="FILE holds judged groups: judge those again in which nobody was scored, and keep the others.",
-        ),
-    ] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
     ] = False,
@@ -120,9 +113,9 @@ def score(
     config = judge_config(values)
     columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
     if dry_run:
-        print_estimate(file, config, by, out, fresh=fresh, columns=columns, retry_unscored=retry_unscored)
+        print_estimate(file, config, by, out, fresh=fresh, columns=columns)
     else:
-        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns, retry_unscored=retry_unscored)
+        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns)
 
 
 def print_estimate(
@@ -133,7 +126,6 @@ def print_estimate(
     *,
     fresh: bool = False,
     columns: Columns | None = None,
-    retry_unscored: bool = False,
 ) -> None:
     """Prints what judging the file's groups would take, but for those that `out` holds already; nothing is asked.
 
@@ -143,12 +135,11 @@ def print_estimate(
     groups = read_attempts(file, by, columns)
     config = with_cassette(with_default_judge(config), replies_directory(out))
     judge = config.build(cassette=recorded(config))
-    done = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}
+    done: Mapping[int, TrajectoryGroup] = {}
     if out is not None and not fresh:
-        output = judged_output(out, judge.settings, is_input=_is_among(file, out))
-        done |= output.peek(groups)
+        done = judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
     estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
-    already = f", of which {len(done):,} {_are(len(done))} judged already" if done else ""
+    already = f", {len(done):,} judged already" if done else ""
     typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
 
 
@@ -161,7 +152,6 @@ def score_and_print(
     fresh: bool = False,
     batch: bool = False,
     columns: Columns | None = None,
-    retry_unscored: bool = False,
 ) -> None:
     """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
@@ -177,18 +167,17 @@ def score_and_print(
         judge = batches.judge() if batches else config.build()
         output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
         answer = batches.answer if batches else None
-        options = {"fresh": fresh, "retry_unscored": retry_unscored}
         judged = run_interruptibly(
-            score_file(file, judge, by=by, columns=columns, out=output, answer_first=answer, **options)
+            score_file(file, judge, by=by, columns=columns, out=output, fresh=fresh, answer_first=answer)
         )
         if batches and judge.stopped is None:
-            batches.job.remove()
+            batches.batches.remove()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if batches:
-            batches.job.close()
+            batches.batches.close()
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
     if shown or stopped is None:
@@ -212,7 +201,7 @@ def score_and_print(
         kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
         missing = len(judged) - len(shown)
         raise JudgeError(
-            f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",
+            f"not judged: {missing:,} of {counted(len(judged), 'group')}: {stopped.message}",
             stopped.remedy + kept,
         ) from stopped
     wholes = [group.judgement for group in judged if group.judgement]
@@ -235,13 +224,12 @@ async def score_file(
     columns: Columns | None = None,
     out: Output | Path | None = None,
     fresh: bool = False,
-    retry_unscored: bool = False,
     answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
 ) -> list[TrajectoryGroup]:
     """The judged groups of `file` (see `read_file`), also written to `out`; its progress goes to stderr.
 
     `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
-    `fresh`. `retry_unscored`: keeps the groups of a judged `file` in which somebody was scored. `answer_first` receives
+    `fresh`. `answer_first` receives
     the groups that are left to judge, before the first of them is judged. Raises `RowError` or `StoreError` when the
     file cannot be read, and `GavelError` when the judge has no key or `out` cannot be used; nothing is judged then.
     """
@@ -252,18 +240,14 @@ async def score_file(
         check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
-    kept = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}
     if out is None:
         if answer_first:
-            await answer_first([group for index, group in enumerate(groups) if index not in kept])
-        judged = await _judge_all(groups, kept, judge, None)
+            await answer_first(groups)
+        judged = await _judge_all(groups, {}, judge, None)
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
-        for index in kept.keys() - done.keys():
-            await asyncio.to_thread(out.append, index, kept[index])
-        done = kept | done
         if done:
-            typer.echo(f"{len(done):,} of {counted(len(groups), 'group')} {_are(len(done))} judged already.", err=True)
+            typer.echo(f"Judged already: {len(done):,} of {counted(len(groups), 'group')}.", err=True)
         try:
             if answer_first:
                 await answer_first([group for index, group in enumerate(groups) if index not in done])
@@ -284,7 +268,7 @@ async def _judge_all(
     left = len(groups) - len(done)
     status = (lambda: judge.status) if judge.asks_servers else (lambda: "")
     writing = asyncio.Lock()
-    with WaitDisplay(Console(stderr=True)).waiting("judging", left, "groups", status) as advance:
+    with show_progress(Console(stderr=True), "judging", left, "groups", status) as advance:
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.
@@ -313,18 +297,6 @@ def _is_among(file: Files, out: Path) -> bool:
     return out.exists() and any(each.exists() and out.samefile(each) for each in files)
 
 
-def _names(file: Files) -> str:
-    return str(file) if isinstance(file, Path) else ", ".join(map(str, file))
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
 def _place(out: Path | None) -> str:
     if out is None:
         return "nowhere but here; --out FILE keeps them"
@@ -337,10 +309,9 @@ def _kept(output: Output | None, out: Path | None) -> str:
         case None:
             return "Stopped. Nothing is kept without --out FILE."
         case JudgedStream():
-            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written {_place(out)}."
+            return f"Stopped. Written {_place(out)}: {counted(len(output), 'group')}."
         case JudgedFile():
-            kept = f"{counted(len(output), 'group')} {_are(len(output))} kept"
-            return f"Stopped. {kept}; the same command goes on from there ({out})."
+            return f"Stopped. Kept: {counted(len(output), 'group')}; the same command goes on from there ({out})."
 
 
 def print_scores(
@@ -446,36 +417,39 @@ class BatchScoring:
                 f"batches answer in words, and the mode {config.mode} reads probabilities.", "Leave --batch out."
             )
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # it prints a traceback for a failure that passes
-        self._config = config
-        self.job = BatchJob(out.with_name(f"{out.name}.batch"))
-        prices = prices_from_environment() if config.prices is None else config.prices
+        prices = dict(prices_from_environment() if config.prices is None else config.prices)
         budget = Budget(config.max_cost_usd, config.max_tokens)
-        self._batches = Batches(self.job, prices, budget, partial(typer.echo, err=True))
+        for juror in config.build().jurors:
+            for model in juror.models:
+                if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
+                    connection(name, juror.params)  # others are code of this process
+                    if each := batch_price(name, prices, juror.params):
+                        prices[name] = each
+                    budget.check(name, prices.get(name))
+        limits = {"max_cost_usd": None, "max_tokens": None, "requests_per_minute": None, "tokens_per_minute": None}
+        self._config = config.model_copy(update={"prices": prices, **limits})
+        self.batches = Batches(out.with_name(f"{out.name}.batch"), prices, budget, partial(typer.echo, err=True))
+        named = config.cassette
+        path = self.batches.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
+        self._cassette = BatchCassette(path, self.batches)
 
     async def answer(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Judges the groups again and again, each time with more replies, until no question is open."""
         while True:
             judge = self.judge()
             judge.check()
-            for juror in judge.jurors:
-                for model in juror.models:
-                    if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
-                        connection(name, juror.params)  # others are code of this process
             with first_error():
                 async with asyncio.TaskGroup() as tasks:
                     for group in groups:
                         if group.trajectories:
                             tasks.create_task(judge.score(group))
-            if judge.cassette:
-                judge.cassette.close()
-            if not await self._batches.advance():
+            self._cassette.close()
+            if not await self.batches.advance():
                 return
 
     def judge(self) -> Judge:
-        """A judge that is answered by the batches, and by the cassette."""
-        named = self._config.cassette
-        path = self.job.directory / "cassette.sqlite" if named is None or str(named) == "none" else named
-        return self._config.build(cassette=BatchCassette(path, self._batches))
+        """A judge that is answered by the batches, and by the cassette. The batches keep to budget and limits."""
+        return self._config.build(cassette=self._cassette)
 
 
 app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

@@ -297,50 +297,40 @@ class Work:
         return f"{self.what} {self.done}/{self.total}{self.left and f', {self.left}'}"
 
 
-class WaitDisplay:
-    """Shows one wait after another on `console`; nothing without one."""
+@contextmanager
+def show_progress(
+    console: Console, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
+) -> Generator[Callable[[], None]]:
+    """Shows the progress of work in `total` parts, each of which calls the yielded function; nothing for 0 parts.
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(quiet=True, force_terminal=False)
+    `status` is read whenever it is shown.
+    """
+    if total <= 0:
+        yield lambda: None
+        return
+    work = Work(what, total)
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
+        LiveText(lambda: " · ".join(filter(None, (work.left, status())))),
+        console=console,
+        transient=True,
+    )
+    task = bar.add_task(what, total=total)
 
-    @contextmanager
-    def waiting(
-        self,
-        what: str,
-        total: int,
-        unit: str,
-        status: Callable[[], str] = lambda: "",
-    ) -> Generator[Callable[[], None]]:
-        """Shows the progress of work in `total` parts, each of which calls the yielded function; nothing for 0 parts.
+    def advance() -> None:
+        work.done += 1
+        bar.update(task, advance=1)
 
-        `status` is read whenever it is shown.
-        """
-        if total <= 0:
-            yield lambda: None
-            return
-        work = Work(what, total)
-        bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
-            LiveText(lambda: " · ".join(filter(None, (work.left, status())))),
-            console=self._console,
-            transient=True,
-        )
-        task = bar.add_task(what, total=total)
+    def told() -> str:
+        line = (f"{what}: {work.done}/{total} {unit}", work.left or f"for {work.took}", status())
+        return plain(" · ".join(filter(None, line))).plain
 
-        def advance() -> None:
-            work.done += 1
-            bar.update(task, advance=1)
-
-        def told() -> str:
-            line = (f"{what}: {work.done}/{total} {unit}", work.left or f"for {work.took}", status())
-            return plain(" · ".join(filter(None, line))).plain
-
-        with bar if self._console.is_terminal else waiting_for(told):
-            yield advance
-        parts = (f"{what}: {work.done}/{total} {unit} in {work.took}", status())
-        say(self._console, " · ".join(filter(None, parts)))
+    with bar if console.is_terminal else waiting_for(told):
+        yield advance
+    parts = (f"{what}: {work.done}/{total} {unit} in {work.took}", status())
+    say(console, " · ".join(filter(None, parts)))
 
 
 _LABEL, _WORD = 8, 12

@@ -1,4 +1,4 @@
-"""`gavel train`: a scenario or a run.toml, and options over it.
+"""`gavel train`: a scenario or a run.toml, and options over it; `gavel config` prints all of that as a run.toml.
 
 Torch is imported by `run_training` alone, once scenario, judge and settings are known to be right.
 """
@@ -30,12 +30,12 @@ from gavel.cli.options import (
     with_cassette,
     with_options,
 )
+from gavel.cli.run_file import to_toml
 from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
 from gavel.cli.training import (
     RunDisplay,
     check_begun,
     check_fresh_is_here,
-    check_run,
     open_backend,
     open_run,
     print_run_estimates,
@@ -93,7 +93,6 @@ def train(
         check_begun(config, scenario, judge, directory)
     check_model(config, given, scenario)
     if dry_run:
-        check_run(config, scenario, judge, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
         return print_run_estimates([("", judge, loop, 1)], lengths, fewer)
@@ -163,4 +162,19 @@ def tell_new_schedule(console: Console, directory: Path, steps: int, train: Trai
     )
 
 
-app = single_command(with_options(train, RunConfig, RUN_FLAGS))
+def config(
+    values: Mapping[str, Any],
+    source: Source = "returns_desk",
+    assignments: Assignments = None,
+    recipe: Recipe = None,
+) -> None:
+    """Print the whole configuration of a run as TOML, with defaults and descriptions.
+
+    The same arguments as for `gavel train`; what is printed is itself a run.toml.
+    """
+    given = run_config(source, values, assignments, recipe=recipe)
+    about = "# Relative paths are those of the directory that this file is in."
+    typer.echo(f"{about}\n\n{to_toml(given.resolved(), given)}".encode(), nl=False)  # UTF-8, whatever the terminal is
+
+
+app, config_app = (single_command(with_options(each, RunConfig, RUN_FLAGS)) for each in (train, config))

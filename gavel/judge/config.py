@@ -19,6 +19,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.flags import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.judge.prompt.sanitize import Redact
+from gavel.llm.prices import PriceTable
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class JudgeConfig(Constructed):
     commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = Field(default={})
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
-    prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
+    prices: PriceTable | None = None
     """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
     else LiteLLM's table."""
     seed: int = 0

@@ -10,7 +10,7 @@ Repeated calls, and prompts that a vendor has cached and sells for less, are not
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -122,23 +122,14 @@ class _Rehearsed(Client):
             if (reply := await self.cassette.stored(question, accept)) is not None:
                 return reply
         tokens = count_message_tokens(messages) + len(json.dumps(schema)) // 4
-        entries = len(schema["required"]) if self.wire == "logprobs" else _entries(schema)
-        if self.wire != "chat":  # a decision model writes nothing, and there are no questions that enumerate
-            reply = DIGIT_TOKENS * entries
+        if self.wire != "chat":  # a decision model writes nothing
+            reply = DIGIT_TOKENS * len(schema["required"]) if self.wire == "logprobs" else 0
         else:
             reasons = isinstance(self.model, str) and model_info(self.name).get("supports_reasoning")
-            reply = REPLY_TOKENS * entries + (REASONING_TOKENS if reasons else 0)
+            ids = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
+            reply = REPLY_TOKENS * len(ids) + (REASONING_TOKENS if reasons else 0)
         self.asked.append((self, tokens, reply))
         raise NotAskedError("this is a rehearsal: nothing is sent.")
-
-
-def _entries(schema: Any) -> int:
-    """Number of scores that the schema asks for: the values of its longest enumeration."""
-    if isinstance(schema, dict):
-        enum: Any = schema.get("enum")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        nested = [_entries(value) for value in schema.values()]  # pyright: ignore[reportUnknownVariableType]
-        return max([len(enum) if isinstance(enum, Sequence) else 0, *nested])  # pyright: ignore[reportUnknownArgumentType]
-    return 0
 
 
 def _conversation(number: int, tokens: int) -> list[Any]:

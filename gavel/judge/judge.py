@@ -14,7 +14,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -46,7 +46,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client, Probe
 from gavel.llm.errors import LlmError
-from gavel.llm.prices import Prices, checked_prices, prices_from_environment
+from gavel.llm.prices import Prices, prices_from_environment
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
@@ -105,7 +105,7 @@ class Judge:
             )
         given = {"mode": mode, "orders": orders, "states": states, "alone": alone, "concurrency": concurrency}
         config = JudgeConfig().with_given(**config) if isinstance(config, dict) else config or JudgeConfig()
-        config = config.with_given(**given, seed=seed)
+        config = config.with_given(**given, seed=seed, prices=prices)
         self.config = config
         self.anchors = check_anchors(anchors)
         self._mode = choose_mode(config.mode, has_anchors=bool(self.anchors), states=config.states)
@@ -132,24 +132,17 @@ class Judge:
             cassette = config.cassette
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
-        prices = config.prices if prices is None else prices
         with llm_errors_as_judge_errors():
             self.budget = budget or Budget(config.max_cost_usd, config.max_tokens)
-            limits = Limits(
-                concurrency=config.concurrency,
-                timeout=config.timeout,
-                deadline=config.deadline,
-                requests_per_minute=config.requests_per_minute,
-                tokens_per_minute=config.tokens_per_minute,
-            )
-            prices = prices_from_environment() if prices is None else checked_prices(prices)
+            limits = Limits(**{each.name: getattr(config, each.name) for each in fields(Limits)})
+            known_prices = prices_from_environment() if config.prices is None else config.prices
         self._clients = [
             [
                 Client(
                     model,
                     {**self._mode.params, **juror.params},
                     replace(limits, deadline=config.deadline / len(juror.models)),
-                    prices,
+                    known_prices,
                     self.budget,
                     self.cassette,
                     juror.context,
@@ -214,13 +207,13 @@ class Judge:
 
         Shows that key, model, credit and parameters are right, and which reply format the endpoint takes. Raises
         `JudgeError` when no model of a juror answers; a fallback that does not is in the result, with its problem.
-        Without `replayed`, models that have replies on the cassette are asked as by `probe_when_asked`.
+        Without `replayed`, models with a cassette of an earlier run are asked as by `probe_when_asked`.
         """
         self.check()
         asked = {_endpoint(one): one for one in chain.from_iterable(self._clients) if one.can_be_probed}
-        if not replayed:
-            for endpoint in [endpoint for endpoint, client in asked.items() if await client.has_replies()]:
-                asked.pop(endpoint).probe_when_asked()
+        if not replayed and self.cassette and self.cassette.path and self.cassette.path.exists():
+            self.probe_when_asked()
+            return []
         async with asyncio.TaskGroup() as tasks:
             probing = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in asked.items()}
         answers = {endpoint: task.result() for endpoint, task in probing.items()}

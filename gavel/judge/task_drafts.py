@@ -55,11 +55,6 @@ from gavel.scenarios.truth import Criterion
 Reason = Literal["duplicate", "unsolved", "trivial", "unchecked"]
 SAME = 0.6
 """Likeness from which two tasks are one."""
-_LITTLE = re.compile(
-    r"an?|and|are|as|at|be|been|but|by|can|could|do|does|for|from|ha[sd]|have|her|his|how|if?|in|into|is|its?|me|my|of"
-    r"|on|or|our|please|so|some|that|the|their|them|then|there|these|they|this|to|us|was|we|were|what|when|where|which"
-    r"|who|will|with|would|your?"
-)
 _ENDING = re.compile(r"(?:ings?|ed|es|s)$")
 _NUMBER = re.compile(r"\w*\d\w*")
 
@@ -153,8 +148,8 @@ class DraftRecord(BaseModel):
 def likeness(one: str, other: str) -> float:
     """How much two tasks say the same, from 0 to 1, by the words that they have in common.
 
-    likeness("Refund order 1001.", "Please refund the orders 2002") is 1.0: numbers are one word, since the same request
-    about another order is the same task, and endings and little words do not count.
+    Numbers are one word, since the same request about another order is the same task; endings, and words of up to three
+    letters, do not count.
     """
     both = _words(one) | _words(other)
     return len(_words(one) & _words(other)) / len(both) if both else 1.0
@@ -162,7 +157,7 @@ def likeness(one: str, other: str) -> float:
 
 def _words(text: str) -> set[str]:
     words = re.findall(r"\w+", _NUMBER.sub(" 0 ", text.casefold()))
-    return {_ENDING.sub("", word) if len(word) > 4 else word for word in words if not _LITTLE.fullmatch(word)}
+    return {_ENDING.sub("", word) if len(word) > 4 else word for word in words if len(word) > 3 or word == "0"}
 
 
 _MATERIAL = ("tools", "resources", "prompts", "server_says", "seen")
@@ -177,7 +172,6 @@ async def write_batch(
     material: Mapping[str, str],
     *,
     criteria: bool = True,
-    difficulties: Sequence[int] = (),
     earlier: Sequence[str] = (),
     instructions: str = "",
     exact: bool = False,
@@ -187,11 +181,10 @@ async def write_batch(
     `material`: the server's `tools`, and whatever else of `_MATERIAL` is known. Raises `DraftError`,
     and `JudgeError` for a model that cannot be asked.
     """
-    end, counts = "End of the server's text", Counter(difficulties)
+    end = "End of the server's text"
     prompt = render(
         "scenarios/mcp_tasks.j2",
         number=number,
-        difficulties=", ".join(f"{count} of difficulty {each}" for each, count in sorted(counts.items())),
         criteria=criteria,
         earlier=[sanitize(" ".join(task.split()))[:_SHOWN] for task in earlier[-_SHOWN:]],
         instructions=instructions,
@@ -311,7 +304,6 @@ class Drafting:
                 "server_says": survey.instructions,
                 "seen": record.seen or "",
             },
-            difficulties=wanted_difficulties(record.used, self.number)[:number],
             earlier=[task.user for task in record.tasks],
             instructions=self.instructions,
         )
@@ -413,17 +405,6 @@ def read_verdict(reply: str) -> tuple[bool, str]:
             return solved, sanitize(reason).strip()[:1_000]
         case _:
             raise DraftError('it has no "solved" that is true or false, or no "reason"')
-
-
-def wanted_difficulties(tasks: Sequence[DraftedTask], number: int) -> list[int]:
-    """The difficulties that are missing from an even spread of `number` tasks, the rarest first."""
-    have = Counter(task.difficulty for task in tasks)
-    wanted: list[int] = []
-    for _ in range(number - len(tasks)):
-        rarest = min(range(1, 6), key=lambda each: have[each])
-        have[rarest] += 1
-        wanted.append(rarest)
-    return wanted
 
 
 def split(record: DraftRecord, train: int, held_out: int) -> tuple[list[DraftedTask], list[DraftedTask]]:

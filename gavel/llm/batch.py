@@ -1,45 +1,46 @@
-"""Asks questions in batches, mostly at half the price, through a cassette that collects what it cannot answer.
+"""Asks questions in batches, mostly at half the price: requests are collected, and their replies come within a day.
 
-    batches = Batches(BatchJob(directory), prices, budget)
+    batches = Batches(directory, prices, budget)
+    cassette = BatchCassette(path, batches)
     while True:
-        await ask_everything(BatchCassette(path, batches))      unknown questions raise `NotYetError`
+        await ask_everything(cassette)                          requests without a reply raise `NotAskedError`
         if not await batches.advance():                         sends them, and waits for the replies
             break
 
 Each round asks everything again from the start: stored replies are read from file, so that prompts need not be held for
-a day, and a restarted process resumes. The repair of an unusable reply is a question of the next round. Requests that
-failed temporarily, or were not processed before the batch expired, are resent up to `_ATTEMPTS` times.
+a day, and a restarted process resumes. A client asks as it does without batches, so a repair, or a request in another
+reply format, is one of the next round. Requests that failed temporarily, or were not processed before the batch
+expired, are resent up to `_ATTEMPTS` times.
 """
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import openai
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from gavel.base.errors import first_error
 from gavel.base.files import sync, write_atomically
-from gavel.llm.batch_api import BatchApi, batch_price, request_line
+from gavel.llm.batch_api import BatchApi, request_body
 from gavel.llm.budget import Budget
-from gavel.llm.cassette import Cassette, Question
-from gavel.llm.completion import FORMATS, dialect_of, endpoint_of
-from gavel.llm.errors import LlmError, NotYetError
-from gavel.llm.failures import as_llm_error, is_permanent, may_be_the_format, may_pass, read_failure, status_error
+from gavel.llm.cassette import Cassette, Entry, Question
+from gavel.llm.completion import endpoint_of
+from gavel.llm.errors import LlmError, NotAskedError
+from gavel.llm.failures import as_llm_error, kind_of, may_pass, status_error
 from gavel.llm.prices import Prices
-from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.providers import is_local, load_litellm
-from gavel.llm.response import read_response, with_text_content
-from gavel.llm.types import Accept, Reply
+from gavel.llm.response import token_count
+from gavel.llm.types import Accept, Message, Reply, is_mapping
 
 _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
@@ -55,116 +56,21 @@ _EXPECTED_COMPLETION = 1000
 
 
 class BatchRecord(BaseModel):
-    """One batch of a job."""
+    """One batch: `<tag>.requests.jsonl` is what is sent, `<tag>.results.jsonl` what came back."""
 
     tag: str
     """Random; it is the metadata of the vendor's batch."""
     model: str
     address: str
     """The server's address, if the user names one."""
-    reply_format: int
-    """Index of the reply format that the requests ask for."""
-    stage: Literal["written", "sending", "sent", "over"] = "written"
+    is_creating: bool = False
+    """Whether its creation has begun: without an id it is looked for by its tag."""
     batch_id: str = ""
     end: str = ""
-    """The vendor's final status."""
+    """The vendor's final status; the results are on file then."""
 
 
-class _State(BaseModel):
-    format_version: Literal[2] = 2
-    batches: list[BatchRecord] = []
-
-
-class BatchJob:
-    """The batches of one output, on disk: a killed process loses no result and sends nothing twice.
-
-    A directory holds, for each batch, `<tag>.requests.jsonl` (what is sent), `<tag>.results.jsonl` (what came back),
-    and an entry in `state.json`, which is written before each step and after it:
-
-        written     the requests are on file
-        sending     the batch is being created: after a kill it is looked for by its tag
-        sent        its id is known
-        over        its results are on file
-
-    One process at a time uses the directory.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        """Raises `LlmError` if the directory cannot be used, or is in use by another process."""
-        self.directory = directory
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._lock = (directory / ".lock").open("w")
-        except OSError as error:
-            raise LlmError(f"{directory} cannot be written: {error}", "Choose another file with --out.") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise LlmError(f"another process waits for the batches in {directory}.", "Let it, or stop it.") from error
-        self.batches = self._read().batches
-        known = {batch.tag for batch in self.batches}
-        for path in directory.glob("*.requests.jsonl"):
-            if path.name.partition(".")[0] not in known:  # its process was killed while collecting
-                path.unlink()
-
-    def _read(self) -> _State:
-        path = self.directory / "state.json"
-        if not path.exists():
-            return _State()
-        try:
-            return _State.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            remedy = "Restore it, choose another --out, or delete its directory."
-            raise LlmError(f"{path} cannot be read: {error}", remedy) from error
-
-    def add(self, batch: BatchRecord) -> None:
-        """Adds a batch whose requests are on file."""
-        sync(self.requests(batch))
-        self.batches.append(batch)
-        self.save()
-
-    def save(self) -> None:
-        state = _State(batches=self.batches).model_dump_json(indent=1)
-        write_atomically(self.directory / "state.json", state, durable=True)
-
-    def requests(self, batch: BatchRecord) -> Path:
-        """The file with the batch's requests."""
-        return self.directory / f"{batch.tag}.requests.jsonl"
-
-    def keys(self, batch: BatchRecord) -> Iterator[str]:
-        """The keys of the questions that the batch asks."""
-        with self.requests(batch).open("rb") as file:
-            for line in file:
-                yield json.loads(line)["custom_id"]
-
-    def finish(self, batch: BatchRecord, end: str, results: bytes) -> None:
-        """Writes the results."""
-        write_atomically(self.directory / f"{batch.tag}.results.jsonl", results, durable=True)
-        batch.stage, batch.end = "over", end
-        self.save()
-
-    def results(self, batch: BatchRecord) -> Iterator["BatchResult"]:
-        """The results; unreadable lines are skipped."""
-        with (self.directory / f"{batch.tag}.results.jsonl").open("rb") as file:
-            for line in file:
-                with suppress(ValidationError):
-                    yield BatchResult.model_validate_json(line)
-
-    def remove(self) -> None:
-        """Deletes the directory: all results are on the cassette and in the output."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self._lock.close()
-
-    def close(self) -> None:
-        """Releases the directory for other processes; deletes it if it has no batches."""
-        if not self.batches:
-            self.remove()
-        self._lock.close()
-
-
-class UnansweredError(openai.OpenAIError):
-    """A batch ended without an answer to one of its requests."""
+_State = TypeAdapter(list[BatchRecord])
 
 
 class _Response(BaseModel):
@@ -195,7 +101,7 @@ class BatchResult(BaseModel):
     def failure(self) -> openai.OpenAIError | None:
         """The error that the same request would raise outside a batch; None = it has a reply."""
         if self.response is None:
-            return UnansweredError(_message_in(self.error) or "no batch answered the request")
+            return status_error(503, _message_in(self.error) or "no batch answered the request")
         status = self.response.status_code
         if status == 200 and "choices" in self.body:
             return None
@@ -208,32 +114,6 @@ def _message_in(error: JsonValue) -> str:
     return str((error.get("message") if isinstance(error, dict) else error) or "")
 
 
-class BatchCassette(Cassette):
-    """A cassette that answers from batches."""
-
-    def __init__(self, path: str | Path, batches: "Batches") -> None:
-        super().__init__(path)
-        self._batches = batches
-
-    @property
-    def asks_now(self) -> bool:
-        return False
-
-    async def answer(
-        self,
-        question: Question,
-        ask: Callable[[], Awaitable[Reply]],
-        accept: Accept | None = None,
-        repairs: Sequence[tuple[Question, Reply]] = (),
-    ) -> Reply:
-        """Answers as a cassette does. Raises `NotYetError` if the reply comes with a batch, or the error of its failed
-        request."""
-        if is_local(question.model):
-            return await super().answer(question, ask, accept, repairs)
-        reply = await super().answer(question, lambda: self._batches.ask(question), accept, repairs)
-        return self._batches.accounted(question, reply)
-
-
 @dataclass(slots=True)
 class _Collected:
     """A batch that is being collected."""
@@ -242,128 +122,136 @@ class _Collected:
     file: IO[bytes]
     requests: int = 0
 
-    def takes(self, model: str, address: str, reply_format: int, size: int) -> bool:
-        """Whether a request of `size` bytes may be added."""
-        of = self.batch.model, self.batch.address, self.batch.reply_format
-        has_room = self.requests < _MOST_REQUESTS and self.file.tell() + size <= _MOST_BYTES
-        return of == (model, address, reply_format) and has_room
-
 
 class Batches:
-    """The batches of one job."""
+    """The batches of one output, in a directory: a killed process loses no result and sends nothing twice."""
 
     def __init__(
         self,
-        job: BatchJob,
+        directory: Path,
         prices: Prices | None = None,
         budget: Budget | None = None,
         tell: Callable[[str], None] = lambda line: None,
         poll_seconds: tuple[float, float] | None = None,
     ) -> None:
-        """`tell` receives a line for the user whenever something happens."""
-        self._job = job
+        """`prices`: of a token in a batch. `tell` receives a line for the user whenever something happens.
+
+        Raises `LlmError` if the directory cannot be used, or is in use by another process.
+        """
+        self.directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = (directory / ".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise LlmError(f"another process waits for the batches in {directory}.", "Let it, or stop it.") from error
+        except OSError as error:
+            raise LlmError(f"{directory} cannot be written: {error}", "Choose another file with --out.") from error
         self._prices = prices or {}
         self._budget = budget or Budget()
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
-        self._results: dict[str, tuple[BatchResult, int]] = {}
-        """Key -> the final result, and the reply format that it answers."""
+        self._batches = self._read()
+        self._results: dict[str, BatchResult] = {}
+        """Key of a request -> its final result."""
         self._attempts: Counter[str] = Counter()
-        self._formats: dict[str, int] = {}
-        """Key -> the reply format to request after another was rejected."""
-        self._sent: dict[str, dict[str, Any]] = {}
-        """Key -> the parameters that were last sent."""
-        self._paid: set[str] = set()
-        self._collected: list[_Collected] = []
-        self._questions: dict[tuple[str, str], Question] = {}
-        """One question per model and address: it says how to connect."""
+        self._collected: dict[tuple[str, str], _Collected] = {}
+        """Model and address -> the batch that takes further requests."""
+        self._full: list[_Collected] = []
+        self._params: dict[tuple[str, str], Mapping[str, Any]] = {}
+        """Model and address -> parameters that say how to connect."""
         self._wanted: set[str] = set()
-        """Keys of this round's questions without a reply."""
-        self._under_way = {key for batch in job.batches if batch.stage != "over" for key in job.keys(batch)}
+        """Keys of this round's requests without a reply."""
+        self._under_way: set[str] = set()
         self._expected = 0.0, 0
         """Expected USD and tokens of the collected requests."""
-        for batch in job.batches:
-            if batch.stage == "over":
+        known = {batch.tag for batch in self._batches}
+        for path in directory.glob("*.requests.jsonl"):
+            if path.name.partition(".")[0] not in known:  # its process was killed while collecting
+                path.unlink()
+        for batch in self._batches:
+            if batch.end:
                 self._load(batch)
-        for key, (result, _) in list(self._results.items()):
-            if result.failure and is_permanent(result.failure):  # somebody may have fixed the cause since
+        for batch in self._batches:
+            if not batch.end:
+                self._under_way.update(self._keys(batch))
+        for key, result in list(self._results.items()):
+            if result.failure and kind_of(result.failure) == "permanent":  # somebody may have fixed the cause since
                 del self._results[key]
 
-    async def ask(self, question: Question) -> Reply:
-        """The reply from a batch. Raises `LlmError` if the request failed for good, and `NotYetError` after queueing
-        the question for the next batch, unless one with it is under way."""
-        if question.key in self._results:
-            result, reply_format = self._results[question.key]
-            if (failure := result.failure) is None:
-                return self._read(question, result)
-            if not self._may_be_asked_otherwise(question, failure, reply_format):
-                raise as_llm_error(failure, question.model, 0.0)
-            del self._results[question.key]
-        if question.key not in self._wanted and question.key not in self._under_way:
-            self._collect(question)
-        self._questions.setdefault(endpoint_of(question.model, question.params), question)
-        self._wanted.add(question.key)
-        raise NotYetError(f"the reply of {question.model} comes with a batch.")
+    def _read(self) -> list[BatchRecord]:
+        path = self.directory / "state.json"
+        try:
+            return _State.validate_json(path.read_bytes()) if path.exists() else []
+        except (OSError, ValidationError) as error:
+            remedy = "Restore it, choose another --out, or delete its directory."
+            raise LlmError(f"{path} cannot be read: {error}", remedy) from error
 
-    def accounted(self, question: Question, reply: Reply) -> Reply:
-        """The reply with its cost counted as new, if a batch of this job brought it."""
-        result = self._results.get(question.key)
-        if result is None or result[0].failure:
-            return reply
-        self._pay(question.key, reply)
-        return replace(reply, cached=False)
+    def _save(self) -> None:
+        write_atomically(self.directory / "state.json", _State.dump_json(self._batches, indent=1), durable=True)
 
-    def _pay(self, key: str, reply: Reply) -> None:
-        if key not in self._paid:
-            self._paid.add(key)
-            self._budget.spent_usd += reply.cost_usd or 0.0
-            self._budget.spent_tokens += reply.prompt_tokens + reply.completion_tokens
+    def _file(self, batch: BatchRecord, what: Literal["requests", "results"]) -> Path:
+        return self.directory / f"{batch.tag}.{what}.jsonl"
 
-    def _may_be_asked_otherwise(self, question: Question, failure: openai.OpenAIError, reply_format: int) -> bool:
-        """Whether the model may answer in another reply format, or without a parameter that it rejected."""
-        dialect = dialect_of(endpoint_of(question.model, question.params))
-        params = question.public_params
-        sent = self._sent.get(question.key, dialect.translate(params))
-        if sent != dialect.translate(params):  # another request of the batch has shown the parameter that it rejects
-            return True
-        refused = dialect.refused(read_failure(failure), params)
-        if refused is not None:
-            return dialect.do_without(refused, question.model, sent)
-        if may_be_the_format(failure) and reply_format + 1 < len(FORMATS):
-            self._formats[question.key] = reply_format + 1
-            return True
-        return False
+    def _keys(self, batch: BatchRecord) -> Iterator[str]:
+        """The keys of the batch's requests."""
+        with self._file(batch, "requests").open("rb") as file:
+            for line in file:
+                yield json.loads(line)["custom_id"]
 
-    def _read(self, question: Question, result: BatchResult) -> Reply:
-        body, repairs = with_text_content(result.body)
-        response = load_litellm().ModelResponse(**{**body, "usage": body.get("usage") or {}})
-        each = batch_price(question.model, self._prices, question.params)
-        prices = {question.model: each} if each else {}
-        reply = read_response(question.model, response, list(question.messages), prices, repairs)
-        self._pay(question.key, reply)
-        own_server = bool(question.params.keys() & {"api_base", "base_url"})
-        check_not_cut(question.model, reply, question.messages, own_server=own_server)
-        return reply
+    def remove(self) -> None:
+        """Deletes the directory: all results are on the cassette and in the output."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._lock.close()
 
-    def _collect(self, question: Question) -> None:
-        """Adds the request to its endpoint's current batch that is not full."""
-        endpoint = endpoint_of(question.model, question.params)
-        dialect = dialect_of(endpoint)
-        reply_format = self._formats.get(question.key, dialect.format)
-        self._sent[question.key] = sent = dialect.translate(question.public_params)
-        data = request_line(question, FORMATS[reply_format][1](question.schema) | sent)
-        into = next((each for each in self._collected if each.takes(*endpoint, reply_format, len(data))), None)
+    def close(self) -> None:
+        """Releases the directory for other processes; deletes it if it has no batches."""
+        if not self._batches:
+            self.remove()
+        self._lock.close()
+
+    async def complete(
+        self, model: str, messages: Sequence[Message], options: Mapping[str, Any], seconds: float
+    ) -> dict[str, Any]:
+        """The response's body from a batch, as `complete_in_time` returns it; raises the error of the request.
+
+        Raises `NotAskedError` after queueing the request for the next batch, unless one with it is under way.
+        """
+        body = request_body(model, messages, options)
+        key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        result = self._results.get(key)
+        if result is None:
+            self._params.setdefault(endpoint_of(model, options), options)
+            self._wanted.add(key)
+            if key not in self._under_way:
+                self._collect(model, options, key, body)
+            raise NotAskedError(f"the reply of {model} comes with a batch.")
+        if (failure := result.failure) is not None:
+            raise as_llm_error(failure, model, 0.0) if may_pass(failure) else failure
+        return result.body
+
+    def _collect(self, model: str, params: Mapping[str, Any], key: str, body: Mapping[str, Any]) -> None:
+        """Adds the request to its endpoint's current batch, or to a new one when that is full."""
+        line = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body}
+        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        endpoint = endpoint_of(model, params)
+        into = self._collected.get(endpoint)
+        if into and (into.requests == _MOST_REQUESTS or into.file.tell() + len(data) > _MOST_BYTES):
+            self._full.append(into)
+            into = None
         if into is None:
-            model, address = endpoint
-            batch = BatchRecord(tag=secrets.token_hex(16), model=model, address=address, reply_format=reply_format)
-            into = _Collected(batch, self._job.requests(batch).open("wb"))
-            self._collected.append(into)
+            batch = BatchRecord(tag=secrets.token_hex(16), model=model, address=endpoint[1])
+            into = self._collected[endpoint] = _Collected(batch, self._file(batch, "requests").open("wb"))
         into.file.write(data)
         into.requests += 1
-        prompt, completion = batch_price(question.model, self._prices, question.params) or (0.0, 0.0)
-        tokens = len(data) // 4
-        usd = (tokens * prompt + _EXPECTED_COMPLETION * completion) / 1e6
-        self._expected = self._expected[0] + usd, self._expected[1] + tokens + _EXPECTED_COMPLETION
+        self._under_way.add(key)
+        self._expected = self._with_cost(self._expected, model, len(data) // 4, _EXPECTED_COMPLETION)
+
+    def _with_cost(self, spent: tuple[float, int], model: str, prompt: int, completion: int) -> tuple[float, int]:
+        """USD and tokens, with those of one more request."""
+        each = self._prices.get(model, (0.0, 0.0))
+        return spent[0] + (prompt * each[0] + completion * each[1]) / 1e6, spent[1] + prompt + completion
 
     async def advance(self) -> bool:
         """Sends what was collected, and waits until every batch is over; returns whether there was any.
@@ -372,14 +260,14 @@ class Batches:
         whole, with its available results on file.
         """
         self._budget.check_fits("the next batch", self._expected)
-        for each in self._collected:
+        for each in [*self._full, *self._collected.values()]:
             each.file.close()
-            self._job.add(each.batch)
-            self._under_way.update(self._job.keys(each.batch))
-        self._collected.clear()
-        self._expected = 0.0, 0
-        unfinished = [batch for batch in self._job.batches if batch.stage != "over"]
-        waiting = [batch for batch in unfinished if any(key in self._wanted for key in self._job.keys(batch))]
+            sync(self._file(each.batch, "requests"))
+            self._batches.append(each.batch)
+            self._save()
+        self._full, self._collected, self._expected = [], {}, (0.0, 0)
+        unfinished = [batch for batch in self._batches if not batch.end]
+        waiting = [batch for batch in unfinished if any(key in self._wanted for key in self._keys(batch))]
         self._wanted.clear()
         with first_error():
             async with asyncio.TaskGroup() as tasks:
@@ -389,12 +277,11 @@ class Batches:
 
     async def _finish(self, batch: BatchRecord) -> None:
         """Drives a batch from its current state to the end, with its results on file."""
-        question = self._questions.get((batch.model, batch.address))
-        api = BatchApi(batch.model, question.params if question else {})
-        if batch.stage != "sent":
+        api = BatchApi(batch.model, self._params.get((batch.model, batch.address), {}))
+        if not batch.batch_id:
             batch.batch_id = await self._create(api, batch)
-            self._move_on(batch, "sent")
-        name = f"batch {self._job.batches.index(batch) + 1} ({batch.model}, {batch.batch_id})"
+            self._save()
+        name = f"batch {self._batches.index(batch) + 1} ({batch.model}, {batch.batch_id})"
         pause, longest = self._poll_seconds
         told = ""
         while True:
@@ -410,7 +297,9 @@ class Batches:
             pause = min(1.5 * pause, longest)
         files = filter(None, (found.output_file_id, found.error_file_id))
         contents = [(await api.content(file)).rstrip(b"\n") + b"\n" for file in files]
-        self._job.finish(batch, found.status, b"".join(contents))
+        write_atomically(self._file(batch, "results"), b"".join(contents), durable=True)
+        batch.end = found.status
+        self._save()
         self._load(batch)
         if found.status == "failed":
             errors: list[Any] = (found.errors.data if found.errors else None) or []
@@ -425,10 +314,11 @@ class Batches:
     async def _create(self, api: BatchApi, batch: BatchRecord) -> str:
         """Creates the batch, unless an earlier attempt whose response was lost has; returns its id."""
         while True:
-            if batch.stage == "sending" and (found := await self._find(api, batch)):
+            if batch.is_creating and (found := await self._find(api, batch)):
                 return found
-            file_id = await api.upload(self._job.requests(batch).read_bytes())
-            self._move_on(batch, "sending")
+            file_id = await api.upload(self._file(batch, "requests").read_bytes())
+            batch.is_creating = True
+            self._save()
             if created := await api.create(file_id, batch.tag):
                 return created
 
@@ -441,21 +331,53 @@ class Batches:
                 return found
             await asyncio.sleep(self._poll_seconds[0])
 
-    def _move_on(self, batch: BatchRecord, stage: Literal["written", "sending", "sent"]) -> None:
-        batch.stage = stage
-        self._job.save()
-
     def _load(self, batch: BatchRecord) -> None:
-        """Reads the results of a batch that is over; a temporary failure counts as an attempt."""
-        keys = set(self._job.keys(batch))
-        self._under_way -= keys
-        results = {result.custom_id: result for result in self._job.results(batch)}
-        for key in keys:
+        """Reads the results of a batch that is over, and what they cost; unreadable lines are skipped. A temporary
+        failure counts as an attempt."""
+        results: dict[str, BatchResult] = {}
+        with self._file(batch, "results").open("rb") as file:
+            for line in file:
+                with suppress(ValidationError):
+                    result = BatchResult.model_validate_json(line)
+                    results[result.custom_id] = result
+        for key in self._keys(batch):
+            self._under_way.discard(key)
             result = results.get(key, BatchResult(custom_id=key))
-            failure = result.failure
-            if failure is not None and (may_pass(failure) or isinstance(failure, UnansweredError)):
+            usage = result.body.get("usage")
+            if is_mapping(usage):
+                tokens = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+                spent = self._budget.spent_usd, self._budget.spent_tokens
+                self._budget.spent_usd, self._budget.spent_tokens = self._with_cost(spent, batch.model, *tokens)
+            if (failure := result.failure) and may_pass(failure):
                 self._attempts[key] += batch.end not in _ENDED_BEFORE
                 if self._attempts[key] < _ATTEMPTS:
                     continue
-            if failure is None or key not in self._results or self._results[key][0].failure:
-                self._results[key] = result, batch.reply_format
+            self._results[key] = result
+
+
+class BatchCassette(Cassette):
+    """A cassette whose unknown questions are asked in batches; what they answer counts as asked by this process."""
+
+    def __init__(self, path: str | Path, batches: Batches) -> None:
+        super().__init__(path)
+        self.complete = batches.complete
+        self._answered: set[str] = set()
+
+    @property
+    def asks_now(self) -> bool:
+        return False
+
+    async def answer(
+        self,
+        question: Question,
+        ask: Callable[[], Awaitable[Reply]],
+        accept: Accept | None = None,
+        repairs: Sequence[Entry] = (),
+    ) -> Reply:
+        async def answered() -> Reply:
+            reply = await ask()
+            self._answered.add(question.key)
+            return reply
+
+        reply = await super().answer(question, answered, accept, repairs)
+        return replace(reply, cached=reply.cached and question.key not in self._answered)

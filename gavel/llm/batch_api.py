@@ -5,24 +5,23 @@ failure the caller looks for the batch by its tag. LiteLLM can only read Anthrop
 AI and Bedrock from buckets in the user's own cloud.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from gavel.base.network import TRANSPORT_ERRORS
-from gavel.llm.cassette import Question
 from gavel.llm.completion import CONNECTION
 from gavel.llm.errors import LlmError
-from gavel.llm.failures import may_pass, pause_of, read_failure, remedy
+from gavel.llm.failures import may_pass, pause_of, remedy
 from gavel.llm.prices import Prices, price
 from gavel.llm.providers import load_litellm, model_info
+from gavel.llm.types import Message
 
 _TAG = "gavel"
 _PATIENCE_SECONDS = 300.0
 _TIMEOUT = 120.0
-_PAGE, _PAGES = 100, 50
+_NEWEST = 100
 _ENDPOINT = "/v1/chat/completions"
 
 
@@ -57,34 +56,29 @@ def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return given | {"custom_llm_provider": provider}
 
 
-def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> tuple[float, float] | None:
+def batch_price(model: str, prices: Prices, params: Mapping[str, Any]) -> tuple[float, float] | None:
     """USD per million tokens in a batch: by LiteLLM's table, else the vendor's share of the price; None = unknown."""
     if model not in prices:
         listed = model_info(model)
         per_token = listed.get("input_cost_per_token_batches"), listed.get("output_cost_per_token_batches")
         if per_token[0] and per_token[1]:
             return per_token[0] * 1e6, per_token[1] * 1e6
-    full, share = price(model, prices), _PRICE_SHARES[provider_of(model, params or {})]
+    full, share = price(model, prices), _PRICE_SHARES[provider_of(model, params)]
     return None if full is None else (share * full[0], share * full[1])
 
 
-def request_line(question: Question, options: Mapping[str, Any]) -> bytes:
-    """The batch line for the question, with the body that LiteLLM would send with these options.
-
-    Raises `LlmError` for a parameter that the model does not accept.
-    """
-    litellm, provider = load_litellm(), provider_of(question.model, question.params)
-    name, _, _, _ = litellm.get_llm_provider(question.model, question.params.get("custom_llm_provider"))
+def request_body(model: str, messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that LiteLLM would send. Raises `LlmError` for a parameter that the model does not accept."""
+    litellm, provider = load_litellm(), provider_of(model, options)
+    name, _, _, _ = litellm.get_llm_provider(model, options.get("custom_llm_provider"))
     given = {key: value for key, value in options.items() if key not in CONNECTION}
     try:
         body: dict[str, Any] = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **given)
     except litellm.UnsupportedParamsError as error:
-        raise LlmError(f"{question.model} does not take a parameter: {error}", "Leave it out.") from error
+        raise LlmError(f"{model} does not take a parameter: {error}", "Leave it out.") from error
     extra: dict[str, Any] = body.pop("extra_body", None) or {}
     body.pop("stream", None)
-    body = {"model": name, "messages": list(question.messages), **body, **extra}
-    line = {"custom_id": question.key, "method": "POST", "url": _ENDPOINT, "body": body}
-    return json.dumps(line, allow_nan=False).encode() + b"\n"
+    return {"model": name, "messages": list(messages), **body, **extra}
 
 
 class BatchApi:
@@ -104,26 +98,16 @@ class BatchApi:
         wanted: dict[str, Any] = {"completion_window": "24h", "endpoint": _ENDPOINT}
         wanted |= {"input_file_id": file_id, "metadata": {_TAG: tag}}
         try:
-            batch = await self._call("acreate_batch", _is_rate_limit, **wanted)
+            return (await self._call("acreate_batch", 0.0, **wanted)).id
         except LlmError as error:
             if error.__cause__ and _may_pass(error.__cause__):
                 return None
             raise
-        return batch.id
 
     async def find(self, tag: str) -> str | None:
-        """The id of the batch with this tag."""
-        after: dict[str, Any] = {}
-        for _ in range(_PAGES):
-            page = await self._call("alist_batches", limit=_PAGE, **after)
-            for batch in page.data:
-                metadata: dict[str, str] = batch.metadata or {}
-                if metadata.get(_TAG) == tag:
-                    return batch.id
-            if not page.has_more or not page.data:
-                break
-            after = {"after": page.data[-1].id}
-        return None
+        """The id of the batch with this tag, one of the newest."""
+        page = await self._call("alist_batches", limit=_NEWEST)
+        return next((batch.id for batch in page.data if batch.metadata and batch.metadata.get(_TAG) == tag), None)
 
     async def retrieve(self, batch_id: str) -> Any:
         """The batch in OpenAI's form."""
@@ -132,15 +116,10 @@ class BatchApi:
     async def content(self, file_id: str) -> bytes:
         return (await self._call("afile_content", file_id=file_id)).content
 
-    async def _call(self, name: str, again: Callable[[BaseException], bool] | None = None, **arguments: Any) -> Any:
-        """Calls LiteLLM's function of this name; retries while `again` accepts the error, by default while it is
-        temporary."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(again or _may_pass),
-            wait=pause_of,
-            stop=stop_after_delay(_PATIENCE_SECONDS),
-            reraise=True,
-        )
+    async def _call(self, name: str, patience: float = _PATIENCE_SECONDS, **arguments: Any) -> Any:
+        """Calls LiteLLM's function of this name; for so many seconds again after a temporary failure."""
+        stop = stop_after_delay(patience)
+        retrying = AsyncRetrying(retry=retry_if_exception(_may_pass), wait=pause_of, stop=stop, reraise=True)
         try:
             return await retrying(getattr(load_litellm(), name), **arguments, **self._options)
         except Exception as error:  # LiteLLM raises different errors per vendor
@@ -150,8 +129,3 @@ class BatchApi:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, TRANSPORT_ERRORS) or may_pass(error)
-
-
-def _is_rate_limit(error: BaseException) -> bool:
-    """Whether the request was rejected by a rate limit, so that no batch can have been created."""
-    return may_pass(error) and read_failure(error).status in (429, 529)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from gavel.base.text import counted
-from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
+from gavel.llm.errors import BudgetError, LlmError
 from gavel.llm.prices import Price
 
 
@@ -118,9 +118,9 @@ class Budget:
         self._learned: defaultdict[str, _Learned] = defaultdict(_Learned)
 
     def check(self, model: str, price: Price | None) -> None:
-        """Raises `UnknownPriceError` if there is a dollar limit and the model has no price."""
+        """Raises `LlmError` if there is a dollar limit and the model has no price."""
         if self.max_cost_usd is not None and price is None:
-            raise UnknownPriceError(
+            raise LlmError(
                 f"the budget of {self.max_cost_usd:g} USD cannot be kept: the price of {model} is not known.",
                 f'Give it in USD per million tokens: Judge(prices={{"{model}": (2, 8)}}) or GAVEL_PRICES; '
                 "or limit max_tokens instead.",

@@ -20,14 +20,15 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from gavel.llm.budget import ledger_of_this_work
-from gavel.llm.errors import CassetteError, CassetteMissError
+from gavel.llm.completion import complete_in_time
+from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Message, Reply, Schema
 
 _T = TypeVar("_T")
@@ -53,7 +54,7 @@ class Question:
         try:
             return {
                 "model": self.model,
-                "params": _canonical(self.public_params),
+                "params": _canonical(public_params(self.params)),
                 "schema": _canonical(self.schema),
                 "messages": _canonical(self.messages),
             }
@@ -62,11 +63,6 @@ class Question:
                 f"the question to {self.model} cannot be stored: {error}.",
                 "Give the model parameters that JSON can hold, or no cassette.",
             ) from error
-
-    @property
-    def public_params(self) -> dict[str, Any]:
-        """The parameters without those that identify the caller."""
-        return public_params(self.params)
 
     @cached_property
     def key(self) -> str:
@@ -82,30 +78,14 @@ def public_params(params: Mapping[str, Any]) -> dict[str, Any]:
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A question with its reply."""
-
-    question: Question
-    reply: Reply
-    repaired_by: str = ""
-    """Key of the repair question, which sent an unusable reply back and whose reply is kept too; empty for a usable
-    reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredReply:
-    """A reply on file."""
-
-    reply: Reply
-    repaired_by: str
-    """As in `Entry`."""
+Entry = tuple[Question, Reply]
+"""A question with its reply."""
 
 
 class Storage(Protocol):
     """Stores replies. Methods may block; failures of reading and writing raise `CassetteError`."""
 
-    def replies(self, key: str) -> list[StoredReply]:
+    def replies(self, key: str) -> list[Reply]:
         """The replies to a question, oldest first."""
         ...
 
@@ -113,39 +93,37 @@ class Storage(Protocol):
         """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
         ...
 
-    def models(self) -> set[str]:
-        """The models with stored replies."""
-        ...
-
-    def close(self) -> None: ...
-
 
 class StorageThread:
-    """The single thread of a process that uses a storage; it opens the storage at first use."""
+    """The single thread of a process that uses a storage."""
 
     commits_in_order = False
     """Whether everything derived from a reply is committed after it: then nobody waits until the reply is stored."""
 
-    def __init__(self, open_storage: Callable[[], Storage]) -> None:
-        self._open_storage = open_storage
-        self._storage: Storage | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
-
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
-        return self._thread.submit(self._do, work)
-
-    def _do(self, work: Callable[[Storage], _T]) -> _T:
-        if self._storage is None:
-            self._storage = self._open_storage()
-        return work(self._storage)
+        raise NotImplementedError
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
         """Stores the entries."""
         return self.submit(lambda storage: storage.keep(entries))
 
     def close(self) -> None:
-        if (storage := self._storage) is not None:
-            self._thread.submit(storage.close).result()
+        """Closes the storage, if it is this thread's own."""
+
+
+class _SqliteThread(StorageThread):
+    """Opens the file at first use."""
+
+    def __init__(self, path: Path, read_only: bool) -> None:
+        self._open = cache(partial(SqliteStorage, path, read_only=read_only))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
+
+    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+        return self._thread.submit(lambda: work(self._open()))
+
+    def close(self) -> None:
+        if self._open.cache_info().currsize:
+            self._thread.submit(lambda: self._open().close()).result()
         self._thread.shutdown()
 
 
@@ -153,8 +131,11 @@ class Cassette:
     """Replies in a storage: an SQLite file at a path, or the storage of a thread of this process.
 
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
-    and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
+    and a question that is not stored is a `CassetteError`. A new file is created with its parent directories.
     """
+
+    complete = staticmethod(complete_in_time)
+    """Sends the request of a question that is not stored."""
 
     def __init__(self, storage: str | Path | StorageThread, mode: Mode = "cache") -> None:
         if mode not in ("cache", "replay"):
@@ -191,13 +172,13 @@ class Cassette:
         question: Question,
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
-        repairs: Sequence[tuple[Question, Reply]] = (),
+        repairs: Sequence[Entry] = (),
     ) -> Reply:
         """The stored reply to the question, or else that of `ask`; concurrent equal questions are asked once.
 
         `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
         the unusable replies that the question sends back, with their questions, oldest first; they are stored together
-        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteMissError`.
+        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteError`.
         """
         thread, key = self._current_thread(), question.key
         ledger_of_this_work().questions.add(key)
@@ -229,14 +210,14 @@ class Cassette:
         question: Question,
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None,
-        repairs: Sequence[tuple[Question, Reply]],
+        repairs: Sequence[Entry],
     ) -> Reply:
         if reply := await self.stored(question, accept):
             return reply
         self.misses += 1
         if self.mode == "replay":
             where = f"the cassette {self.path}" if self.path else "the cassette"
-            raise CassetteMissError(
+            raise CassetteError(
                 f"{where} has no reply of {question.model} to this question with these parameters.",
                 'Ask what was recorded, or record it: Cassette(path, mode="cache").',
             )
@@ -248,19 +229,13 @@ class Cassette:
                 await asyncio.wait([keeping])
         return reply
 
-    async def has_replies_of(self, model: str) -> bool:
-        """Whether a reply of this model is stored."""
-        if self.path is not None and not self.path.exists():
-            return False
-        return model in await asyncio.wrap_future(self._current_thread().submit(lambda storage: storage.models()))
-
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
         """The stored reply to the question, as `answer` would return it; None = it has to be asked."""
         kept = await asyncio.wrap_future(self._current_thread().submit(lambda on: on.replies(question.key)))
-        usable = (each for each in kept if each.repaired_by or accept is None or accept(each.reply))
+        usable = (each for each in kept if each.repaired_by or accept is None or accept(each))
         found = next(usable, kept[0] if kept and self.mode == "replay" else None)
         self.replayed += found is not None
-        return found.reply if found else None
+        return found
 
     def _current_thread(self) -> StorageThread:
         if self._pid != os.getpid():  # neither connections nor the parent's pending questions survive a fork
@@ -268,7 +243,7 @@ class Cassette:
             self._lock, self._asking = threading.Lock(), {}
         if self._thread is None:
             assert self.path is not None
-            self._thread = StorageThread(partial(SqliteStorage, self.path, read_only=self.mode == "replay"))
+            self._thread = _SqliteThread(self.path, self.mode == "replay")
         return self._thread
 
     def close(self) -> None:
@@ -287,18 +262,17 @@ def _warn_if_lost(keeping: "asyncio.Future[None]") -> None:
     logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
 
 
-def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]]) -> list[Entry]:
+def _entries(question: Question, reply: Reply, repairs: Sequence[Entry]) -> list[Entry]:
     """The reply, preceded by those that it repairs."""
-    later = [question.key for question, _ in repairs[1:]] + [question.key]
-    return [
-        *(Entry(*pair, mended) for pair, mended in zip(repairs, later, strict=bool(repairs))),
-        Entry(question, reply),
-    ]
+    later = [each.key for each, _ in repairs[1:]] + [question.key]
+    repaired = zip(repairs, later, strict=bool(repairs))
+    return [*((each, replace(unusable, repaired_by=key)) for (each, unusable), key in repaired), (question, reply)]
 
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """File format version, in SQLite's `user_version`."""
-_HEADER = b"SQLite format 3\0"
+_APPLICATION = 0x6761766C
+"""What SQLite's `application_id` is of a cassette: "gavl"."""
 _OTHER_FILE = "Name another file for the cassette."
 _LOCKED_SECONDS = 30.0
 """Seconds that a statement waits for another program's lock."""
@@ -322,10 +296,9 @@ CREATE TABLE IF NOT EXISTS replies (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS by_key ON replies (key, id);
 PRAGMA user_version = {FORMAT_VERSION};
+PRAGMA application_id = {_APPLICATION};
 COMMIT;
 """
-_COLUMNS = frozenset(re.findall(r"^    (\w+) ", _TABLES, re.MULTILINE))
-_OF_ANY_VERSION = {"key", "messages", "served_by"}
 _REPLY = "text, prompt_tokens, completion_tokens, cost_usd, finish_reason, served_by, repaired_by"
 
 
@@ -344,13 +317,13 @@ class SqliteStorage:
                     f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
                 )
             _check_file(path)
-            self._db = _connect_read_only(path, "mode=ro") if read_only else _open_to_write(path)
+            self._db = _open_to_read(path) if read_only else _open_to_write(path)
 
-    def replies(self, key: str) -> list[StoredReply]:
+    def replies(self, key: str) -> list[Reply]:
         with _cassette_errors(self._path):
             rows = self._db.execute(f"SELECT {_REPLY} FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
         return [
-            StoredReply(Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key), repaired_by)
+            Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key, repaired_by=repaired_by)
             for text, *rest, repaired_by in rows
         ]
 
@@ -360,10 +333,6 @@ class SqliteStorage:
         with _cassette_errors(self._path):
             row = self._db.execute(f"SELECT {', '.join(names)} FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
         return None if row is None else dict(zip(names, row, strict=True))
-
-    def models(self) -> set[str]:
-        with _cassette_errors(self._path):
-            return {model for (model,) in self._db.execute("SELECT DISTINCT model FROM replies")}
 
     def keep(self, entries: Sequence[Entry]) -> None:
         with _cassette_errors(self._path):
@@ -401,7 +370,7 @@ def check_directory(path: Path) -> None:
 
 
 def _row(entry: Entry) -> dict[str, object]:
-    question, reply = entry.question, entry.reply
+    question, reply = entry
     return {
         "key": question.key,
         **question.parts,
@@ -412,7 +381,7 @@ def _row(entry: Entry) -> dict[str, object]:
         "finish_reason": reply.finish_reason,
         "served_by": reply.served_by,
         "replied_at": time.time(),
-        "repaired_by": entry.repaired_by,
+        "repaired_by": reply.repaired_by,
     }
 
 
@@ -420,6 +389,8 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
     """A connection in autocommit mode: every completed statement is on disk, even if the process is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
+        db.executescript(_TABLES)  # before there is a log, so that the file itself says what it is
     deadline = time.monotonic() + _LOCKED_SECONDS
     while True:
         try:
@@ -430,31 +401,25 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
                 raise
             time.sleep(0.01)
     db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power failure may cost the last rows
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
-        db.executescript(_TABLES)
     return db
 
 
-def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=_LOCKED_SECONDS)
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
 
 
 def _check_file(path: Path) -> None:
-    """Rejects a file that is no cassette before a connection may write to it: SQLite writes to a database with a
-    write-ahead log when its last connection closes, and takes a very short file for an empty database."""
-    if not path.exists() or (path.is_file() and not path.stat().st_size):
+    """Rejects a file that is no cassette by its first bytes, before a connection may write to it: SQLite writes to a
+    database when its last connection closes, and takes a very short file for an empty database."""
+    if not path.exists():
         return
     with path.open("rb") as file:
-        is_database = file.read(len(_HEADER)) == _HEADER
-    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would create an empty one
-    with closing(_connect_read_only(path, "mode=ro" if has_log else "immutable=1")) as db:
-        columns = {row[1] for row in db.execute("PRAGMA table_info(replies)")} if is_database else set[str]()
-        version: int = db.execute("PRAGMA user_version").fetchone()[0] if is_database else 0
-        is_empty = is_database and not version and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if columns >= _OF_ANY_VERSION and version != FORMAT_VERSION:
+        head = file.read(100)
+    version, application = (int.from_bytes(head[start : start + 4]) for start in (60, 68))
+    if head and application != _APPLICATION:
+        raise CassetteError(f"the file {path} cannot be used: it is not a cassette.", _OTHER_FILE)
+    if head and version != FORMAT_VERSION:
         raise CassetteError(
             f"the cassette {path} has format version {version}, and this Gavel reads {FORMAT_VERSION}.",
             "Install the version of Gavel that wrote it, or take another file.",
         )
-    if not is_empty and not columns >= _COLUMNS:
-        raise CassetteError(f"the file {path} cannot be used: it is not a cassette.", _OTHER_FILE)

@@ -12,6 +12,7 @@ from gavel.llm.errors import UnknownModelError
 from gavel.llm.failures import may_be_paid, may_pass, pause_of
 from gavel.llm.prices import Price, price, prices_from_environment
 from gavel.llm.providers import check_model, is_local, model_info
+from gavel.llm.response import read_usage
 from gavel.llm.types import Message, byte_bound
 
 _SECONDS = 300.0
@@ -25,8 +26,7 @@ class ChatAgent:
         """`budget` may be shared with other clients. `instead`: the alternative that a remedy names when the key is
         missing.
 
-        Raises `UnknownModelError`, `MissingKeyError`, and `UnknownPriceError` for a budget in dollars that cannot be
-        kept."""
+        Raises `UnknownModelError`, `MissingKeyError`, and `LlmError` for a budget in dollars that cannot be kept."""
         if is_local(model):
             raise UnknownModelError(
                 f"{model} goes by rules and cannot act as an agent.",
@@ -64,16 +64,17 @@ class ChatAgent:
         size = Size(prompt=bound // 4, prompt_bound=bound, completion_bound=longest or LONGEST_COMPLETION)
         reservation = await self._budget.reserve(self.model, self._price, size)
         try:
-            reply, _ = await complete_in_time(self.model, messages, request | {"drop_params": True}, _SECONDS)
+            body = await complete_in_time(self.model, messages, request | {"drop_params": True}, _SECONDS)
         except BaseException as error:
             is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
             (self._budget.release if is_free else self._budget.forfeit)(reservation)
             raise
-        tokens = (reply.usage.prompt_tokens, reply.usage.completion_tokens) if reply.usage else (size.prompt, 0)
+        usage = read_usage(body.get("usage"))
+        tokens = usage.prompt_tokens or size.prompt, usage.completion_tokens
         self._budget.settle(reservation, None, *tokens)
         per_million = self._price
-        if per_million is None or reply.usage is None or self.cost_usd is None:
+        if per_million is None or not usage.prompt_tokens or self.cost_usd is None:
             self.cost_usd = None
         else:
             self.cost_usd += (tokens[0] * per_million[0] + tokens[1] * per_million[1]) / 1e6
-        return ChatCompletion.construct(**reply.model_dump())
+        return ChatCompletion.construct(**body)

@@ -34,7 +34,7 @@ from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.failures import as_llm_error, may_be_paid, may_be_the_format, may_pass, read_failure
+from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass, read_failure
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.prompt_cut import (
     DEFAULT_CONTEXT,
@@ -47,7 +47,6 @@ from gavel.llm.prompt_cut import (
 from gavel.llm.providers import (
     OWN_SERVERS,
     answer,
-    check_gives_probabilities,
     check_model,
     is_local,
     model_id,
@@ -136,10 +135,13 @@ class Client:
         return getattr(self.model, "__qualname__", type(self.model).__name__)
 
     def check(self) -> None:
-        """Raises what `check_model` raises, `UnknownPriceError`, and `CassetteError` for a cassette that cannot be
-        used. A replayed cassette needs no key and no price."""
-        if self.wire != "chat":
-            check_gives_probabilities(self.name)
+        """Raises what `check_model` raises, `LlmError` for a price that is not known, and `CassetteError` for a
+        cassette that cannot be used. A replayed cassette needs no key and no price."""
+        if self.wire != "chat" and is_local(self.name):
+            raise LlmError(
+                f"{self.name} answers with text, and no probabilities can be read from it.",
+                'Name a model that gives them, or take mode="groupwise".',
+            )
         if self.cassette is None or self.cassette.mode != "replay":
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
@@ -228,10 +230,6 @@ class Client:
         if self.can_be_probed:
             self.gate.shut()
 
-    async def has_replies(self) -> bool:
-        """Whether the cassette holds a reply of this model."""
-        return self.cassette is not None and await self.cassette.has_replies_of(self.name)
-
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
@@ -244,10 +242,9 @@ class Client:
     async def _prove(self) -> None:
         try:
             await self.probe()
-        except NotAskedError:  # for example a spent budget
-            raise
         except LlmError as error:
-            self.breaker.open(error)
+            if not isinstance(error, NotAskedError):  # for example a spent budget
+                self.breaker.open(error)
             raise
 
     async def _ask_until_deadline(
@@ -308,6 +305,7 @@ class Client:
                 answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
                 account.reply = await answers
             return self._answering_all_of(messages, account.reply)
+        complete = self.cassette.complete if self.cassette else complete_in_time
         dialect = dialect_of(self._endpoint)
         marked = with_breakpoint(self.name, messages, call.prefix)
         num_ctx = self._context_options(messages)
@@ -320,10 +318,10 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     options = FORMATS[number][1](schema) | num_ctx | sent
-                    response, repairs = await complete_in_time(self.name, marked, options, call.attempt_seconds)
-                    account.reply = read_response(self.name, response, messages, self.prices, repairs)
+                    body = await complete(self.name, marked, options, call.attempt_seconds)
+                    account.reply = read_response(self.name, body, messages, self.prices)
                     if self.wire == "logprobs":
-                        account.reply = with_logprobs(account.reply, response)
+                        account.reply = with_logprobs(account.reply, body)
             except openai.OpenAIError as error:
                 refused = dialect.refused(read_failure(error), params)
                 if refused is not None and dialect.do_without(refused, self.name, sent):
@@ -332,7 +330,7 @@ class Client:
                     raise PermanentError(
                         f"{self.name} does not take {refused}: {error}", advice_without(refused)
                     ) from error
-                if number + 1 == len(FORMATS) or not may_be_the_format(error):
+                if number + 1 == len(FORMATS) or kind_of(error) != "rejected":
                     raise
                 number += 1
             else:
@@ -387,39 +385,24 @@ class Client:
             ledger.end(reply.cost_usd)
             sent.tokens = sum(tokens)
         except BaseException as error:
-            is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            is_free = isinstance(error, NotAskedError) or (
+                isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            )
             (self.budget.release if is_free else self.budget.forfeit)(reservation)
             call.may_be_paid = call.may_be_paid or not is_free
             ledger.end(is_free=is_free)
             raise
 
     def _size(self, messages: list[Message], schema: Schema) -> Size:
-        bound = byte_bound(messages, schema)
-        return Size(
-            prompt=bound // 4,
-            prompt_bound=bound,
-            completion_bound=self._completion_bound,
-            parallel=self.limits.concurrency,
-            can_be_capped=self._can_be_capped,
-        )
-
-    @property
-    def _can_be_capped(self) -> bool:
-        """Whether the request may limit reply tokens: the user sets no limit, and no thinking that needs one."""
-        return (
-            isinstance(self.model, str)
-            and self.wire != "decisions"
-            and not is_local(self.name)
-            and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
-            and dialect_of(self._endpoint).takes_cap
-        )
-
-    @property
-    def _completion_bound(self) -> int:
+        bound, longest, can_be_capped = byte_bound(messages, schema), self._set_completion, False
         if self.wire == "decisions":
-            return EXPECTED_COMPLETION
-        listed = model_info(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
-        return self._set_completion or listed or LONGEST_COMPLETION
+            longest = EXPECTED_COMPLETION
+        elif isinstance(self.model, str) and not is_local(self.name):
+            longest = longest or model_info(self.name).get("max_output_tokens")
+            # the user sets no limit, and no thinking that needs one
+            is_free = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
+            can_be_capped = is_free and dialect_of(self._endpoint).takes_cap
+        return Size(bound // 4, bound, longest or LONGEST_COMPLETION, self.limits.concurrency, can_be_capped)
 
     @property
     def _set_completion(self) -> int | None:
@@ -444,17 +427,6 @@ class _Account:
 
 
 _TRACER: "ContextVar[Tracer | None]" = ContextVar("gavel_tracer", default=None)
-_PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "azure_ai": "azure.ai.inference",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
-"""OpenTelemetry's names of providers that LiteLLM names differently."""
 
 
 @contextmanager
@@ -484,7 +456,7 @@ def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
     operation = "decisions" if wire == "decisions" else "chat"
     attributes: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
     if provider:
-        attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+        attributes["gen_ai.provider.name"] = provider
     with tracer.start_as_current_span(
         f"{operation} {model}",
         kind=SpanKind.CLIENT,

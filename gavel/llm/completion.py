@@ -3,12 +3,11 @@
     hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
     every other model                                                      litellm.acompletion
 
-On the direct wire LiteLLM resolves model, key, address and parameters, and parses the response body. Its client and
-bookkeeping, which take ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of
-LiteLLM's own parameters, a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
+On the direct wire LiteLLM resolves model, key, address and parameters. Its client, types and bookkeeping, which take
+ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of LiteLLM's own parameters,
+a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
 
-On both wires an answer is a response of LiteLLM, errors are those of OpenAI's client, and a reply ends with an error
-after `MAX_REPLY_BYTES`.
+On both wires errors are those of OpenAI's client, and a reply ends with an error after `MAX_REPLY_BYTES`.
 
 The accepted parameters are learned from rejections, once per endpoint and process:
 
@@ -21,8 +20,6 @@ import asyncio
 import json
 import logging
 import os
-import re
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -37,7 +34,7 @@ import openai
 from gavel.base.network import is_on_this_machine
 from gavel.llm.failures import Failure, openai_httpx, status_error
 from gavel.llm.providers import load_litellm, model_info, timed_out
-from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS, with_text_content
+from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS
 from gavel.llm.types import Message, Schema, is_mapping
 
 DIRECT_WIRE = "GAVEL_DIRECT_WIRE"
@@ -47,7 +44,6 @@ MAX_REPLY_BYTES = 64 * 2**20
 _IDLE_SECONDS = 4.0
 """Seconds after which an idle connection is closed, before servers do: uvicorn closes after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
-_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
 
 
 FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
@@ -146,38 +142,40 @@ dialects: dict[Hashable, Dialect] = {}
 
 async def complete_in_time(
     model: str, messages: list[Message], options: Mapping[str, Any], seconds: float
-) -> tuple[Any, Counter[str]]:
-    """LiteLLM's response within `seconds`, and the repairs that the server's response needed, by kind.
+) -> dict[str, Any]:
+    """The completion within `seconds`, as the body of OpenAI's response; LiteLLM's cost in USD is its `response_cost`.
 
     LiteLLM's own timeout does not end a reply that trickles in. An error inside the choice, as OpenRouter reports its
     providers' errors, is raised as such.
     """
-    direct = direct_request(model, messages, options)
+    direct = _direct_request(model, messages, options)
     try:
         async with asyncio.timeout(seconds):
             if direct is not None:
-                response, repairs = await _send_directly(direct)
+                body = await _send_directly(direct)
             else:
                 once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **await _bounded_client(model)}
-                response, repairs = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
+                body = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
-    _check_choice(response, model)
-    return response, repairs
+    choice: dict[str, Any] = body["choices"][0] if body["choices"] else {}
+    choice = {**choice, **(choice.get("provider_specific_fields") or {})}
+    if (error := choice.get("error")) or choice.get("native_finish_reason", choice.get("finish_reason")) == "error":
+        words = f"the provider failed: {json.dumps(error, default=str)}"
+        raise load_litellm().APIError(_status_in(error, 502), words, "", model)
+    return body
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRequest:
+class _DirectRequest:
     """A request on the direct wire."""
 
-    model: str
-    """Its LiteLLM id."""
     url: str
     headers: dict[str, str]
     body: dict[str, Any]
 
 
-def direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> DirectRequest | None:
+def _direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> _DirectRequest | None:
     """The request as LiteLLM would send it; None = LiteLLM must send it."""
     provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
     if provider == "openai":
@@ -214,7 +212,7 @@ def direct_request(model: str, messages: list[Message], options: Mapping[str, An
     else:
         body = route.config.transform_request(route.name, list(messages), mapped, {}, {})
     body |= body.pop("extra_body", None) or {}
-    return DirectRequest(model, route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
+    return _DirectRequest(route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
 
 
 _ANY_SCHEMA = {"name": "scores"}
@@ -266,7 +264,7 @@ def _litellms_own() -> frozenset[str]:
     return frozenset({*load_litellm().types.utils.all_litellm_params, "timeout", "organization", "stream"} - _PLACE)
 
 
-async def _send_directly(sent: DirectRequest) -> tuple[Any, Counter[str]]:
+async def _send_directly(sent: _DirectRequest) -> dict[str, Any]:
     try:
         session = await _session()
         data = json.dumps(sent.body).encode()
@@ -276,74 +274,27 @@ async def _send_directly(sent: DirectRequest) -> tuple[Any, Counter[str]]:
     except aiohttp.ClientError as error:
         words = f"no answer of {sent.url}: {error or type(error).__name__}"
         raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
-    if answer.status >= 300:
-        raise _status_error(sent, answer.status, answer.headers, content)
-    return _read_body(sent, answer.headers, content)
-
-
-def _read_body(sent: DirectRequest, headers: Mapping[str, str], content: bytes) -> tuple[Any, Counter[str]]:
-    """LiteLLM's response for the body of an answer with the status 200."""
-    litellm, text = load_litellm(), content.decode("utf-8", "replace")
-    if chunks := _chunks(text):
-        response, repairs = litellm.stream_chunk_builder(chunks), Counter({"streamed": 1})
-    else:
-        try:
-            body = json.loads(text)
-        except ValueError as error:
+    text = content.decode("utf-8", "replace")
+    try:
+        body: object = json.loads(text)
+    except ValueError as error:
+        if answer.status < 300:
             words = f"the reply is no JSON: {text[:500]!r}"
-            answer = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
-            raise openai.APIResponseValidationError(response=answer, body=None, message=words) from error
-        if not is_mapping(body) or not isinstance(body.get("choices"), list):
-            error = body.get("error") if is_mapping(body) else None
-            raise _status_error(sent, _status_in(error, 500), headers, content, answered=200)
-        body, repairs = with_text_content(body)
-        empty = litellm.ModelResponse()
-        response = litellm.utils.convert_to_model_response_object(response_object=body, model_response_object=empty)
-    if model_info(sent.model).get("input_cost_per_token"):
-        response._hidden_params["response_cost"] = _listed_cost(sent.model, response)
-    return response, repairs
-
-
-def _listed_cost(model: str, response: Any) -> float:
-    """USD by LiteLLM's table; computed here if that has token prices alone."""
-    litellm, rates = load_litellm(), _rates(model)
-    usage: Any = getattr(response, "usage", None)
-    tier = getattr(response, "service_tier", None) or getattr(usage, "service_tier", None)
-    if not usage or tier or litellm.cost_discount_config or litellm.cost_margin_config:
-        return litellm.completion_cost(response, model=model)
-    if rates is None or usage.prompt_tokens_details or usage.completion_tokens_details:
-        tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-        return sum(litellm.cost_per_token(model=model, **tokens, usage_object=usage))
-    return usage.prompt_tokens * rates[0] + usage.completion_tokens * rates[1]
-
-
-@cache
-def _rates(model: str) -> tuple[float, float] | None:
-    """USD per token of the prompt and of the completion; None if the price depends on more, such as the length."""
-    listed = {name: value for name, value in model_info(model).items() if value and "_cost_per_" in name}
-    rates = listed.pop("input_cost_per_token", 0.0), listed.pop("output_cost_per_token", 0.0)
-    of_others = ("_flex", "_priority", "_batches", "per_query")  # other tiers, and tools
-    return rates if all(name.endswith(of_others) or name.startswith("cache_") for name in listed) else None
+            response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
+            raise openai.APIResponseValidationError(response=response, body=None, message=words) from error
+        body = text
+    if answer.status < 300 and is_mapping(body) and isinstance(body.get("choices"), list):
+        return dict(body)
+    inner = body.get("error", body) if is_mapping(body) else body
+    words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
+    status = answer.status if answer.status >= 300 else _status_in(inner, 500)
+    raise status_error(status, f"HTTP {answer.status}: {words}", body, sent.url, answer.headers)
 
 
 def _status_in(error: object, otherwise: int) -> int:
     """The status of an error that a server sent with HTTP status 200."""
     code = error.get("code") if is_mapping(error) else None
     return code if isinstance(code, int) and 400 <= code < 600 else otherwise
-
-
-def _status_error(
-    sent: DirectRequest, status: int, headers: Mapping[str, str], content: bytes, *, answered: int = 0
-) -> openai.APIStatusError:
-    """The error of OpenAI's client for a response; `answered`: the HTTP status, if the error is in the body."""
-    text = content.decode("utf-8", "replace")
-    try:
-        body: object = json.loads(text)
-    except ValueError:
-        body = text
-    inner = body.get("error", body) if is_mapping(body) else body
-    words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
-    return status_error(status, f"HTTP {answered or status}: {words}", body, sent.url, headers)
 
 
 class _BoundedResponse(aiohttp.ClientResponse):
@@ -410,9 +361,9 @@ _sessions: WeakKeyDictionary[
 ] = WeakKeyDictionary()
 
 
-async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
+async def _send_by_litellm(**request: Any) -> dict[str, Any]:
     """Sends through LiteLLM, which rejects a message in content parts; such a reply is complete and paid for, so its
-    text is passed on."""
+    body is passed on."""
     litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
@@ -420,38 +371,12 @@ async def _send_by_litellm(**request: Any) -> tuple[Any, Counter[str]]:
             bodies.append(body)
 
     try:
-        return await litellm.acompletion(**request, logger_fn=listen), Counter()
+        response = await litellm.acompletion(**request, logger_fn=listen)
     except openai.OpenAIError as error:
-        if not bodies or not ("Invalid response object" in str(error) and "input_type=list" in str(error)):
-            if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
-                words = f"the server answered with status 200 and an error: {error}"
-                raise litellm.APIError(500, words, "", str(request.get("model"))) from error
-            raise
-    body, repairs = with_text_content(json.loads(bodies[-1]))
-    return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), repairs
-
-
-def _check_choice(response: Any, model: str) -> None:
-    """Raises the error in the first choice of a response whose status is 200."""
-    specific: dict[str, Any] = {}
-    if response.choices:
-        specific = getattr(response.choices[0], "provider_specific_fields", None) or {}
-    error = specific.get("error")
-    if not error and specific.get("native_finish_reason") != "error":
-        return
-    words = f"the provider failed: {json.dumps(error, default=str)}"
-    raise load_litellm().APIError(_status_in(error, 502), words, "", model)
-
-
-def _chunks(text: str) -> list[Any]:
-    """The chunks of a completion sent as server-sent events; empty for any other text."""
-    if not _EVENT.match(text):
-        return []
-    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
-    try:
-        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
-    except ValueError:
-        return []
-    if not all("choices" in chunk and "error" not in chunk for chunk in chunks):
-        return []
-    return [load_litellm().ModelResponseStream(**chunk) for chunk in chunks]
+        if bodies and "Invalid response object" in str(error) and "input_type=list" in str(error):
+            return json.loads(bodies[-1])
+        if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
+            words = f"the server answered with status 200 and an error: {error}"
+            raise litellm.APIError(500, words, "", str(request.get("model"))) from error
+        raise
+    return {**response.model_dump(warnings=False), "response_cost": response._hidden_params.get("response_cost")}

@@ -43,17 +43,5 @@ class ContextError(LlmError):
         """Context length in tokens, as the server names it; None = it names none."""
 
 
-class NotYetError(NotAskedError):
-    """The reply will come later, with a batch."""
-
-
-class UnknownPriceError(LlmError):
-    """A dollar budget cannot be enforced because the model's price is unknown."""
-
-
 class CassetteError(NotAskedError):
-    """A cassette cannot be used."""
-
-
-class CassetteMissError(CassetteError):
-    """A cassette in the mode "replay" has no reply to the request."""
+    """A cassette cannot be used, or in the mode "replay" has no reply to the request."""

@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import openai
@@ -97,24 +97,37 @@ def read_failure(error: BaseException) -> Failure:
     return Failure(status, frozenset(codes), parameter, str(error))
 
 
+Kind = Literal["temporary", "permanent", "too long", "refused", "rejected", "failed"]
+"""What may come of a failure. temporary: the same request may succeed later. permanent: no other request to this
+endpoint can succeed (invalid key, empty account, unknown model). too long: the prompt, or it and its reply, exceeds the
+model's context. refused: for the prompt's content. rejected: perhaps for its reply format; servers word that in many
+ways. failed: anything else, for this request."""
+
+
+def kind_of(error: BaseException) -> Kind:
+    failure = read_failure(error)
+    status, codes, name = failure.status, failure.codes, type(error).__name__
+    is_of_server = isinstance(error, openai.OpenAIError)
+    exceeds = "ContextWindow" in name or "context_length_exceeded" in codes or _TOO_LONG.search(failure.words)
+    if exceeds and is_of_server and not isinstance(error, openai.RateLimitError):
+        return "too long"
+    if isinstance(error, openai.APIConnectionError):  # includes timeouts
+        return "failed" if isinstance(error.__cause__, aiohttp.InvalidURL) else "temporary"
+    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or an HTML page
+        return "temporary"
+    is_filtered = status in (400, 403, 422) and (codes & _REFUSAL_CODES or _REFUSAL.search(failure.words))
+    if is_of_server and ("ContentPolicy" in name or is_filtered):
+        return "refused"
+    if status in (401, 403, 404) or failure.is_quota or failure.is_unknown_model or _not_set_up(error):
+        return "permanent"
+    if status is not None and (status in (408, 409, 429) or status >= 500):
+        return "temporary"
+    return "rejected" if status in (400, 422) else "failed"
+
+
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
-    if isinstance(error, openai.APIConnectionError):  # includes timeouts
-        return not isinstance(error.__cause__, aiohttp.InvalidURL)
-    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or an HTML page
-        return True
-    failure = read_failure(error)
-    if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None or _not_set_up(error):
-        return False
-    return failure.status in (408, 409, 429) or failure.status >= 500
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Whether no other request to this endpoint can succeed: invalid key, empty account, unknown model."""
-    failure = read_failure(error)
-    if is_refusal(error) or isinstance(error, openai.APIConnectionError):
-        return False
-    return failure.status in (401, 403, 404) or failure.is_quota or failure.is_unknown_model or _not_set_up(error)
+    return kind_of(error) == "temporary"
 
 
 def _not_set_up(error: BaseException) -> bool:
@@ -122,39 +135,10 @@ def _not_set_up(error: BaseException) -> bool:
     return any(type(cause) is openai.OpenAIError for cause in _causes(error))
 
 
-def may_be_the_format(error: openai.OpenAIError) -> bool:
-    """Whether the requested reply format may have been rejected; servers word that in many ways."""
-    return read_failure(error).status in (400, 422) and not (
-        is_refusal(error) or is_permanent(error) or is_too_long(error)
-    )
-
-
-def is_too_long(error: BaseException) -> bool:
-    """Whether the prompt, or the prompt and its reply, exceeds the model's context."""
-    if not isinstance(error, openai.OpenAIError) or isinstance(error, openai.RateLimitError):
-        return False
-    return (
-        "ContextWindow" in type(error).__name__
-        or "context_length_exceeded" in read_failure(error).codes
-        or _TOO_LONG.search(str(error)) is not None
-    )
-
-
 def context_limit(words: str) -> int | None:
     """The context length, in tokens, that a server states in a rejection; None if it states none."""
     found = next((found for form in _LIMITS if (found := form.search(words))), None)
     return int(found[1].replace(",", "")) if found else None
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Whether a server rejects the prompt's content, for example with a content filter's 400."""
-    if not isinstance(error, openai.OpenAIError):
-        return False
-    failure = read_failure(error)
-    return "ContentPolicy" in type(error).__name__ or (
-        failure.status in (400, 403, 422)
-        and (bool(failure.codes & _REFUSAL_CODES) or _REFUSAL.search(failure.words) is not None)
-    )
 
 
 def is_refusal_text(text: str) -> bool:
@@ -252,12 +236,15 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     help_ = remedy(error, model)
     if not help_ and not isinstance(error, openai.OpenAIError):
         help_ = f"It was raised inside {model}: call that alone, with a prompt of its own, to see the traceback."
-    if is_too_long(error):
-        return ContextError(message, help_, context_limit(what))
-    if is_refusal(error):
-        return RefusedError(message)
-    if is_permanent(error):
-        return PermanentError(message, help_)
+    match kind_of(error):
+        case "too long":
+            return ContextError(message, help_, context_limit(what))
+        case "refused":
+            return RefusedError(message)
+        case "permanent":
+            return PermanentError(message, help_)
+        case _:
+            pass
     if is_rate_limit(error):
         message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
     return LlmError(message, help_)
@@ -287,7 +274,7 @@ def remedy(error: Exception, model: str = "") -> str:
             return "The key may not use this model: check its rights and its region, or pick another model."
         case _ if failure.status == 404 or failure.is_unknown_model:
             return "Check the model's name, and the address of its server (api_base): most end in /v1."
-        case _ if is_too_long(error):
+        case _ if kind_of(error) == "too long":
             return "Pick a model with a longer context, or judge smaller groups."
         case _ if any(
             is_page(f"{one} {getattr(one, 'doc', '')}") for one in _causes(error)
@@ -299,7 +286,8 @@ def remedy(error: Exception, model: str = "") -> str:
             past = f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies else ""
             return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
         case _ if "/" in model:  # a LiteLLM id; a custom judge has a plain name
-            return f"`gavel doctor --judge {model}` shows how it answers; then run the same again."
+            shown = f"`gavel doctor --judge {model}`, with the same --judge-param, shows how it answers"
+            return f"{shown}; then run the same again."
         case _:
             return ""
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -18,7 +18,8 @@ Prices = Mapping[str, Price]
 """Model id -> price."""
 
 _Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]])
+PriceTable = dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]]
+"""`Prices` with the check of each amount: a dollar budget could not be kept with one below 0."""
 
 
 def prices_from_environment() -> Prices:
@@ -27,23 +28,12 @@ def prices_from_environment() -> Prices:
     if not text:
         return {}
     try:
-        return _TABLE.validate_json(text)
+        return TypeAdapter(PriceTable).validate_json(text)
     except ValidationError as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
             "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "
             'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2, 0.025]}',
-        ) from error
-
-
-def checked_prices(prices: Prices) -> Prices:
-    """Returns the prices. Raises `LlmError` for an invalid amount, with which a dollar budget could not be enforced."""
-    try:
-        return _TABLE.validate_python(dict(prices))
-    except ValidationError as error:
-        raise LlmError(
-            f"{dict(prices)} is not a table of prices.",
-            'Give USD per million prompt and completion tokens, 0 or more: prices={"openai/gpt-5-mini": (0.25, 2)}.',
         ) from error
 
 
@@ -83,15 +73,11 @@ def cost(model: str, usage: Usage, prices: Prices) -> float | None:
     return (usd + usage.completion_tokens * given[1]) / 1e6
 
 
-def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
-    """USD of a LiteLLM response by LiteLLM's table, which has cached-token prices; None = unknown.
-
-    If the server reports reasoning separately, the cost is recomputed, since LiteLLM treats reasoning as part of the
-    completion.
-    """
-    usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    if usd is None or not usage.uncounted_reasoning:
-        return usd
-    counted = response.model_copy(deep=True)
-    counted.usage.completion_tokens = usage.completion_tokens
-    return load_litellm().completion_cost(counted, model=model)
+def listed_cost(model: str, usage: Usage) -> float | None:
+    """USD by LiteLLM's table, which has prices of cached tokens and of long prompts; None = unknown."""
+    if price(model, {}) is None:
+        return None
+    written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
+    of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
+    tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))

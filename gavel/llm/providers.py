@@ -160,15 +160,6 @@ def check_model(
         )
 
 
-def check_gives_probabilities(model: str) -> None:
-    """Raises `LlmError` for a local model, which returns text alone."""
-    if is_local(model):
-        raise LlmError(
-            f"{model} answers with text, and no probabilities can be read from it.",
-            'Name a model that gives them, or take mode="groupwise".',
-        )
-
-
 def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
     provider, _, name = model.rpartition("/")
     if provider == PROVIDER:

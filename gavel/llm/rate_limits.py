@@ -47,12 +47,6 @@ class Limits:
     tokens_per_minute: int | None = None
     """Tokens of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
-    def __post_init__(self) -> None:
-        if not (self.concurrency >= 1 and self.timeout > 0 and self.deadline > 0):
-            raise LlmError(f"a model needs time and concurrency above 0: {self}.")
-        if any(most is not None and most < 1 for most in (self.requests_per_minute, self.tokens_per_minute)):
-            raise LlmError(f"a limit per minute must allow at least 1: {self}.")
-
 
 class Activity:
     """Current waits of the calls of a set of clients, from any thread; for a live line."""
@@ -126,23 +120,19 @@ class Gate:
     """Lets one request of a client, its probe, go before all others; open until it is shut."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._opened: Future[None] | None = None
-        self._is_taken = True
+        self._first = threading.Lock()
 
     def shut(self) -> None:
         """Makes the next request run the probe."""
-        with self._lock:
-            self._opened, self._is_taken = Future(), False
+        self._opened, self._first = Future(), threading.Lock()
 
     async def passed(self, ask: Callable[[], Awaitable[object]]) -> None:
         """Returns once the probe is done; the first caller runs it. Raises what `ask` raises, in that caller."""
-        with self._lock:
-            opened, is_first = self._opened, not self._is_taken
-            self._is_taken = True
+        opened = self._opened
         if opened is None or opened.done():
             return
-        if not is_first:
+        if not self._first.acquire(blocking=False):
             await asyncio.wait([asyncio.wrap_future(opened)])
             return
         try:

@@ -1,4 +1,4 @@
-"""Parses a model's response into a reply with its text, its tokens and its cost.
+"""Parses the body of a response into a reply with its text, its tokens and its cost.
 
 Prompt tokens include those that were read from the server's cache, or written to it; completion tokens include those of
 reasoning. A server that reports reasoning separately, as xAI does, is recognized by its total.
@@ -29,50 +29,50 @@ _MOST_TOKENS = 1_000_000_000
 _OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
-def read_response(model: str, response: Any, messages: list[Message], prices: Prices, repairs: Counter[str]) -> Reply:
-    """The reply in LiteLLM's response to `messages`. `repairs`: those already made to the response, by kind.
+def read_response(model: str, body: Mapping[str, Any], messages: list[Message], prices: Prices) -> Reply:
+    """The reply in the body of a response to `messages`. Tokens that the server did not count are counted here.
 
-    Its cost comes from `prices` or LiteLLM's table. Tokens that the server did not count are counted here.
+    Its cost comes from `prices`, from LiteLLM, or from its table.
     """
-    finish_reason = response.choices[0].finish_reason if response.choices else None
-    message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
+    choice: Mapping[str, Any] = body["choices"][0] if body["choices"] else {}
+    message = dict(choice.get("message") or {})
+    finish_reason = choice.get("finish_reason") or ""
     if finish_reason == "length":
         message["reasoning_content"] = None  # truncated reasoning holds no answer
-    text, more = read_message(message)
+    text, repairs = read_message(message)
     if not text.strip() and (refusal := _refusal_in(message)):
         text, finish_reason = refusal, CONTENT_FILTER
-    usage = read_usage(getattr(response, "usage", None))
+    usage = read_usage(body.get("usage"))
     usage = replace(
         usage,
         prompt_tokens=usage.prompt_tokens or load_litellm().token_counter(model=model, messages=messages),
         completion_tokens=usage.completion_tokens or load_litellm().token_counter(model=model, text=text),
     )
     usd = cost(model, usage, prices)
-    if usd is None:
-        usd = listed_cost(model, response, usage)
+    if usd is None:  # 0 = LiteLLM has no price; it takes reasoning for a part of the completion
+        usd = (not usage.uncounted_reasoning and body.get("response_cost")) or listed_cost(model, usage)
     return Reply(
         text,
         usage.prompt_tokens,
         usage.completion_tokens,
         usd,
-        finish_reason or "",
-        served_by=model_name(response.model),
-        repairs=repairs + more,
+        finish_reason,
+        served_by=model_name(body.get("model")),
+        repairs=repairs,
         cached_prompt_tokens=usage.cached_prompt_tokens,
     )
 
 
-def with_logprobs(reply: Reply, response: Any) -> Reply:
-    """The reply in LiteLLM's response with its tokens; a refusal is left unchanged."""
+def with_logprobs(reply: Reply, body: Mapping[str, Any]) -> Reply:
+    """The reply in a response's body with its tokens; a refusal is left unchanged."""
     if reply.finish_reason == CONTENT_FILTER:
         return reply
-    choice = response.choices[0] if response.choices else None
-    logprobs: Any = getattr(choice, "logprobs", None)
-    content = getattr(logprobs, "content", None)
-    tokens = None
-    if content:
-        tokens = [[each.token, [[top.token, top.logprob] for top in each.top_logprobs or ()]] for each in content]
-    return replace(reply, text=json.dumps({"text": reply.text, "tokens": tokens}, ensure_ascii=False))
+    logprobs: dict[str, Any] = (body["choices"][0].get("logprobs") if body["choices"] else None) or {}
+    content: list[dict[str, Any]] = logprobs.get("content") or []
+    tokens = [
+        [one["token"], [[top["token"], top["logprob"]] for top in one.get("top_logprobs") or ()]] for one in content
+    ]
+    return replace(reply, text=json.dumps({"text": reply.text, "tokens": tokens or None}, ensure_ascii=False))
 
 
 def check_has_logprobs(model: str, reply: Reply) -> None:
@@ -128,19 +128,6 @@ def is_json_alone(text: str) -> bool:
     return True
 
 
-def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
-    """The body of a completion with the message's content as text, and the repairs made."""
-    choices = [dict(choice) for choice in body.get("choices") or ()]
-    repairs: Counter[str] = Counter()
-    for choice in choices[:1]:
-        message = dict(choice.get("message") or {})
-        if isinstance(message.get("content"), list):
-            message["content"] = "".join(map(_text_of_part, message["content"]))
-            repairs["content parts"] += 1
-        choice["message"] = message
-    return {**body, "choices": choices}, repairs
-
-
 def sendable(text: str) -> str:
     """The text with surrogate halves joined, or replaced if unpaired: JSON may hold them, but no request can send them,
     and no database stores them."""
@@ -167,18 +154,19 @@ def _text_of_part(part: object) -> str:
             return ""
 
 
-def read_usage(usage: Any) -> Usage:
-    """The usage of a LiteLLM response; all 0 if the server reports none."""
-    if usage is None:
-        return Usage()
+def read_usage(usage: object) -> Usage:
+    """The usage in a response's body; all 0 if the server reports none."""
 
-    def tokens(of: Any, name: str) -> int:
-        return token_count(getattr(of, name, None))
+    def tokens(of: object, name: str) -> int:
+        return token_count(of.get(name)) if is_mapping(of) else 0
+
+    def detail(of: str, name: str) -> int:
+        return tokens(usage.get(of), name) if is_mapping(usage) else 0
 
     prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
-    reasoning = tokens(getattr(usage, "completion_tokens_details", None), "reasoning_tokens")
+    reasoning = detail("completion_tokens_details", "reasoning_tokens")
     apart = reasoning if tokens(usage, "total_tokens") == prompt + completion + reasoning else 0
-    cached = min(tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens"), prompt)
+    cached = min(detail("prompt_tokens_details", "cached_tokens"), prompt)
     written = min(tokens(usage, "cache_creation_input_tokens"), prompt - cached)
     return Usage(prompt, completion + apart, cached, written, apart)
 

@@ -37,6 +37,8 @@ class Reply:
     """Repairs needed to find the text, by kind."""
     cached_prompt_tokens: int = 0
     """Prompt tokens from the server's prompt cache; they cost less."""
+    repaired_by: str = ""
+    """Key of the question that sent this unusable reply back and whose reply is stored too; empty for a usable one."""
 
 
 @dataclass(frozen=True, slots=True)

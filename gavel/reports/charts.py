@@ -1,6 +1,6 @@
 """Geometry of the charts: values in, SVG coordinates out; `templates/chart.html.j2` draws the result.
 
-A chart is two axes and its marks (dots, stacked bars, or curves over training steps). Every mark lies inside the plot
+A chart is two axes and its marks (stacked bars, or curves over training steps). Every mark lies inside the plot
 area. The view box is narrow (420 units), so that text stays legible when a phone scales the chart down.
 """
 
@@ -25,7 +25,6 @@ _MIN_HEIGHT = 1.5
 
 COLOURS = 6
 """Number of curve colours in the style sheet."""
-Style = Literal["stems", "scatter", "bars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,6 @@ class Axis:
     def ticks(self) -> list[tuple[float, str]]:
         """(coordinate, text) of each tick."""
         return [(self.position(value), text) for value, text in self.labels.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    x: float
-    y: float
-    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +74,10 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """Two axes and the marks between them."""
-
-    style: Style
+class Histogram:
     x: Axis
     y: Axis
-    dots: Sequence[Dot] = ()
-    bars: Sequence[Bar] = ()
+    bars: Sequence[Bar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +143,16 @@ def curves_chart(
     return CurvesChart(x, y, drawn)
 
 
-def histogram(values: Sequence[float], high: float, decimals: int) -> Chart:
+def histogram(values: Sequence[float], high: float, decimals: int) -> Histogram:
     """Count of values in each tenth of [0, high]; `high` itself is in the last. Bin edges have `decimals` decimals."""
     found = Counter(_bin(value / high) for value in values)
     x, y = _bin_axes(high, decimals, max(found.values(), default=0))
     edges = [f"{high * edge / BINS:.{decimals}f}" for edge in range(BINS + 1)]
-    return Chart(
-        "bars",
-        x,
-        y,
-        bars=[
-            _bar(x, y, number, {"good": found[number]}, f"{edges[number]} to {edges[number + 1]}: {found[number]:,}")
-            for number in range(BINS)
-        ],
-    )
+    titles = [f"{edges[number]} to {edges[number + 1]}: {found[number]:,}" for number in range(BINS)]
+    return Histogram(x, y, [_bar(x, y, number, {"good": found[number]}, titles[number]) for number in range(BINS)])
 
 
-def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Chart:
+def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Histogram:
     """Successes (below) and failures (above) in each tenth of the score; an item: score in [0, 1], success."""
     counts = Counter((_bin(score), succeeded) for score, succeeded in scored)
     x, y = _bin_axes(1.0, 1, max(counts[number, True] + counts[number, False] for number in range(BINS)))
@@ -182,27 +163,7 @@ def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Chart:
         title = f"score {span}: {succeeded:,} succeeded, {failed:,} failed"
         label = f"{succeeded / (succeeded + failed):.0%}" if succeeded or failed else ""
         bars.append(_bar(x, y, number, {"good": succeeded, "bad": failed}, title, label))
-    return Chart("bars", x, y, bars=bars)
-
-
-def position_chart(means: Sequence[float]) -> Chart:
-    """Mean offset at each position of a prompt, first to last."""
-    count = len(means)
-    x = Axis(0.5, count + 0.5, LEFT, RIGHT, {position: f"{position}" for position in range(1, count + 1)})
-    y = _signed_axis(means, BOTTOM - 8, TOP + 8)
-    dots = [
-        Dot(x.position(number), y.position(mean), f"position {number}: {mean:+.3f}")
-        for number, mean in enumerate(means, 1)
-    ]
-    return Chart("stems", x, y, dots=dots)
-
-
-def scatter_chart(points: Sequence[tuple[float, float]]) -> Chart:
-    """Points (x, y) around the origin."""
-    x = _signed_axis([point[0] for point in points], LEFT + 6, RIGHT - 6)
-    y = _signed_axis([point[1] for point in points], BOTTOM - 8, TOP + 8)
-    dots = [Dot(x.position(one), y.position(other), f"{one:+.2f}, {other:+.2f}") for one, other in points]
-    return Chart("scatter", x, y, dots=dots)
+    return Histogram(x, y, bars)
 
 
 def _bin(share: float) -> int:
@@ -215,13 +176,6 @@ def _bin_axes(high: float, decimals: int, tallest: int) -> tuple[Axis, Axis]:
     edges: dict[float, str] = {edge: f"{high * edge / BINS:.{decimals}f}" for edge in range(0, BINS + 1, 2)}
     counts = {value: f"{value:,g}" for value in ticks(0, tallest, 5, whole=True)}
     return Axis(0, BINS, LEFT, RIGHT, edges), Axis(0, tallest, BOTTOM, TOP + _LABEL_HEIGHT, counts)
-
-
-def _signed_axis(values: Sequence[float], start: float, end: float) -> Axis:
-    """An axis with 0 in its middle."""
-    reach = max(map(abs, values), default=0.0) or 1.0
-    labels = {value: f"{value:+g}" if value else "0" for value in ticks(-reach, reach, 5)}
-    return Axis(-reach, reach, start, end, labels)
 
 
 def _bar(

@@ -1,7 +1,6 @@
 """Runs compared by what they were trained on: one arm for each reward, one run for each seed.
 
-Read from the run directories alone, so that a comparison of runs that exist is the same as one just made. Figures of
-held-out success are over the seeds; judge - hand is paired by seed.
+Figures of held-out success are over the seeds; judge - hand is paired by seed. Read from the run directories alone.
 """
 
 import json
@@ -13,11 +12,9 @@ from statistics import fmean
 from typing import Any
 
 from gavel.base.text import counted, duration
-from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.page import render_page, write_results
 from gavel.reports.run_figures import (
-    Disagreement,
     RunAgreement,
     agreement_over_training,
     alarms_of,
@@ -32,7 +29,6 @@ from gavel.reports.statistics import (
     Curve,
     MeanOverSeeds,
     PairedDifference,
-    area_under_curve,
     change,
     curve_over_seeds,
     mean_over_seeds,
@@ -94,7 +90,6 @@ class Arm:
     name: str
     cells: list[CellFigures]
     final: MeanOverSeeds
-    area: MeanOverSeeds
     steps_to: MeanOverSeeds
     """Mean over the seeds that reached the threshold; `seeds` says how many."""
     hacking_gap: MeanOverSeeds
@@ -122,21 +117,15 @@ class Comparison:
     threshold: float
     margin: float
     directory: Path
-    blind: BlindRanking | None = None
-    """None where no judge was asked to rank held-out attempts."""
-    planned: bool = True
-    """True if its runs were made for it: with the same tasks, seeds and settings, and from the same start."""
-    caveat: str = ""
-    """Why the figures may differ for another reason than what was trained on."""
 
     @property
-    def disagreements(self) -> list[Disagreement]:
-        found = [each for arm in self.arms for cell in arm.cells for each in cell.agreement.disagreements]
-        return sorted(found, key=lambda each: -each.places)[:4]
+    def damage(self) -> list[str]:
+        """Files of the runs that cannot be read, with the remedy."""
+        return [line for arm in self.arms for cell in arm.cells for line in cell.damage]
 
 
 def read_cell(
-    arm: str, seed: int, directory: Path, scenario: Scenario | None, *, last: int | None = None
+    arm: str, seed: int, directory: Path, scenario: Scenario | None = None, *, last: int | None = None
 ) -> CellFigures:
     """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
     read = read_run(directory)
@@ -190,7 +179,6 @@ def compare_cells(
         threshold=threshold,
         margin=margin,
         directory=directory,
-        caveat=" ".join(line for cell in cells for line in cell.damage),
     )
 
 
@@ -204,7 +192,6 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         name=name,
         cells=cells,
         final=over([cell.final for cell in cells]),
-        area=over([area_under_curve(cell.success) for cell in cells]),
         steps_to=over([steps_to(cell.success, threshold) for cell in cells]),
         hacking_gap=over([cell.hacking_gap for cell in cells]),
         drift_hand=over([change(curve) for curve in hands]),
@@ -284,7 +271,7 @@ def as_json(comparison: Comparison) -> str:
     """All figures; the trajectories stay in the run directories."""
 
     def arm(one: Arm) -> dict[str, Any]:
-        fields = ("final", "area", "steps_to", "hacking_gap", "drift_hand", "drift_truth", "tau_hand", "tau_truth")
+        fields = ("final", "steps_to", "hacking_gap", "drift_hand", "drift_truth", "tau_hand", "tau_truth")
         return {
             "name": one.name,
             **{name: asdict(getattr(one, name)) for name in fields},
@@ -314,12 +301,11 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(
         {
             "scenario": comparison.scenario,
-            "caveat": comparison.caveat,
+            "damage": comparison.damage,
             "threshold": comparison.threshold,
             "margin": comparison.margin,
             "before": {name: asdict(mean) for name, mean in comparison.before.items()},
             "arms": [arm(one) for one in comparison.arms],
-            "blind": None if comparison.blind is None else comparison.blind.as_json(),
             "paired": {name: asdict(one) | {"equivalent": one.equivalent} for name, one in comparison.paired.items()},
         },
         indent=1,
@@ -379,7 +365,6 @@ def render_comparison(comparison: Comparison) -> str:
                 arm.name,
                 len(arm.cells),
                 with_interval(arm.final),
-                with_interval(arm.area),
                 steps_text(arm),
                 with_interval(arm.hacking_gap, "+"),
                 with_interval(arm.tau_hand),
@@ -400,8 +385,6 @@ def render_comparison(comparison: Comparison) -> str:
             )
         ],
         alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
-        blind=comparison.blind,
-        ranked=_ranked(comparison.blind) if comparison.blind else [],
         few=min(len(arm.cells) for arm in arms) < 5,
     )
 
@@ -410,15 +393,6 @@ def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
     """0 to 1, or what the rewards need where a hand-written one goes beyond."""
     values = [value for arm in arms for cell in arm.cells for value in cell.rewarded.values()]
     return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
-
-
-def _ranked(blind: BlindRanking) -> list[tuple[str, str, list[str]]]:
-    """Each contender's wins against all others, and against each."""
-    rates = {one: [blind.beats(one, other) for other in blind.contenders] for one in blind.contenders}
-    return [
-        (one, blind.overall[one].text, ["–" if rate is None else rate.text for rate in against])
-        for one, against in rates.items()
-    ]
 
 
 def _chart(named: Mapping[str, Sequence[Curve]], low: float | None, high: float | None) -> CurvesChart | None:

@@ -27,8 +27,7 @@ from gavel.judge.audit.agreement import (
 from gavel.judge.audit.bias import BiasReport, bias_report, length_correlation
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate
 from gavel.judge.audit.votes import judged_groups, voting_models
-from gavel.judge.stats import center
-from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
+from gavel.reports.charts import Histogram, histogram, outcome_histogram
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
@@ -43,9 +42,6 @@ _SPREAD = 0.5
 _GOOD, _SOME = 0.6, 0.3
 """Tau from which a judge ranks as the reference does, and does so in part."""
 _SHOWN = 3
-_MAX_DOTS = 800
-"""More dots make the page heavier and the chart no clearer."""
-
 _WARNINGS = 3
 """The judge's own, of which the most common are told."""
 
@@ -118,7 +114,6 @@ class JudgeReport:
     """Numbers of groups, members and votes, in one line."""
     notes: list[str]
     """Limits of the figures, with the remedy."""
-    bias: BiasReport
     unscored: dict[str, int]
     """Members without a score, by reason."""
     verdict: str
@@ -157,7 +152,6 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         sections=sections,
         facts=_facts(groups),
         notes=_notes(groups, beside, calls, known),
-        bias=bias,
         unscored=_unscored(groups),
         verdict=verdict(groups, beside, calls, bias, labels),
         disagreements=[] if reference is None else disagreements(groups, reference),
@@ -165,12 +159,10 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
 
 
 def _agreement(of: Agreement) -> list[Figure]:
-    auc = "success above failure, across all groups" if of.auc.groups else "needs a reference of two values"
     return [
         Figure("Kendall's tau-b", of.tau, "rank order: 1 same, 0 chance, -1 reversed"),
         Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
         Figure("top-1", of.top_1, "the top-scored member is among the best"),
-        Figure("AUC", of.auc, auc),
         Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centered values"),
     ]
 
@@ -180,7 +172,6 @@ def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
     return [
         Figure("ICC(2,1)", of.icc_single, f"reliability of one {rater}'s score; 1 = no error"),
         Figure(f"ICC(2,{k})", of.icc_mean, f"reliability of the mean of all {k}"),
-        Figure("Krippendorff's alpha", of.alpha, "beyond chance: 0.8 good, below 0.67 poor"),
     ]
 
 
@@ -349,37 +340,23 @@ def render_report(report: JudgeReport) -> str:
     """The page's HTML."""
     scores = [judgement.score for judgement in report.judgements if judgement.score is not None]
     errors = [judgement.standard_error for judgement in report.judgements if judgement.standard_error is not None]
-    # Means of positions are comparable only between groups of one size; the size with the most ballots is drawn.
-    by_size = report.bias.position_means
-    size = max(by_size, key=lambda members: by_size[members].ballots, default=None)
     return render_page(
         "judge_page.html.j2",
         report=report,
         scores=histogram(scores, 1.0, 1),
         # to a multiple of 0.1, so that the edges of ten bins are whole hundredths
         errors=histogram(errors, max(0.1, math.ceil(round(max(errors) * 100) / 10) / 10), 2) if errors else None,
-        position_size=size,
-        position_calls=0 if size is None else by_size[size].ballots,
-        positions=None if size is None else position_chart(by_size[size].means),
         reference=_reference_chart(report),
         tau_matrix=_tau_matrix(report),
     )
 
 
-def _reference_chart(report: JudgeReport) -> Chart | None:
-    """Bars for a reference of two values; dots of the group-centerd score and reference for one of more."""
+def _reference_chart(report: JudgeReport) -> Histogram | None:
+    """For a reference of two values."""
     values = {value for pairs in report.pairs for _, value in pairs}
-    if len(values) < 2:
+    if len(values) != 2:
         return None
-    if len(values) == 2:
-        return outcome_histogram([(score, value == max(values)) for pairs in report.pairs for score, value in pairs])
-    dots: list[tuple[float, float]] = []
-    for pairs in report.pairs:
-        if pairs:
-            scores, references = zip(*pairs, strict=True)
-            dots += zip(center(scores), center(references), strict=True)
-    stride = -(-len(dots) // _MAX_DOTS)
-    return scatter_chart(dots[::stride])
+    return outcome_histogram([(score, value == max(values)) for pairs in report.pairs for score, value in pairs])
 
 
 def _tau_matrix(report: JudgeReport) -> list[tuple[str, list[float | None]]]:

@@ -80,8 +80,6 @@ class ModelTable:
     pairs: Mapping[tuple[str, str], TaskMean]
     """Win rate of (first, second)."""
     directory: Path
-    examples: list[TrajectoryGroup] = field(default_factory=list[TrajectoryGroup])
-    """Judged groups in which the models' scores are furthest apart."""
 
     def __getitem__(self, name: str) -> ModelRow:
         return next(row for row in self.rows if row.name == name)
@@ -124,16 +122,6 @@ def pair_wins(judged: Sequence[TrajectoryGroup], models: Sequence[str]) -> dict[
     """Win rates of (first, second) for every two models that a judge compared."""
     found = {pair: win_rate(judged, *pair) for pair in combinations(models, 2)}
     return {pair: estimate for pair, estimate in found.items() if estimate.tasks}
-
-
-def furthest_apart(judged: Sequence[TrajectoryGroup], count: int = 3) -> list[TrajectoryGroup]:
-    """The groups whose scores differ most."""
-
-    def spread(group: TrajectoryGroup) -> float:
-        scores = [score for member in group if (score := _score(member)) is not None]
-        return max(scores) - min(scores) if len(scores) > 1 else 0.0
-
-    return [group for group in sorted(judged, key=spread, reverse=True) if spread(group) > 0][:count]
 
 
 def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:

@@ -6,7 +6,7 @@ The last line of metrics.jsonl may be torn while the run writes it; figures that
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
 
 Row = dict[str, Any]
-_SAMPLES = 3
 _CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
     (
         "Held-out",
@@ -62,25 +61,11 @@ class RunRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A member that the judge and the hand-written reward place differently in its group."""
-
-    places: float
-    """Difference of its ranks in the group, as a share of the group."""
-    run: str
-    step: int
-    judge: float
-    hand: float
-    trajectory: Trajectory
-
-
-@dataclass(slots=True)
 class RunAgreement:
-    """Kendall's tau within groups, by training step; and the members of most disagreement."""
+    """Kendall's tau within groups, by training step."""
 
-    judge_hand: dict[int, float] = field(default_factory=dict[int, float])
-    judge_truth: dict[int, float] = field(default_factory=dict[int, float])
-    disagreements: list[Disagreement] = field(default_factory=list[Disagreement])
+    judge_hand: Curve
+    judge_truth: Curve
 
 
 def read_run(directory: Path) -> RunRows:
@@ -222,25 +207,16 @@ def hand_reward_of(scenario: Scenario | None, trajectory: Trajectory) -> float |
 
 def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAgreement:
     """Agreement over the run's judged groups by step; empty where no judge scored."""
-    found = RunAgreement()
     hands: dict[int, list[list[tuple[float, float]]]] = {}
     truths: dict[int, list[list[tuple[float, float]]]] = {}
     for step, group in stored_groups(directory, "train"):
         scored = [(each.judgement.score, each) for each in group if each.judgement and each.judgement.score is not None]
-        by_hand = [
-            (score, value, member)
-            for score, member in scored
-            if (value := hand_reward_of(scenario, member)) is not None
-        ]
-        hands.setdefault(step, []).append([(score, value) for score, value, _ in by_hand])
+        by_hand = [(score, hand_reward_of(scenario, member)) for score, member in scored]
+        hands.setdefault(step, []).append([(score, value) for score, value in by_hand if value is not None])
         truths.setdefault(step, []).append(
             [(score, float(member.metrics["success"])) for score, member in scored if "success" in member.metrics]
         )
-        found.disagreements += _furthest(by_hand, directory.name, step)
-        found.disagreements = sorted(found.disagreements, key=lambda each: -each.places)[:_SAMPLES]
-    found.judge_hand = _taus(hands)
-    found.judge_truth = _taus(truths)
-    return found
+    return RunAgreement(_taus(hands), _taus(truths))
 
 
 def _taus(pairs: Mapping[int, list[list[tuple[float, float]]]]) -> dict[int, float]:
@@ -268,21 +244,6 @@ def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[in
             half = interval(min(max(value, 0), 1), int(count))
             points[step] = CurvePoint(value, max(0, value - half), min(1, value + half))
     return points
-
-
-def _furthest(members: Sequence[tuple[float, float, Trajectory]], run: str, step: int) -> list[Disagreement]:
-    """The member (judge's score, hand-written reward, attempt) whose two ranks differ most, if any do."""
-    scores, values = [score for score, _, _ in members], [value for _, value, _ in members]
-    most = max(len(members) - 1, 1)
-    places = [abs(_rank(scores, at) - _rank(values, at)) / most for at in range(len(members))]
-    furthest = max(places, default=0.0)
-    return [Disagreement(furthest, run, step, *members[places.index(furthest)])] if furthest > 0 else []
-
-
-def _rank(values: Sequence[float], at: int) -> float:
-    """The midrank from 0."""
-    below = sum(value < values[at] for value in values)
-    return below + (sum(value == values[at] for value in values) - 1) / 2
 
 
 def _is_number(value: object) -> bool:

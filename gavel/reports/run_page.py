@@ -26,7 +26,6 @@ from gavel.reports.run_figures import (
     total_of,
 )
 from gavel.reports.run_outcome import outcome_of_run
-from gavel.reports.transcript import title_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.loop.evolve import Iteration, iterations_of
@@ -35,7 +34,6 @@ REPORT = "report.html"
 DEMO_RUN_REPORT = "run.html"
 """File name of a demo run's report; its report.html is the demo's own."""
 _DEMO_MARK = "summary.json"
-_MOST_TASKS = 100
 _PER_FILTER = 2
 _LONGEST = 300
 """Characters of a reason or warning."""
@@ -44,21 +42,11 @@ _TRAINING = ("train", "explored")
 
 
 @dataclass(slots=True)
-class _Task:
-    title: str
-    attempts: int = 0
-    scores: list[float] = field(default_factory=list[float])
-    rewards: list[float] = field(default_factory=list[float])
-    successes: list[float] = field(default_factory=list[float])
-
-
-@dataclass(slots=True)
 class _Attempts:
     """Figures read from the stored training trajectories."""
 
     histogram: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """By step, the number of scores in each tenth."""
-    tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
     statuses: Counter[str] = field(default_factory=Counter[str])
     """Groups by the status of their judgement."""
     unscored: Counter[str] = field(default_factory=Counter[str])
@@ -94,7 +82,6 @@ def render_run(directory: Path) -> str:
         charts.append(("Judge and truth", "Kendall's tau within groups", chart))
     cost, seconds = cost_of(rows), seconds_of(rows)
     steps = max((row["step"] for row in rows if row["split"] != "times"), default=0)
-    tasks = sorted(attempts.tasks.items(), key=lambda item: fmean(item[1].rewards) if item[1].rewards else -1)
     return render_page(
         "run_page.html.j2",
         name=f"{directory.parent.name}/{directory.name}",
@@ -109,11 +96,6 @@ def render_run(directory: Path) -> str:
             (step, [(count, count / max(max(counts), 1)) for count in counts], sum(counts))
             for step, counts in sorted(attempts.histogram.items())
         ],
-        tasks=[
-            (task.title or name, task.attempts, _mean(task.scores), _mean(task.rewards), _mean(task.successes))
-            for name, task in tasks[:_MOST_TASKS]
-        ],
-        task_count=len(tasks),
         left_out=[(count, sentence_of(key)) for key, count in left_out_of(rows).most_common()],
         health=_health(rows, attempts),
         cost="not known" if cost is None else f"{cost:.4f} USD",
@@ -165,19 +147,12 @@ def _read_attempts(directory: Path) -> _Attempts:
             found.warnings.update(warning[:_LONGEST] for warning in group.judgement.warnings)
         pairs: list[tuple[float, float]] = []
         for member in group:
-            task = found.tasks.setdefault(_task_name(member), _Task(title_of(member)))
-            task.attempts += 1
             success = member.metrics.get("success")
-            if success is not None:
-                task.successes.append(float(success))
-            if member.reward is not None:
-                task.rewards.append(member.reward)
             if (judgement := member.judgement) is not None:
                 found.flags.update(map(str, judgement.flags))
                 if judgement.score is None:
                     found.unscored[(judgement.reason or "not judged")[:_LONGEST]] += 1
                 else:
-                    task.scores.append(judgement.score)
                     counts = found.histogram.setdefault(step, [0] * BINS)
                     counts[min(max(int(judgement.score * BINS + 1e-9), 0), BINS - 1)] += 1
                     if judgement.standard_error is not None:
@@ -207,12 +182,3 @@ def _filters(member: Trajectory, success: float | bool | None) -> list[str]:
         "hardly rewarded": reward is not None and reward < 0.5,
     }
     return [name for name, is_in in lists.items() if is_in]
-
-
-def _task_name(member: Trajectory) -> str:
-    task = member.metadata.get("task")
-    return str(task.get("id", "?")) if isinstance(task, dict) else str(task if task is not None else "?")
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f}" if values else "–"

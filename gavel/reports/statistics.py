@@ -8,7 +8,6 @@ A difference that the seeds do not show is "not shown", never "none". Samples of
 over tasks. Plain numbers in, plain numbers out.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +38,6 @@ class PairedDifference:
     low: float | None
     high: float | None
     """95 % interval by Student's t; None where there is none."""
-    p_equivalence: float | None
-    """The larger p of two one-sided t tests (Schuirmann 1987) against the margin."""
     margin: float
     verdict: str
     """`equivalent within ±0.03`, `different`, or `not shown: …`."""
@@ -48,17 +45,6 @@ class PairedDifference:
     @property
     def equivalent(self) -> bool:
         return self.low is not None and self.high is not None and -self.margin < self.low <= self.high < self.margin
-
-
-def area_under_curve(curve: Curve) -> float | None:
-    """By the trapezoidal rule, divided by the span of the steps: the mean height. None with fewer than two points."""
-    points = sorted(curve.items())
-    if len(points) < 2:
-        return None
-    area = 0.0
-    for (start, first), (end, last) in itertools.pairwise(points):
-        area += (end - start) * (first + last) / 2
-    return area / (points[-1][0] - points[0][0])
 
 
 def steps_to(curve: Curve, threshold: float) -> int | None:
@@ -83,19 +69,16 @@ def paired_difference(differences: Sequence[float], margin: float) -> PairedDiff
     error = _standard_error(differences)
     if error is None:
         why = "one seed has no interval" if seeds < 2 else "the seeds' differences are all the same"
-        return PairedDifference(seeds, mean, None, None, None, margin, f"not shown: {why}")
-    from scipy.stats import t  # pyright: ignore[reportUnknownVariableType]
-
+        return PairedDifference(seeds, mean, None, None, margin, f"not shown: {why}")
     half = _t_quantile(seeds) * error
     low, high = mean - half, mean + half
-    inside = max(float(t.sf((mean + margin) / error, seeds - 1)), float(t.cdf((mean - margin) / error, seeds - 1)))
     if -margin < low and high < margin:
         verdict = f"equivalent within ±{margin:g}"
     elif low > 0 or high < 0:
         verdict = "different" + (f", by more than {margin:g}" if low > margin or high < -margin else "")
     else:
         verdict = f"not shown: neither a difference nor equivalence within ±{margin:g}"
-    return PairedDifference(seeds, mean, low, high, inside, margin, verdict)
+    return PairedDifference(seeds, mean, low, high, margin, verdict)
 
 
 def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:

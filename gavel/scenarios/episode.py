@@ -16,7 +16,7 @@ from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
 from gavel.base.plain_calls import PlainCalls
-from gavel.llm.failures import PAGE_REMEDY, is_page, is_too_long, with_remedy
+from gavel.llm.failures import PAGE_REMEDY, is_page, kind_of, with_remedy
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, RolloutClient, first_choice
 from gavel.scenarios.task import Task
@@ -78,7 +78,7 @@ class Episode:
             else:
                 reply = await client.chat.completions.create(model=body.pop("model"), messages=[], extra_body=body)
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
-            raise NoTurnError(with_remedy(error, model), is_too_long(error)) from error
+            raise NoTurnError(with_remedy(error, model), kind_of(error) == "too long") from error
         if (choice := first_choice(reply)) is None:
             hint = f" {PAGE_REMEDY}" if is_page(str(reply)) else ""
             raise NoTurnError(f"the model returned no choice: {reply!s:.200}{hint}")

@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Set
 from datetime import date
+from decimal import Decimal
 from enum import Enum
 from itertools import islice
 from types import UnionType
@@ -27,7 +28,7 @@ MAX_YIELDED = 10_000
 """Max values of a generator tool, and of an iterator in a result."""
 RETURNABLE = "text, numbers, lists, dicts, dataclasses, pydantic models, tables or arrays"
 _BYTES = (bytes, bytearray, memoryview)
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NOT_FINITE = {"nan": None, "inf": "Infinity", "-inf": "-Infinity"}
 _LISTING = ("to_dicts", "to_pylist", "as_py", "tolist", "to_list")
 """Methods that convert a table, an array or a scalar to Python's own types in full."""
 
@@ -39,8 +40,8 @@ class ResultError(Exception):
 def text_of_result(value: Any) -> str:
     """Renders a text unchanged, anything else as JSON.
 
-    A table becomes records, with its index unless that is merely the row numbers; its missing cells are null. Other
-    numbers that are not finite become "NaN", "Infinity" and "-Infinity". Raises `ResultError`.
+    A table becomes records, with its index unless that is merely the row numbers. Missing values (NaN, NaT, NA) are
+    null wherever they stand; infinite numbers become "Infinity" and "-Infinity". Raises `ResultError`.
     """
     if not isinstance(value, str):
         try:
@@ -90,7 +91,7 @@ def jsonable(value: Any) -> Any:
         return _sorted([jsonable(item) for item in cast("Set[Any]", value)])
     if isinstance(value, Collection | Iterator):
         return [jsonable(item) for item in all_of(cast("Iterable[Any]", value))]
-    if (isinstance(value, date) and value != value) or kind.__name__ == "NAType":  # pandas' NaT and NA
+    if (isinstance(value, date | Decimal) and value != value) or kind.__name__ == "NAType":  # pandas' NaT and NA
         return None
     try:
         return to_jsonable_python(value)  # dates, decimals, paths, addresses, …
@@ -238,8 +239,8 @@ def _convert_array(value: Any) -> Any:
     dtype = getattr(value, "dtype", None)
     number: object = getattr(dtype, "kind", None)
     if number in ("M", "m"):  # raw values would count days or nanoseconds
-        value = value.astype(str)
-    elif not any(_has(kind, method) for method in _LISTING) and _has(kind, "__array__"):
+        return _without_missing(value.astype(str).tolist())
+    if not any(_has(kind, method) for method in _LISTING) and _has(kind, "__array__"):
         return jsonable(value.__array__())
     for method in _LISTING:
         if _has(kind, method):
@@ -249,6 +250,13 @@ def _convert_array(value: Any) -> Any:
             names: Any = getattr(dtype, "names", None)
             return given if number in ("b", "i", "u") else jsonable(given if names is None else _named(given, names))
     return value
+
+
+def _without_missing(times: Any) -> Any:
+    """Times as texts, with null for each NaT."""
+    if isinstance(times, list):
+        return [_without_missing(each) for each in cast("list[Any]", times)]
+    return None if times == "NaT" else times
 
 
 def _named(rows: Any, names: tuple[str, ...]) -> Any:

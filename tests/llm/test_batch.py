@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from gavel.llm import batch as batch_module
-from gavel.llm import batch_api
-from gavel.llm.batch import BatchCassette, Batches, BatchJob
-from gavel.llm.batch_api import provider_of
+from gavel.llm.batch import BatchCassette, Batches
+from gavel.llm.batch_api import batch_price, provider_of
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, LlmError, NotYetError
+from gavel.llm.errors import BudgetError, LlmError, NotAskedError
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
+from tests.llm.questions import rows
 
 pytestmark = pytest.mark.slow
 
@@ -50,18 +50,16 @@ class Asker:
         self.model = options.pop("model", "openai/judge")
         own = service.azure_params if self.model.startswith("azure/") else service.params
         self.params = options.pop("params", own)
-        self.directory = directory
-        self.job = BatchJob(directory / "job")
-        options = {"prices": PRICES, "tell": self.told.append, "poll_seconds": (0.01, 0.02), **options}
-        self.batches = Batches(self.job, **options)
+        prices = {self.model: batch_price(self.model, PRICES, self.params)}
+        options = {"prices": prices, "tell": self.told.append, "poll_seconds": (0.01, 0.02), **options}
+        self.batches = Batches(directory / "job", **options)
+        cassette = BatchCassette(directory / "c.sqlite", self.batches)
+        self.client = Client(self.model, self.params, prices=prices, cassette=cassette)
 
     async def round(self, texts: list[str]) -> list[Reply | LlmError]:
-        self.cassette = BatchCassette(self.directory / "c.sqlite", self.batches)
-        client = Client(self.model, self.params, cassette=self.cassette)
-
         async def ask(text: str) -> Reply | LlmError:
             try:
-                return await client.ask([{"role": "user", "content": text}], SCHEMA, lambda r: "good" in r.text)
+                return await self.client.ask([{"role": "user", "content": text}], SCHEMA, lambda r: "good" in r.text)
             except LlmError as error:
                 return error
 
@@ -71,7 +69,7 @@ class Asker:
         while True:
             found = await self.round(texts)
             if not await self.batches.advance():
-                self.job.close()
+                self.batches.close()
                 return found
 
 
@@ -126,7 +124,7 @@ async def test_a_new_process_goes_on_with_the_batches_of_the_old_one(service, tm
     await seen.wait()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    first.job.close()
+    first.batches.close()
     service.paused = False
     assert texts(await Asker(service, tmp_path).all([*QUESTIONS, "one more"])) == [*ANSWERS, "good: one more"]
     assert len(service.batches) == 2
@@ -139,7 +137,6 @@ async def test_a_batch_whose_creation_was_broken_off_is_never_made_twice(
     model, service, tmp_path, monkeypatch, arrives
 ):
     monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(batch_api, "_PAGE", 2)  # of two pages, each is looked through
     for number in range(2):
         await Asker(service, tmp_path / str(number), model=model).all([f"other {number}"])
     before, lost = len(service.batches), [True]
@@ -168,7 +165,7 @@ async def test_a_batch_that_the_vendor_or_the_user_ends_is_told_and_its_rest_is_
     first = Asker(service, tmp_path, model=model)
     with pytest.raises(LlmError, match=words):
         await first.all(QUESTIONS)
-    first.job.close()
+    first.batches.close()
     assert texts(await Asker(service, tmp_path, model=model).all(QUESTIONS)) == ANSWERS
     assert set(service.asked.values()) == {1}
 
@@ -197,7 +194,7 @@ async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path)
     with pytest.raises(BudgetError):
         await asker.all(QUESTIONS)
     assert service.calls == []
-    asker.job.close()
+    asker.batches.close()
     enough = Asker(service, tmp_path, budget=Budget(max_cost_usd=1.0))
     await enough.all(QUESTIONS)
     assert enough.batches._budget.spent_usd == pytest.approx(20 * 180e-6)
@@ -207,7 +204,7 @@ async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path)
 def test_a_vendor_without_batches_is_refused_and_those_with_batches_are_named(model):
     with pytest.raises(LlmError) as refused:
         provider_of(model, {})
-    assert not isinstance(refused.value, NotYetError)
+    assert not isinstance(refused.value, NotAskedError)
     assert all(name.partition("/")[0] in refused.value.remedy for name in VENDORS)
 
 
@@ -220,19 +217,19 @@ async def test_an_own_server_without_an_address_is_asked_for_it(model, service, 
 
 
 def test_two_processes_do_not_use_one_directory(tmp_path):
-    job = BatchJob(tmp_path / "job")
+    batches = Batches(tmp_path / "job")
     with pytest.raises(LlmError, match="another process"):
-        BatchJob(tmp_path / "job")
-    job.close()
+        Batches(tmp_path / "job")
+    batches.close()
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize("state", ["", "{", '{"format_version": 99}', '{"batches": 5}'])
+@pytest.mark.parametrize("state", ["", "{", '{"batches": []}', '[{"tag": 5}]'])
 def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "state.json").write_text(state)
     with pytest.raises(LlmError) as error:
-        BatchJob(tmp_path / "job")
+        Batches(tmp_path / "job")
     assert error.value.remedy
 
 
@@ -243,4 +240,4 @@ async def test_a_reply_to_a_part_of_the_prompt_is_paid_for_and_not_kept(service,
     [found] = await asker.all(["many different words " * 4000])
     assert isinstance(found, PromptCutError)
     assert asker.batches._budget.spent_tokens == 4116
-    assert not await Cassette(tmp_path / "c.sqlite").has_replies_of("openai/judge")
+    assert rows(tmp_path / "c.sqlite") == 0

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gavel.llm.cassette import FORMAT_VERSION, Cassette, Question
-from gavel.llm.errors import CassetteError, CassetteMissError
+from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
 from tests.llm.questions import never, question, rows, said
@@ -50,7 +50,7 @@ async def test_a_miss_names_the_model_and_asks_nothing(tmp_path):
     path = tmp_path / "c.sqlite"
     await Cassette(path).answer(question("Hello there", temperature=0.5), said)
     for other in (question("Hello world", temperature=0.5), question("Hello there", temperature=0.7)):
-        with pytest.raises(CassetteMissError, match="openai/m"):
+        with pytest.raises(CassetteError, match="openai/m"):
             await Cassette(path, "replay").answer(other, never)
     assert rows(path) == 1
 

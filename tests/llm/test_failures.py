@@ -14,10 +14,8 @@ from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.failures import (
     CONTENT_FILTER,
     context_limit,
-    is_refusal,
     is_refusal_text,
-    is_too_long,
-    may_be_the_format,
+    kind_of,
     may_pass,
     status_error,
 )
@@ -43,8 +41,7 @@ def test_a_prompt_that_is_too_long_is_known_in_any_words(words, limit):
     assert context_limit(words) == limit
     error = refused(words)
     assert isinstance(error, openai.BadRequestError)
-    assert is_too_long(error)
-    assert not may_be_the_format(error)
+    assert kind_of(error) == "too long"
     assert not may_pass(refused(words, 500))
 
 
@@ -57,7 +54,7 @@ def test_a_prompt_that_is_too_long_is_known_in_any_words(words, limit):
     ],
 )
 def test_another_refusal_is_not_taken_for_a_prompt_that_is_too_long(words):
-    assert not is_too_long(refused(words))
+    assert kind_of(refused(words)) == "rejected"
 
 
 @pytest.mark.parametrize(
@@ -71,8 +68,8 @@ def test_another_refusal_is_not_taken_for_a_prompt_that_is_too_long(words):
     ],
 )
 def test_errors_of_content_filters_are_refusals_and_others_are_not(status: int, message: str, is_one: bool):
-    assert is_refusal(refused(message, status)) == is_one
-    assert not is_refusal(RuntimeError(message))
+    assert (kind_of(refused(message, status)) == "refused") == is_one
+    assert kind_of(RuntimeError(message)) == "failed"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
 
 
 def test_a_price_below_0_by_which_no_budget_is_ever_used_up_is_refused():
-    with pytest.raises(GavelError, match="not a table of prices"):
+    with pytest.raises(GavelError, match="prices"):
         Judge("openai/o3", prices={"openai/o3": (-1, 8)})
 
 

@@ -283,7 +283,9 @@ FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"
             [{"city": "b", "count": 2}, {"city": "a", "count": 1}],
         ),
         (np.arange(2000), list(range(2000))),
-        (np.array([[1.5, np.nan], [np.inf, -np.inf]]), [[1.5, "NaN"], ["Infinity", "-Infinity"]]),
+        (np.array([[1.5, np.nan], [np.inf, -np.inf]]), [[1.5, None], ["Infinity", "-Infinity"]]),
+        ([float("nan"), Decimal("nan"), pd.NaT, pd.NA, np.float32("nan"), np.datetime64("NaT")], [None] * 6),
+        (np.array(["NaT", "2026-05-01"], dtype="datetime64[D]"), [None, "2026-05-01"]),
         (np.array(["2026-05-01"], dtype="datetime64[ns]"), ["2026-05-01T00:00:00.000000000"]),
         (np.array([(1, 2.5)], dtype=[("id", "i4"), ("price", "f8")]), [{"id": 1, "price": 2.5}]),
         (

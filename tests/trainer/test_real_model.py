@@ -4,7 +4,6 @@ SmolLM2-135M-Instruct through its own chat template (`make test-real`). Nothing 
 """
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -110,7 +109,7 @@ async def test_it_samples_learns_publishes_resumes_and_is_exported(tmp_path: Pat
         assert (await again.train([await a_group(again)], TrainConfig(learning_rate=1e-3))).step == 3
 
 
-def test_the_demo_leaves_texts_and_figures_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_demo_leaves_its_figures_and_goes_on_where_it_was(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gavel", "demo", "--real", "--steps", "1"]
     environment = {**os.environ, "GAVEL_RUNS": str(tmp_path / "runs")}
     environment.pop("GAVEL_JUDGE_MODEL", None)
@@ -128,7 +127,5 @@ def test_the_demo_leaves_texts_and_figures_and_goes_on_where_it_was(tmp_path: Pa
     assert summary["judge"] == "likelihood"
     assert summary["groups"] == {"scored": 4}
     assert summary["heldout_tasks"] == 64
-    assert -8 < summary["mean_logprob"]["base"] < -1
-    assert math.isfinite(summary["gain_in_standard_errors"])
     page = (file.parent / "report.html").read_text()
-    assert "What it says" in page
+    assert "The same task, before and after" in page

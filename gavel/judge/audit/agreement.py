@@ -1,26 +1,19 @@
 # pyright: reportMissingTypeStubs=false
 """Agreement of a judge's scores with a reference: a hand-crafted reward, true success, or another judge.
 
-Scores are relative to their group, so every statistic except the AUC is computed within groups and averaged over
-them. A group in which a statistic is undefined is left out of it. Between raters, ICC and alpha also count how the
-scores of different groups differ, and how harsh a rater is.
+Scores are relative to their group, so statistics are computed within groups and averaged over them. A group in which
+a statistic is undefined is left out of it. Between raters, ICC also counts how the scores of different groups differ,
+and how harsh a rater is.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from statistics import fmean, variance
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gavel.judge.audit.bootstrap import (
-    UNDEFINED,
-    IntervalEstimate,
-    correlation,
-    defined,
-    estimate,
-    mean_over_groups,
-)
+from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate, correlation, defined, estimate, mean_over_groups
 from gavel.judge.audit.votes import judged_groups, votes_by_model, voting_models
 from gavel.judge.errors import JudgeError
 from gavel.judge.stats import centred_sums
@@ -57,10 +50,6 @@ class Agreement:
     top_1: IntervalEstimate
     """How often the member with the highest score is one of the best by reference; of members tied for the highest
     score, the share that is."""
-    auc: IntervalEstimate
-    """Over all members of all groups, how often a member with the higher label scores above one with the lower label
-    (Mann-Whitney; a tie counts 0.5). Only for a binary reference. A score means different things in different groups,
-    which lowers it."""
     advantage_correlation: IntervalEstimate
     """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
@@ -111,7 +100,6 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         tau=mean_over_groups([kendall_tau(pairs) for pairs in groups]),
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
-        auc=_pooled_auc(groups),
         advantage_correlation=correlation(map(centred_sums, groups)),
     )
 
@@ -155,29 +143,6 @@ def top_1(pairs: Pairs) -> float | None:
     return fmean(float(value == best) for score, value in pairs if score == highest)
 
 
-def _pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
-    """AUC over all members, with an interval over groups; undefined unless the reference has two values."""
-    import numpy as np
-
-    labels = {value for pairs in groups for _, value in pairs}
-    if len(labels) != 2:
-        return UNDEFINED
-    members = sorted((score, value, group) for group, pairs in enumerate(groups) for score, value in pairs)
-    scores, values, group_of = np.array(members).T
-    first_of_tie = np.flatnonzero(np.diff(scores, prepend=np.nan) != 0)
-
-    def statistic(drawn: "Indices") -> "Array":
-        times_drawn = np.array([np.bincount(row, minlength=len(groups)) for row in drawn])
-        weights = times_drawn[:, group_of.astype(int)]
-        losers, winners = (
-            np.add.reduceat(weights * (values == label), first_of_tie, axis=1) for label in sorted(labels)
-        )
-        wins = winners * (np.cumsum(losers, axis=1) - losers / 2)
-        return wins.sum(axis=1) / defined(winners.sum(axis=1) * losers.sum(axis=1))
-
-    return estimate(statistic, len(groups), sum(map(bool, groups)))
-
-
 Ratings = Sequence[Sequence[float | None]]
 """For each member of one group, the scores by rater; None where a rater gave none."""
 
@@ -189,9 +154,7 @@ class InterRaterReliability:
     """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
-    alpha: IntervalEstimate
-    """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
-    pairs: Mapping[tuple[str, str], Agreement]
+    pairs: Mapping[tuple[str, str], Agreement] = field(default_factory=dict[tuple[str, str], Agreement])
     """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
 
 
@@ -201,20 +164,17 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
     Raises `JudgeError` when no member is judged.
     """
     groups = judged_groups(groups)
-    judges = voting_models(groups)
-    if len(judges) < 2:
+    votes = [[{name: fmean(own[name]) for name in own} for own in votes_by_model(group).values()] for group in groups]
+    found = _reliability(votes, voting_models(groups))
+    if found is None:
         return None
-    ratings = [
-        [[fmean(own[judge]) if judge in own else None for judge in judges] for own in votes_by_model(group).values()]
-        for group in groups
-    ]
-    pairs: dict[tuple[str, str], Agreement] = {}
-    for (one, judge), (other, second) in combinations(enumerate(judges), 2):
-        both = [
-            [(a, b) for row in of if (a := row[one]) is not None and (b := row[other]) is not None] for of in ratings
-        ]
-        pairs[judge, second] = agreement_of_pairs(both, second)
-    return InterRaterReliability(tuple(judges), *intraclass_correlation(ratings), krippendorff_alpha(ratings), pairs)
+    pairs = {
+        (one, other): agreement_of_pairs(
+            [[(row[one], row[other]) for row in of if {one, other} <= row.keys()] for of in votes], other
+        )
+        for one, other in combinations(found.raters, 2)
+    }
+    return replace(found, pairs=pairs)
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
@@ -223,19 +183,22 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
     Calls differ in order of presentation, so position bias counts as error here; ICC(2,k) is the reliability of the
     judge's score, the mean of its calls. Raises `JudgeError` when no member is judged.
     """
-    voted = [list(votes_by_model(group).values()) for group in judged_groups(groups)]
-    most: dict[str, int] = {}
-    for model, scores in (each for members in voted for own in members for each in own.items()):
-        most[model] = max(most.get(model, 0), len(scores))
-    raters = [(model, number) for model, count in most.items() for number in range(count)]
+    votes = [
+        [
+            {f"{model} call {n}": score for model, scores in own.items() for n, score in enumerate(scores, 1)}
+            for own in votes_by_model(group).values()
+        ]
+        for group in judged_groups(groups)
+    ]
+    return _reliability(votes, list(dict.fromkeys(name for of in votes for row in of for name in row)))
+
+
+def _reliability(votes: Sequence[Sequence[Mapping[str, float]]], raters: Sequence[str]) -> InterRaterReliability | None:
+    """Of the scores of each group's members by rater; None with fewer than two raters."""
     if len(raters) < 2:
         return None
-    ratings = [
-        [[own[model][n] if n < len(own.get(model, ())) else None for model, n in raters] for own in members]
-        for members in voted
-    ]
-    names = tuple(f"{model} call {number + 1}" for model, number in raters)
-    return InterRaterReliability(names, *intraclass_correlation(ratings), krippendorff_alpha(ratings), {})
+    ratings = [[[row.get(rater) for rater in raters] for row in of] for of in votes]
+    return InterRaterReliability(tuple(raters), *intraclass_correlation(ratings))
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
@@ -277,20 +240,3 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
         return estimate(statistic, len(groups), int((count > 0).sum()))
 
     return reliability(k), reliability(1)
-
-
-def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:
-    """Alpha over the members with at least two scores, interval metric (Krippendorff 2011, "Computing Krippendorff's
-    alpha-reliability"): 1 - mean variance within members, each counted once for each score / variance of all scores."""
-    import numpy as np
-
-    known = [[[score for score in row if score is not None] for row in members] for members in groups]
-    rated = [[row for row in members if len(row) > 1] for members in known]
-    moments = [[(len(row), sum(row), sum(s * s for s in row), len(row) * variance(row)) for row in of] for of in rated]
-    sums = np.array([np.reshape(rows, (-1, 4)).sum(axis=0) for rows in moments])
-
-    def statistic(drawn: "Indices") -> "Array":
-        count, total, squares, within = sums[drawn].sum(axis=1).T
-        return 1 - within / count / defined((squares - total**2 / count) / (count - 1))
-
-    return estimate(statistic, len(groups), sum(map(bool, moments)))

@@ -1,9 +1,8 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
-"""The golden set: groups with a known order, for regression tests of a judge and its prompts.
+"""The golden set: groups with a known order, for tests of a judge and its prompts.
 
 A verdict concerns two members of which one is known to be better; it is right if the better one scored higher. A
-group that was not fully judged has no verdicts. Recorded scores are compared with later ones, so that a change of
-prompts is assessed by the verdicts that it changes.
+group that was not fully judged has no verdicts.
 
     weights = jury_weights(golden_scores(results))    {"openai/a": 2.1, "openai/b": 0.0}    0 = leave it out
     learnt_prior(with_weights(results, weights))      NoisePrior(variance=0.004, df=40, skill=1.3)   of this jury
@@ -11,7 +10,7 @@ prompts is assessed by the verdicts that it changes.
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, cast
@@ -84,46 +83,6 @@ async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
     lost = len(scores) < len(rewards) or whole.lost_orders > 0
     reason = (whole.reason or "; ".join(whole.warnings)) if lost else ""
     return GoldenResult(group, {} if lost else scores, reason, judged)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedVerdict:
-    """A verdict that differs from the recorded one."""
-
-    group: str
-    better: str
-    worse: str
-    before: tuple[float, float]
-    """Scores of the better and the worse member."""
-    after: tuple[float, float]
-
-    @property
-    def is_right(self) -> bool:
-        """Whether it is right now, and was wrong before."""
-        return self.after[0] > self.after[1]
-
-
-def changed_verdicts(results: Sequence[GoldenResult], before: Mapping[str, Scores]) -> Iterator[ChangedVerdict]:
-    """The verdicts that changed between right and wrong since the scores in `before`, which are by group name.
-
-    Only members with scores on both sides are compared.
-    """
-    for result in results:
-        old, new = before.get(result.group.name, {}), result.scores
-        for better, worse in result.group.pairs:
-            if {better, worse} <= old.keys() & new.keys() and (
-                _is_right(old, better, worse) != _is_right(new, better, worse)
-            ):
-                yield ChangedVerdict(
-                    result.group.name, better, worse, (old[better], old[worse]), (new[better], new[worse])
-                )
-
-
-def changed_prompts(before: Iterable[str], after: Iterable[str]) -> list[str]:
-    """The template names whose `name@hash` ids before and after have no hash in common."""
-    old, new = set(before), dict.fromkeys(after)
-    kept, known = ({each.rpartition("@")[0] for each in ids} for ids in (old & new.keys(), old))
-    return [name for name in dict.fromkeys(each.rpartition("@")[0] for each in new) if name in known - kept]
 
 
 def _is_right(scores: Scores, better: str, worse: str) -> bool:

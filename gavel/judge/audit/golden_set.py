@@ -1,21 +1,17 @@
 """A golden set: groups of known order, from a file of them or from attempts that people labelled.
 
-Labelled attempts are read in the forms in which data sets are published:
+Labelled attempts are read as `gavel score` reads them; a label is one of these:
 
-    {"instruction": …, "outputs": [A, B], "label": 1}                                  a pair with its winner
-    {"question": …, "response_a": A, "response_b": B, "annotator1": "b", "annotator2": "tie"}     the majority's
-    {"prompt": …, "answers": [A, B, C], "ranking": [2, 1, 3]}                          a ranking, 1 is best
-    {"question": …, "small": {"solution": A, "correct": 0}, "large": {"solution": B, "correct": 1}}
-    {"source": …, "reply": A, "scores": {"overall": 4.3}}                a rating; the rows of one task are a group
-    {"messages": […], "reward": 1}                                 and whatever else `read_groups` reads with a reward
+    {"instruction": …, "outputs": [A, B], "label": 1}                                  names the better answer
+    {"question": …, "response_a": A, "response_b": B, "winner": "model_b"}             the same
+    {"prompt": …, "completions": [A, B, C], "ranking": [2, 1, 3]}                      a number for each, 1 is best
+    {"prompt": …, "text1": A, "text2": B, "rating1": 1.5, "rating2": 4}                the same, higher is better
+    {"messages": […], "reward": 1}                                                     the rows of one task are a group
 
-What a field is follows from its structure: answers are texts beside each other in a list or under names that differ
-in a number or a letter; a label is a number for each answer, or one value that names an answer in every row. Where
-several fields could be the label, none is guessed.
+Where several fields could be the label, none is guessed.
 """
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
@@ -26,23 +22,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gavel.base.fields import problem
 from gavel.judge.errors import JudgeError
 from gavel.llm.types import Message
+from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.formats.files import rows_by_file
-from gavel.scenarios.formats.reading import read_groups
-from gavel.scenarios.formats.row import INDEPENDENT, Row, at, is_list, is_object
+from gavel.scenarios.formats.grouping import BY_ROW
+from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.formats.row import ABSENT, INDEPENDENT, Row, at, is_list, is_object
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
-_ASKED = ("system", "instruction", "prompt", "question", "query", "source", "context", "input")
-"""Fields that hold what was asked, in the order in which they are shown."""
-_NUMBERED = re.compile(r"(.+?)[_ -]?(\d+|[a-hA-H])")
-_USUAL = ("label", "winner", "overall", "reward", "score", "rating")
+_USUAL = (INDEPENDENT, "label", "winner", "overall", "reward", "score", "rating")
 """Of several fields that could be the label, the first of these is."""
 _TIES = ("tie", "draw", "both", "neither")
 
-Fields = dict[str, Any]
-"""Of a row."""
-Columns = dict[str, list[list[float]]]
-"""By field, for each task the labels of its answers; higher is better."""
+Labels = list[float | None]
+"""Of a group's members, higher is better; None = not labelled."""
 
 SHIPPED = Path(__file__).with_name("golden.json")
 
@@ -91,44 +84,42 @@ class GoldenGroup(BaseModel):
         )
 
 
-def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None = None) -> list[GoldenGroup]:
+def load_golden(
+    path: Path = SHIPPED, label: str | None = None, by: str | None = None, columns: Columns | None = None
+) -> list[GoldenGroup]:
     """The golden set in a file: a list of `GoldenGroup`s, by default the one that is shipped, or labelled attempts.
 
     `label`: the field that holds the label of attempts. `by`: the field that names their task, where a row holds one
-    attempt. Both may be dotted paths. Tasks whose attempts have one label are left out.
+    attempt. Both may be dotted paths. `columns`: those of a table with other names. Tasks whose attempts have one label
+    are left out.
 
     Raises `JudgeError` where no field, or more than one, could be the label, and for a golden set that contradicts
     itself; `RowError` for a file that cannot be read.
     """
     rows = [row for rows in rows_by_file(path).values() for row in rows]
-    fields: list[Fields] = [row.value for row in rows]
     if not rows or not all(is_object(row.value) for row in rows):
         raise JudgeError(f"{path} is no golden set: it has no rows with fields.", f"See {SHIPPED} for the form.")
-    if "members" in fields[0]:
+    if "members" in rows[0].value:
         return _golden_groups(rows, path)
-    if "messages" in fields[0] or {"chosen", "rejected"} <= fields[0].keys():
-        found = _from_trajectories(path, label, by)
-    else:
-        parallel = [_parallel(row) for row in fields]
-        texts = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
-        if texts:
-            answer = max(texts, key=lambda name: sum(map(len, parallel[0][name])))
-            answers = [list(map(str, own.get(answer, []))) for own in parallel]
-            openings, columns = fields, _ratings(parallel, answers) | _winners(fields, answers)
-        else:
-            openings, answers, columns = _single_answers(fields, by, path)
-        chosen = columns[_the_label(list(columns), label, path)]
-        found = [
-            _labelled(str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels)
-            for number, (row, own, labels) in enumerate(zip(openings, answers, chosen, strict=True), 1)
-        ]
-    groups = [group for group in found if group is not None]
-    if not groups:
+    groups = read_file(path, by or BY_ROW, columns).groups
+    if by is None and all(len(group) == 1 for group in groups):
+        groups = read_file(path, None, columns).groups
+    fields = [[{**member.metadata, **member.metrics} for member in group] for group in groups]
+    names = [label] if label else list(fields[0][0])
+    found = {name: labels for name in names if (labels := _read_labels(fields, name))}
+    usual = [name for name in _USUAL if name in found]
+    if len(found) != 1 and not usual:
+        which = f"{label} is no field that" if label else "several fields" if found else "no field"
         raise JudgeError(
-            f"no task of {path} has two attempts whose labels differ.",
-            "Name the label with --label FIELD, and the task of rows of one attempt each with --by FIELD.",
+            f"{which} of {path} could say which attempt is better.",
+            f"Name the label with --label FIELD: {', '.join(found)}."
+            if found
+            else "Name it with --label FIELD: a number for each answer, not all the same, or one value that names an "
+            "answer in every row; and the task of rows of one attempt each with --by FIELD.",
         )
-    return groups
+    chosen = found[usual[0] if usual else next(iter(found))]
+    labelled = [_labelled(str(n), *each) for n, each in enumerate(zip(groups, chosen, strict=True), 1)]
+    return [group for group in labelled if group is not None]
 
 
 def _golden_groups(rows: Sequence[Row], path: Path) -> list[GoldenGroup]:
@@ -145,142 +136,47 @@ def _golden_groups(rows: Sequence[Row], path: Path) -> list[GoldenGroup]:
     return groups
 
 
-def _labelled(
-    name: str,
-    opening: list[Message],
-    answers: Sequence[list[Message]],
-    labels: Sequence[float],
-    tools: list[Message] | None = None,
-) -> GoldenGroup | None:
-    """The answers, numbered from 1, in the order of their labels; None where no two differ."""
-    if len(set(labels)) < 2:
+def _labelled(name: str, group: TrajectoryGroup, labels: Labels) -> GoldenGroup | None:
+    """The labelled attempts, numbered from 1, in the order of their labels; None where no two differ."""
+    known = [
+        (member, label) for member, label in zip(group, labels, strict=True) if label is not None and member.messages()
+    ]
+    values = sorted({label for _, label in known}, reverse=True)
+    if len(values) < 2:
         return None
-    members = {str(number): messages for number, messages in enumerate(answers, 1)}
-    values = sorted(set(labels), reverse=True)
-    order = [[member for member, label in zip(members, labels, strict=True) if label == value] for value in values]
-    return GoldenGroup(name=name, opening=opening, tools=tools or [], members=members, order=order)
+    members = {str(number): member.messages() for number, (member, _) in enumerate(known, 1)}
+    order = [[str(number) for number, (_, label) in enumerate(known, 1) if label == value] for value in values]
+    return GoldenGroup(name=name, tools=known[0][0].tools or [], members=members, order=order)
 
 
-def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[GoldenGroup | None]:
-    found: list[GoldenGroup | None] = []
-    for number, group in enumerate(read_groups(path, by), 1):
-        labels = [at({**member.metadata, **member.metrics}, label or INDEPENDENT) for member in group]
-        known = [(member, float(label)) for member, label in zip(group, labels, strict=True) if _is_number(label)]
-        messages, tools = [member.messages() for member, _ in known], known[0][0].tools if known else None
-        found.append(_labelled(str(number), [], messages, [label for _, label in known], tools))
-    return found
-
-
-def _single_answers(
-    rows: Sequence[Fields], by: str | None, where: Path
-) -> tuple[list[Fields], list[list[str]], Columns]:
-    """For each task a row, and the answers and labels of all its rows, which ask the same or have one value of `by`."""
-    flat = [_flat(row) for row in rows]
-    texts = [name for name in flat[0] if name not in _ASKED and all(isinstance(row.get(name), str) for row in flat)]
-    if not texts:
-        raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(flat[0])}.")
-    answer = max(texts, key=lambda name: sum(len(row[name]) for row in flat))
-    numbers = [name for name in flat[0] if name != by and all(_is_number(row.get(name)) for row in flat)]
-    tasks: defaultdict[str, list[int]] = defaultdict(list)
-    for n, row in enumerate(rows):
-        tasks[str(_opening(row) if by is None else at(row, by))].append(n)
-    return (
-        [rows[own[0]] for own in tasks.values()],
-        [[flat[n][answer] for n in own] for own in tasks.values()],
-        {name: [[float(flat[n][name]) for n in own] for own in tasks.values()] for name in numbers},
-    )
-
-
-def _the_label(candidates: Sequence[str], named: str | None, where: Path) -> str:
-    """The field that was named, or the only one that could be the label."""
-    usual = [name for last in _USUAL for name in candidates if name.rpartition(".")[2] == last]
-    chosen = [named] if named else candidates if len(candidates) == 1 else usual[:1]
-    if not chosen or chosen[0] not in candidates:
-        which = f"{named} is no field that" if named else ("several fields" if candidates else "no field")
-        raise JudgeError(
-            f"{which} of {where} could say which attempt is better.",
-            f"Name one with --label: {', '.join(candidates)}."
-            if candidates
-            else "A label is a number for each answer, or one value that names an answer in every row.",
-        )
-    return chosen[0]
-
-
-def _opening(row: Fields) -> list[Message]:
-    asked = [row[name] for name in _ASKED if isinstance(row.get(name), str) and row[name].strip()]
-    return [{"role": "user", "content": "\n\n".join(asked)}] if asked else []
-
-
-def _flat(row: Fields) -> Fields:
-    """The fields, those of objects by their dotted path."""
-    flat: Fields = {}
-    for name, value in row.items():
-        inner: Fields = value if is_object(value) else {}
-        flat |= {f"{name}.{key}": each for key, each in inner.items()} if inner else {name: value}
-    return flat
-
-
-def _parallel(row: Fields) -> dict[str, list[Any]]:
-    """What has several values: lists, fields whose names differ in a number or letter, and objects of the same keys."""
-    objects = [value for value in row.values() if is_object(value)]
-    alike = len({frozenset(each) for each in objects}) == 1
-    found: dict[str, list[Any]] = {key: [each[key] for each in objects] for key in objects[0]} if alike else {}
-    for name, value in row.items():
-        if is_list(value):
-            found[name] = list(value)
-        elif match := _NUMBERED.fullmatch(name):
-            found.setdefault(match[1], []).append(value)
-    return {name: values for name, values in found.items() if len(values) > 1 and name not in _ASKED}
-
-
-def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[list[str]]) -> Columns:
-    """Fields that hold a number for each answer; those of a ranking, by their name, count down."""
-    found: Columns = {}
-    for name in parallel[0]:
-        columns = [own.get(name, []) for own in parallel]
-        sizes_fit = list(map(len, columns)) == list(map(len, answers))
-        if sizes_fit and all(_is_number(value) for values in columns for value in values):
-            sign = -1.0 if "rank" in name.lower() else 1.0
-            found[name] = [[sign * value for value in values] for values in columns]
-    return found
-
-
-def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
-    """Fields that name the better answer; fields that differ in a number alone are votes, and the majority's."""
-    votes: dict[str, list[Counter[int]]] = {}
-    for name in rows[0]:
-        values = [row.get(name) for row in rows]
-        if name in _ASKED or any(isinstance(value, bool | list | dict | float) for value in values):
-            continue
-        numbers = {value for value in values if isinstance(value, int)}
-        from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(answers[0]) - 1
-        named = [_named(value, len(own), from_0) for value, own in zip(values, answers, strict=True)]
-        match = _NUMBERED.fullmatch(name)
-        if None not in named:
-            counts = votes.setdefault(match[1] if match else name, [Counter() for _ in rows])
-            for count, number in zip(counts, named, strict=True):
-                count[number or 0] += 1
-    found: Columns = {}
-    for name, counts in votes.items():
-        if len(rows) > 1 and len({number for count in counts for number in count if number}) < 2:
-            continue  # always the same one: a number that is no label
-        found[name] = []
-        for count, own in zip(counts, answers, strict=True):
-            (best, most), *others = count.most_common(2)
-            clear = all(number < most for _, number in others)
-            found[name].append([float(clear and number == best) for number in range(1, len(own) + 1)])
-    return found
+def _read_labels(groups: Sequence[Sequence[dict[str, Any]]], name: str) -> list[Labels] | None:
+    """The labels of all groups' members in a field; None where it is no label."""
+    found: list[list[Any]] = [[at(member, name) for member in group] for group in groups]
+    values: list[list[Any]] = [[None if each is ABSENT else each for each in of_group] for of_group in found]
+    first = [of_group[0] for of_group in values]
+    if all(is_list(each) and len(each) == len(group) for each, group in zip(first, groups, strict=True)):
+        values = first  # a number for each answer of the row
+    are_numbers = all(isinstance(each, int | float | None) for of_group in values for each in of_group)
+    if are_numbers and any(len(set(of_group)) > 1 for of_group in values):
+        sign = -1.0 if "rank" in name.lower() else 1.0
+        return [[None if each is None else sign * each for each in of_group] for of_group in values]
+    of_members = any(each != of_group[0] for of_group in values for each in of_group)
+    if of_members or any(isinstance(each, bool | list | dict | float) for each in first):
+        return None
+    numbers = {each for each in first if isinstance(each, int)}
+    from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(groups[0]) - 1
+    winners = [_named(each, len(group), from_0) for each, group in zip(first, groups, strict=True)]
+    is_same = len({winner for winner in winners if winner}) < 2 and (numbers or len(winners) > 1)
+    if None in winners or is_same or not any(winners):  # always the same one: a number that is no label
+        return None
+    return [[float(n == winner) for n in range(1, len(of) + 1)] for winner, of in zip(winners, groups, strict=True)]
 
 
 def _named(value: Any, count: int, from_0: bool) -> int | None:
     """The number from 1 of the answer that a value names; 0 for a tie, None where it names none."""
     if value is None or (isinstance(value, str) and value.lower().startswith(_TIES)):
         return 0
-    last = str(value).lower().replace("-", "_").rpartition("_")[2]
+    last = re.split(r"[_-]", str(value).lower())[-1]
     letters = "abcdefgh"[:count]
     number = int(last) + from_0 if last.isdecimal() else letters.index(last) + 1 if last in tuple(letters) else -1
     return number if 0 <= number <= count else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)

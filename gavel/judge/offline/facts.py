@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 from gavel.judge.prompt.canonical_group import Conversation
@@ -55,26 +56,26 @@ class Facts:
     """Names of the tools whose call has no result."""
     written: frozenset[str] = frozenset()
     """Names that the agent's texts call, as they do where a server has no parser for its model's calls."""
-    about: frozenset[str] = frozenset()
-    """The arguments of the call that a condition is about."""
 
     @property
     def calls(self) -> tuple[str, ...]:
         return tuple(call.name for call in self.made)
 
-    @property
-    def known(self) -> dict[str, Any]:
-        """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one.
+    def values_of(self, key: str) -> list[tuple[str, Any]]:
+        """The places of a key in the last result that has it, such as `look_up.order.status`, and its values there.
 
-        A key of the outermost object stands before those within it, and what a call with arguments of `about` told
-        before what others did.
+        The key is the end of a place, in any spelling: `order_status` is also "Order Status". What stands in a list of
+        several is `MANY`.
         """
-        outer: dict[str, Any] = {}
-        inner: dict[str, Any] = {}
-        for call in sorted(self.made, key=lambda call: sum(text in self.about for text in texts_of(call.arguments))):
-            outer |= object_of(call.result)
-            inner |= _keys_within(call.result)
-        return inner | outer
+        asked = [*map(_letters, key.split("."))]
+        for call in reversed(self.made):
+            places = _places(call.name, call.result)
+            if found := [each for each in places if [*map(_letters, each[0][-len(asked) :])] == asked]:
+                return [(".".join(re.sub(r"\W", "_", name) for name in path), value) for path, value in found]
+        return []
+
+    def results_of(self, tool: str) -> list[Any]:
+        return [call.result for call in self.made if call.name == tool]
 
     @property
     def request(self) -> str:
@@ -82,13 +83,21 @@ class Facts:
         return "\n\n".join(each.text for each in self.heard)
 
     def before(self, act: CallMade) -> "Facts":
-        """Without what was told after a call or beside it. Between conversations no order is known: all stays."""
+        """Without what was told after a call or beside it. Between conversations no order is known: all stays.
+
+        The calls that share most arguments with it are the last, and of each tool the only ones."""
 
         def is_known(each: CallMade | UserText) -> bool:
             return each.conversation != act.conversation or each.turn < act.turn
 
-        made, heard = tuple(filter(is_known, self.made)), tuple(filter(is_known, self.heard))
-        return replace(self, made=made, heard=heard, about=frozenset(texts_of(act.arguments)))
+        own = frozenset(texts_of(act.arguments))
+        known = filter(is_known, self.made)
+        shared = sorted(
+            ((sum(map(own.__contains__, texts_of(call.arguments))), call) for call in known), key=itemgetter(0)
+        )
+        most = {call.name: count for count, call in shared}
+        made = tuple(call for count, call in shared if count == most[call.name])
+        return replace(self, made=made, heard=tuple(filter(is_known, self.heard)))
 
 
 def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
@@ -116,7 +125,7 @@ def facts_of(attempt: Sequence[Conversation], reference: str = "") -> Facts:
                     elif _failed(result):
                         failed.append(name)
                     else:
-                        made.append(CallMade(name, object_of(value_of(arguments)), value_of(result), turn, number))
+                        made.append(CallMade(name, object_of(value_of(arguments)), result_of(result), turn, number))
                 case _:
                     pass
     return Facts(
@@ -320,35 +329,39 @@ def texts_of(value: Any) -> Iterator[str]:
             yield str(part)
 
 
-def _keys_within(value: Any) -> dict[str, Any]:
-    """The keys of the objects within a JSON value and their values, an outer one before an inner one; not those that
-    objects beside each other have otherwise. A list of one is that one; a text that is JSON, also fenced, is its value.
-    """
-    found: dict[str, Any] = {}
-    differ: set[str] = set()
-    level: list[Any] = [value]
-    while level:
-        objects = [fields for each in level if (fields := object_of(_opened(each)))]
-        for key in {key for fields in objects for key in fields} - found.keys() - differ:
-            values = [fields[key] for fields in objects if key in fields]
-            if all(each == values[0] for each in values):
-                found[key] = values[0]
-            else:
-                differ.add(key)
-        level = [each for fields in objects for each in fields.values()]
-    return found
+MANY = object()
+"""The value of a key in a list of several, of which it is not known which is meant."""
 
 
-def _opened(value: Any) -> Any:
-    while True:
-        items = cast("list[Any]", value) if isinstance(value, list) else []
-        inner: Any = value_of(_FENCE.sub(r"\1", value)) if isinstance(value, str) else None
-        if len(items) == 1:
-            value = items[0]
-        elif isinstance(inner, dict | list):
-            value = cast("Any", inner)
-        else:
-            return cast("Any", value)
+def _places(tool: str, result: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path of each key of the objects in a result, from the tool's name, and its value. A list of one is that one;
+    a text that is JSON, also fenced, is its value."""
+    stack: list[tuple[tuple[str, ...], Any, bool]] = [((tool,), result, True)]
+    while stack:
+        path, part, is_one = stack.pop()
+        part = result_of(part) if isinstance(part, str) else part
+        items = cast("list[Any]", part) if isinstance(part, list) else []
+        stack += [(path, each, is_one and len(items) == 1) for each in items]
+        for key, value in object_of(part).items():
+            yield (*path, key), value if is_one else MANY
+            stack.append(((*path, key), value, is_one))
+
+
+@lru_cache(4096)
+def _letters(key: str) -> str:
+    return re.sub(r"[\W_]", "", key).casefold()
+
+
+def result_of(text: str) -> Any:
+    """Of a text that is JSON the value, also in a code block or in blocks of a text each; else the text."""
+    value = value_of(_FENCE.sub(r"\1", text.strip()))
+    blocks = [object_of(each) for each in cast("list[Any]", value)] if isinstance(value, list) else []
+    texts = [block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str)]
+    if not texts or len(texts) < len(blocks):
+        return cast("Any", value)
+    values = [*map(result_of, texts)]
+    is_text = len(values) == 1 or any(isinstance(each, str) for each in values)
+    return result_of("\n".join(texts)) if is_text else values
 
 
 _FENCE = re.compile(r"\A\s*```\w*\n(.*)\n```\s*\Z", re.DOTALL)

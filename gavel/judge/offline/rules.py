@@ -19,7 +19,7 @@ sentence that is not read, and what is nested in such an item.
     - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
     - ends with a message (to the user)
 
-A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not opened`), or is
+A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not look_up.opened`), or is
 `the request says "a phrase"`, `A says "a phrase"`, `A finds something`. What was told after a call or beside it is not
 known to that call. Rules joined by `; ` are one, kept where all are. Each rule counts 1, one that ends with
 `(weight 2)` 2. A call that failed or has no result was not made. A phrase is found as whole words and whole numbers,
@@ -39,11 +39,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from jinja2 import Environment, TemplateError, nodes
 
 from gavel.judge.offline.facts import (
+    MANY,
     STRAIGHT,
     Facts,
     join_thousands,
     object_of,
     readings_of,
+    result_of,
     texts_of,
     value_of,
     words_of,
@@ -71,7 +73,8 @@ _MOST_NODES = 200
 _THREE_PLACES = re.compile(r""""[^"]*"|'[^']*'|(?<![\w.])(?P<open>[1-9]\d{0,2}\.\d{3})(?![\w.])""")
 """A text, or a number such as `1.000`, which may be one or a thousand: a condition with it is not read."""
 _NULL = re.compile(r""""[^"]*"|'[^']*'|(?P<null>\bnull\b)""")
-_DIGITS = re.compile(r"\s*[-+]?[\d.,]+\s*")
+_DATE = re.compile(r"0000-00-00(?:[T ]00:00(?::00(?:\.0+)?)?Z?)?|00:00(?::00)?")
+"""A date, one with a time, or a time, its digits as zeros."""
 _ITEM = re.compile(r"( *)(?:[-*+•]|\d+[.)]) +(.*)")
 _RUBRIC_COMMENT = re.compile(r'(?P<kept>"[^"\n]*")|<!--.*?-->|(?P<unclosed><!--.*)', re.DOTALL)
 _SENTENCES = re.compile(r'(?:"[^"]*"|[^.!?]|[.!?]+(?=\S))+[.!?]*')
@@ -267,6 +270,11 @@ _SAME: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"^((?:calls|says) [^;]+?) unless ([^;(]+)$", r"\1 when not (\2)"),
     (r"^((?:calls|says) [^;]+?) if ([^;]+)$", r"\1 when \2"),
     (r"^(calls [^;]+)(?<! only) after ([^;]+)$", r"\1 only after \2"),
+    (r'(?<= )is(?= (?:"|\d|true\b|false\b|null\b))(?=(?:[^"]*"[^"]*")*[^"]*$)', "=="),
+    (
+        r"(?<=[<>=] )[$€£¥]?(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?: ?(?:[$€£¥]|(?-i:[A-Z]{3})\b))?",
+        lambda found: found[1].replace(",", "") + (found[2] or ""),
+    ),
     (r"^(calls [^;]+?),? (?:and )?then (?:calls )?([^;]+)$", r"\1 before \2"),
     (r'(?<![=!<>])=(?!=)(?=(?:[^"]*"[^"]*")*[^"]*$)', "=="),
     (r'"([^"]*)"(?=\s*(?:[<>]|[!=]=))', lambda found: re.sub(r"\W+", "_", found[1])),
@@ -425,7 +433,7 @@ def _source_says(source: str, phrases: Names, facts: Facts) -> tuple[bool | None
     if source.lower() == "the request":
         said = facts.request
     else:
-        results = [call.result for call in facts.made if call.name == source]
+        results = facts.results_of(source)
         if not results:
             return None, _absent([source], facts)
         said = "\n".join(texts_of(results[-1]))
@@ -435,38 +443,46 @@ def _source_says(source: str, phrases: Names, facts: Facts) -> tuple[bool | None
 
 
 def _finds(source: str, facts: Facts) -> tuple[bool | None, str]:
-    results = [call.result for call in facts.made if call.name == source]
+    results = facts.results_of(source)
     if not results:
         return False, _absent([source], facts)
-    found = not _is_nothing(results[-1])
+    found = _is_something(results[-1])
+    if found is None:
+        return None, f"{source} told whether it found something in a form that is not read"
     return found, f"{source} found {'something' if found else 'nothing'}"
 
 
-def _is_nothing(value: Any) -> bool:
-    """Null, false, 0, an empty text or list, and an object that holds nothing else: `{"count": 0, "rows": []}`."""
-    return all(map(_is_nothing, object_of(value).values())) if isinstance(value, dict) else not value
+def _is_something(value: Any) -> bool | None:
+    """Whether a value is none of null, false, 0 and an empty text or list. None where only part of it is: an object
+    such as `{"status": "ok", "rows": []}` may be an answer as well as a record with an empty field."""
+    value = result_of(value) if isinstance(value, str) else value
+    if not value or not isinstance(value, dict | list):
+        return bool(value)
+    if isinstance(value, list):
+        return any(_is_something(each) is not False for each in cast("list[Any]", value)) or None
+    parts = {_is_something(each) for each in object_of(value).values()}
+    return parts.pop() if len(parts) == 1 else None
 
 
 def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
-    known, names = facts.known, {node.name for node in condition.find_all(nodes.Name)}
-    names |= {condition.name} if isinstance(condition, nodes.Name) else set()
-    for name in names - known.keys():  # `order_status` is also the key "Order Status", where there is one such
-        if len(alike := [key for key in known if _letters(key) == _letters(name)]) == 1:
-            known = {**known, name: known[alike[0]]}
-    if unknown := sorted(names - known.keys()):
-        told = [call.name for call in facts.made for name in unknown if _stands_in(name, call.result)]
-        if told:
-            return None, f"{_and(told)} told {_and(unknown)} in a form that is not read"
-        return None, f"no tool told {_and(unknown)}"
-    values = _and(f"{name} is {json.dumps(known[name], ensure_ascii=False)[:40]}" for name in sorted(names))
+    known: dict[str, Any] = {}
+    for key in sorted({*_keys(condition)}):
+        places = facts.values_of(key)
+        values = [value for _, value in places]
+        if places and MANY not in values and all(value == values[0] for value in values):
+            known[key] = values[0]
+            continue
+        told = {place.partition(".")[0] for place, _ in places}
+        told = told or [call.name for call in facts.made if _stands_in(key.rpartition(".")[2], call.result)]
+        if not told:
+            return None, f"no tool told {key}"
+        named = _listed((place for place, value in places if value is not MANY), "or")
+        return None, f"{_and(told)} told {key} in a form that is not read" + (f": name {named}" if named else "")
+    values = _and(f"{name} is {json.dumps(known[name], ensure_ascii=False)[:40]}" for name in sorted(known))
     try:
         return _truth(_evaluate(condition, known)), values
     except TypeError:
         return None, f"{values}, which cannot be compared"
-
-
-def _letters(key: str) -> str:
-    return re.sub(r"[\W_]", "", key).casefold()
 
 
 def _stands_in(name: str, result: Any) -> bool:
@@ -476,13 +492,32 @@ def _stands_in(name: str, result: Any) -> bool:
         return True
 
 
+def _key(node: nodes.Node) -> str:
+    """`order.days` of the node that is this key; empty of any other."""
+    match node:
+        case nodes.Name(name=name):
+            return name
+        case nodes.Getattr(node=outer, attr=name) if key := _key(outer):
+            return f"{key}.{name}"
+        case _:
+            return ""
+
+
+def _keys(condition: nodes.Node) -> Iterator[str]:
+    if key := _key(condition):
+        yield key
+    else:
+        for node in condition.iter_child_nodes():
+            yield from _keys(node)
+
+
 def _evaluate(node: nodes.Node, known: Mapping[str, Any]) -> Any:
     """The value of a condition that `_is_plain`. Raises `TypeError` for values of kinds that cannot be compared."""
     match node:
-        case nodes.Name(name=name):
-            return known[name]
         case nodes.Const(value=value):
             return value
+        case nodes.Name() | nodes.Getattr():
+            return known[_key(node)]
         case nodes.Not(node=negated):
             return not _truth(_evaluate(negated, known))
         case nodes.And(left=left, right=right):
@@ -498,21 +533,22 @@ def _evaluate(node: nodes.Node, known: Mapping[str, Any]) -> Any:
 
 
 def _truth(value: Any) -> bool:
-    if isinstance(value, str):
-        raise TypeError  # "no" is not empty, and is neither true nor false
+    if value is None or isinstance(value, str):
+        raise TypeError  # null and "no" are neither true nor false
     return bool(value)
 
 
 def _compares(comparison: str, left: Any, right: Any) -> bool:
-    """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and texts other than those, have an order."""
+    """JSON's kinds differ: `true` and "30" are no numbers. Only numbers, and dates and times as ISO 8601 writes them,
+    have an order."""
     left, right = (comparable(each).translate(STRAIGHT) if isinstance(each, str) else each for each in (left, right))
     is_equality = comparison in ("eq", "ne")
     if is_equality and (left is None or right is None):
         return (left is right) == (comparison == "eq")
     kinds = {_kind(left), _kind(right)}
-    if len(kinds) > 1 or not (is_equality or kinds <= {"number", "text"}):
-        raise TypeError
-    if not is_equality and any(_DIGITS.fullmatch(str(each)) for each in (left, right) if isinstance(each, str)):
+    shapes = {re.sub(r"\d", "0", str(each)) for each in (left, right)}
+    has_order = kinds == {"number"} or (len(shapes) == 1 and _DATE.fullmatch(shapes.pop()))
+    if len(kinds) > 1 or not (is_equality or has_order):
         raise TypeError
     return _COMPARISONS[comparison](left, right)
 
@@ -537,15 +573,29 @@ def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, ori
             return False, f"{call.name} was called without {_and(missing)}"
         told = "; ".join(f"{name} {text[:40]}" for name, text in values.items())
         is_request = origin.lower() == "the request"
-        result = next((c.result for c in reversed(facts.made) if c.name == source and c.turn < call.turn), None)
-        if origin.lower().startswith("the first of ") and isinstance(result, list):
-            result = cast("list[Any]", result)[:1]
+        result = next(reversed(facts.before(call).results_of(source)), None)
+        if result is not None and origin.lower().startswith("the first of "):
+            result = _first_of(result)
+            if result is None:
+                return False, f"{source} told {_and(arguments.names)} in a form that is not read"
         if not _tells(
             facts.request if is_request else "\n".join(texts_of(result)), "\n".join(values.values()), is_request
         ):
-            how = "the request does not say" if is_request else f"{source} had not told"
+            how = "the request does not say" if is_request else f"{origin.replace('`', '')} had not told"
             return False, f"{call.name} was called with {told}, which {how}"
     return True, ""
+
+
+def _first_of(result: Any) -> list[Any] | None:
+    """The first item, if there is one, of the only list of a result; None where no or several lists stand in it."""
+    found: list[list[Any]] = []
+    parts = [result]
+    while parts:
+        part = result_of(each) if isinstance(each := parts.pop(), str) else each
+        if isinstance(part, list):
+            found.append(cast("list[Any]", part))
+        parts += object_of(part).values()
+    return found[0][:1] if len(found) == 1 else None
 
 
 def _tells(text: str, values: str, in_order: bool) -> bool:
@@ -784,22 +834,22 @@ def _condition(text: str) -> nodes.Node | None:
 
 
 def _is_plain(node: nodes.Node) -> bool:
-    """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests.
+    """Whether a node can only compare values: no calls, arithmetic, filters or tests.
 
     `status == open` is not read: the name is meant as a text more often than as another key. Nor is a comparison of
     texts alone: `"days since" <= 30`.
     """
     match node:
-        case nodes.Name() | nodes.Const():
-            return True
+        case nodes.Name() | nodes.Const() | nodes.Getattr():
+            return isinstance(node, nodes.Const) or bool(_key(node))
         case nodes.And(left=left, right=right) | nodes.Or(left=left, right=right):
             return _is_plain(left) and _is_plain(right)
         case nodes.Not(node=negated):
             return _is_plain(negated)
         case nodes.Compare(expr=first, ops=operands):
             sides = [first, *(each.expr for each in operands)]
-            kinds = {type(each) for each in sides}
-            if kinds == {nodes.Const} or (kinds == {nodes.Name} and {each.op for each in operands} & {"eq", "ne"}):
+            are_constant = {isinstance(each, nodes.Const) for each in sides}
+            if are_constant == {True} or (all(map(_key, sides)) and {each.op for each in operands} & {"eq", "ne"}):
                 return False
             return _is_plain(first) and all(each.op in _COMPARISONS and _is_plain(each.expr) for each in operands)
         case _:

@@ -5,8 +5,7 @@ by an id in its text. Its model for the member at position x (-1 = first shown, 
 quality:
 
     seen  = quality - slope·x + u·(x² - its mean over the positions) + first·[shown first]
-            + length·ln(characters / their geometric mean) + self_preference·[the judge's own family]
-            + idiosyncrasy·N(0, 1), drawn once per judge and member
+            + length·ln(characters / their geometric mean) + idiosyncrasy·N(0, 1), drawn once per judge and member
             + halo·(the score of the member shown before) - curve·(mean quality shown) + severity
             + noise·max(1, shown / 8)^crowding·N(0, 1), drawn for each call
     score = 1/2 + (1 - compression)·(logistic(seen) - 1/2), rounded to a multiple of `step`
@@ -49,8 +48,6 @@ class Latent:
 
     quality: float
     """Distributed as N(0, 1) over members."""
-    family: str = ""
-    """Family of the model that acted."""
     states: Sequence[float] = ()
     """The true scores to be expected after its turns but the last."""
 
@@ -67,8 +64,6 @@ class Bias:
     """Gain of the member shown first."""
     length: float = 0.0
     """Gain of a text that is e times as long as the others."""
-    self_preference: float = 0.0
-    """Gain of members of the judge's own family."""
     idiosyncrasy: float = 0.0
     """Standard deviation of the error on a member that all calls of this judge share."""
     halo: float = 0.0
@@ -156,14 +151,12 @@ class SimulatedJudge:
         faults: Faults | None = None,
         *,
         name: str = "simulated",
-        family: str = "",
         seed: int = 0,
     ) -> None:
-        """Judges with different `name`s have different idiosyncrasy and noise; `family` is the one that it prefers."""
+        """Judges with different `name`s have different idiosyncrasy and noise."""
         self.members = members
         self.bias = bias
         self.faults = faults or Faults()
-        self.family = family
         self.seed = f"{seed}/{name}"
         self._failed: dict[int, int] = {}
         """How often a request has failed as servers do, by the hash of its messages: the next attempt may pass."""
@@ -232,7 +225,6 @@ class SimulatedJudge:
                 + bias.u * (position**2 - mean_square)
                 + bias.first * (position == positions[0])
                 + bias.length * (logs[label] - mean_log)
-                + bias.self_preference * (bool(self.family) and member.family == self.family)
                 + bias.idiosyncrasy * Random(f"{self.seed}/{ids[label]}").gauss()
                 + bias.halo * before
                 - bias.curve * mean_quality

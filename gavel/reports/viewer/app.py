@@ -6,12 +6,12 @@ app = create_app(index, list_runs, token=None)
 /run/{project}/{name}         a run: curves, and a row for each step
 /groups?run=…&show=…&q=…      groups by filter and search
 /group/{file}/{number}        one group, its members side by side
-/compare?one=…&other=…        two members, with what differs marked
 /vote/{file}/{number}?…       what the judge was asked for a vote, and its reply
 """
 
 import asyncio
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -23,8 +23,9 @@ from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import gavel.judge.service.http.pages as service_pages
 from gavel.base.errors import GavelError
@@ -34,10 +35,8 @@ from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
-from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
-from gavel.reports.viewer.group_view import cassette_of, compared, group_view, read_vote
-from gavel.reports.viewer.guard import Guard
-from gavel.reports.viewer.index import Index, NoSuchGroup, is_inside, place_of
+from gavel.reports.viewer.group_view import cassette_of, group_view, read_vote
+from gavel.reports.viewer.index import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter, Index, NoSuchGroup, place_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary
@@ -56,13 +55,12 @@ def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, t
             Route("/run/{name:path}", pages.run),
             Route("/groups", pages.groups),
             Route("/group/{path:path}/{number:int}", pages.group),
-            Route("/compare", pages.compare),
             Route("/vote/{path:path}/{number:int}", pages.vote),
             Route("/annotate", pages.next_to_annotate),
             Route("/annotate/{path:path}/{number:int}", pages.annotate),
             Route("/annotate/{path:path}/{number:int}", pages.annotated, methods=["POST"]),
             Route("/annotations/golden.json", pages.golden),
-            Route("/assets/{version}/{name}", _asset),
+            Route("/assets/{name}", _asset),
         ],
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={GavelError: _told, 404: _not_found},
@@ -100,7 +98,7 @@ class _Pages:
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
         directory = self._index.root / name
-        is_readable = found.state != "unreadable" and is_inside(self._index.root, directory / "metrics.jsonl")
+        is_readable = found.state != "unreadable"
         rows = whole_rows(directory / "metrics.jsonl").rows if is_readable else []
         return _page(
             request,
@@ -148,15 +146,10 @@ class _Pages:
             view=group_view(group, sort, chosen),
             sort=sort,
             is_part=bool(chosen),
-            same=same,
             earlier=same[at - 1] if at else None,
             later=same[at + 1] if at + 1 < len(same) else None,
             given=self._annotations.scores(path, number),
         )
-
-    def compare(self, request: Request) -> Response:
-        one, other = (self._member(request.query_params.get(name, "")) for name in ("one", "other"))
-        return _page(request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]))
 
     def vote(self, request: Request) -> Response:
         path, number = request.path_params["path"], request.path_params["number"]
@@ -223,14 +216,6 @@ class _Pages:
         headers = {"Content-Disposition": 'attachment; filename="golden.json"'}
         return Response(json.dumps(found, indent=1), 200, headers, "application/json")
 
-    def _member(self, address: str) -> tuple[Any, int, Trajectory]:
-        """The entry, the number of the member, and the member that `file:group:member` names."""
-        path, *numbers = address.rsplit(":", 2)
-        group, member = map(_number, numbers) if path and len(numbers) == 2 else (None, None)
-        if group is None or member is None:
-            raise FilterError(f"{address:.200} names no member", "Write FILE:GROUP:MEMBER, both counted from 0.")
-        return self._index.entry(path, group), member, self._trajectory(path, group, member)
-
     def _trajectory(self, path: str, number: int, member: int) -> Trajectory:
         members = self._index.group(path, number).trajectories
         if member >= len(members):
@@ -263,8 +248,6 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 _OWN = Path(__file__).parent
 _SHARED = Path(service_pages.__path__[0], "assets")
-_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-_A_YEAR = 31_536_000
 
 
 def _page(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
@@ -278,22 +261,13 @@ def _page(request: Request, template: str, *, status: int = 200, **values: objec
 
 
 def _asset(request: Request) -> Response:
-    """A file of the pages, by its version and name."""
-    name, version = request.path_params["name"], request.path_params["version"]
-    file = _assets().get(name)
-    if file is None:
-        return Response(status_code=404)
-    kept = f"public, max-age={_A_YEAR}, immutable" if version == _version(name) else "no-store"
-    return Response(file.read_bytes(), 200, {"Cache-Control": kept}, _TYPES[file.suffix])
+    file = _assets().get(request.path_params["name"])
+    return Response(status_code=404) if file is None else FileResponse(file)
 
 
 def group_address(path: str, number: int) -> str:
     """The page of a group."""
     return f"/group/{quote(path)}/{number}"
-
-
-def _asset_path(name: str) -> str:
-    return f"/assets/{_version(name)}/{name}"
 
 
 @cache
@@ -303,13 +277,73 @@ def _assets() -> dict[str, Path]:
 
 
 @cache
-def _version(name: str) -> str:
-    return hashlib.sha256(_assets()[name].read_bytes()).hexdigest()[:12]
-
-
-@cache
 def _environment() -> Environment:
     found = environment(_OWN / "templates")
-    found.filters.update({**FILTERS, "asset": _asset_path, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
+    found.filters.update({**FILTERS, "asset": "/assets/{}".format, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
     found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
     return found
+
+
+COOKIE = "gavel-view"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "img-src 'self'; script-src 'self'; style-src 'self'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Guard:
+    """Stands before all pages, and gives their answers the headers.
+
+    A page of another site cannot read the viewer by a name of its own that leads to this machine: requests must name
+    the host that is served. With a token, its first use puts it into a cookie, and takes it out of the address.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        """`token`: None for a viewer that listens on loopback alone."""
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                named = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *named]}
+            await send(message)
+
+        answer = self._refusal(Request(scope))
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if request.method == "POST" and not _is_own_page(request):
+            return PlainTextResponse("Pages of other sites may not send anything here.", 403)
+        if self._token is None:
+            if request.url.hostname not in LOOPBACK:
+                return PlainTextResponse("This viewer answers to 127.0.0.1 and localhost alone.", 421)
+            return None
+        if hmac.compare_digest(request.query_params.get("token", "").encode(), self._token.encode()):
+            rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
+            answer = RedirectResponse(request.url.path + (f"?{urlencode(rest)}" if rest else ""), 303)
+            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            return answer
+        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._token.encode()):
+            return None
+        return PlainTextResponse("Open the address that `gavel view` printed: it has the token.", 403)
+
+
+def _is_own_page(request: Request) -> bool:
+    """Whether a form was sent by a page of the viewer: browsers name the site that it comes from."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")

@@ -1,14 +1,10 @@
-"""What the pages show of a group: its members side by side, two of them compared, and what a judge saw for a vote.
+"""What the pages show of a group: its members side by side, and what a judge saw for a vote.
 
 group_view(group, "score", []).rounds       # for each round, the turns of every member
-for pair in compared(before, after):
-    pair.left, pair.right                   # turns' texts as pieces: (text, whether only this side has it)
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,18 +12,12 @@ from typing import Any
 from gavel.judge.service.http.pages import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
-from gavel.reports.viewer.index import is_inside
 from gavel.scenarios.formats.row import is_list, is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import Trajectory
 
 CASSETTE = "cassettes.sqlite"
-_PIECES = re.compile(r"\s+|\w+|[^\w\s]")
-_MOST = 4000
-"""Words of a turn that are compared; comparing takes time quadratic in them."""
-
-Pieces = list[tuple[str, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +29,6 @@ class MemberView:
     trajectory: Trajectory
     transcripts: list[Transcript]
     bar: ScoreBar | None
-    tokens: int
-    """Sampled."""
 
     @property
     def score(self) -> float | None:
@@ -66,10 +54,6 @@ class GroupView:
     """The rounds of the main conversations: for each round, the turns of every member, or nothing."""
     tools: list[ShownTool]
     """That any of the members could call."""
-
-    @property
-    def has_strips(self) -> bool:
-        return any(member.tokens for member in self.members)
 
 
 def group_view(
@@ -104,63 +88,12 @@ def _member(number: int, trajectory: Trajectory) -> MemberView:
     bar = None
     if judged is not None and judged.score is not None:
         bar = ScoreBar.of(judged.score, judged.standard_error, [vote.score for vote in judged.votes])
-    turns = (turn for each in transcripts for part in each.rounds for turn in part)
-    return MemberView(number, trajectory, transcripts, bar, sum(turn.strip.tokens for turn in turns if turn.strip))
+    return MemberView(number, trajectory, transcripts, bar)
 
 
 def _rank(view: MemberView) -> tuple[bool, float]:
     value = view.trajectory.reward if view.score is None else view.score
     return value is None, -(value or 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A turn of each side; None where a side has no such turn."""
-
-    left: "tuple[ShownTurn, Pieces] | None"
-    right: "tuple[ShownTurn, Pieces] | None"
-    same: bool
-
-
-def compared(left: Trajectory, right: Trajectory) -> list[Pair]:
-    """The turns of the main conversations, pair by pair."""
-    sides = [[turn for part in _parts(trajectory) for turn in part] for trajectory in (left, right)]
-    return [_pair(one, other) for one, other in zip_longest(*sides)]
-
-
-def differing(left: str, right: str) -> tuple[Pieces, Pieces]:
-    """The pieces of both texts; joined, they are the texts."""
-    one, other = _PIECES.findall(left), _PIECES.findall(right)
-    if len(one) > _MOST or len(other) > _MOST:
-        differs = left != right
-        return [(left, differs)], [(right, differs)]
-    pieces: tuple[Pieces, Pieces] = ([], [])
-    for kind, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        for side, words in zip(pieces, (one[a:b], other[c:d]), strict=True):
-            if words:
-                side.append(("".join(words), kind != "equal"))
-    return pieces
-
-
-def turn_text(turn: ShownTurn) -> str:
-    """All that is shown of a turn."""
-    calls = [f"{call.name}({call.arguments})" for call in turn.calls]
-    return "\n".join(part for part in (turn.reasoning, turn.text, *calls) if part)
-
-
-def _parts(trajectory: Trajectory) -> Sequence[tuple[ShownTurn, ...]]:
-    main = transcribe(trajectory)[0]
-    return (main.opening, *main.rounds)
-
-
-def _pair(one: ShownTurn | None, other: ShownTurn | None) -> Pair:
-    left, right = ("" if turn is None else turn_text(turn) for turn in (one, other))
-    pieces = differing(left, right)
-    return Pair(
-        None if one is None else (one, pieces[0]),
-        None if other is None else (other, pieces[1]),
-        one is not None and other is not None and one.role == other.role and left == right,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +113,7 @@ def cassette_of(root: Path, path: str) -> Path | None:
     """The cassette nearest to a trajectory file, in its directory or one above it; none outside of `root`."""
     directory = (root / path).parent
     while directory.is_relative_to(root):
-        if (found := directory / CASSETTE).is_file() and is_inside(root, found):
+        if (found := directory / CASSETTE).is_file():
             return found
         if directory == root:
             return None
@@ -193,7 +126,7 @@ def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
     storage = SqliteStorage(cassette, read_only=True)
     try:
         question = storage.question(vote.reply_key)
-        replies = [stored.reply.text for stored in storage.replies(vote.reply_key)]
+        replies = [reply.text for reply in storage.replies(vote.reply_key)]
     finally:
         storage.close()
     if question is None:

@@ -4,31 +4,133 @@
     index.update()                                  # reads what is new: files are append-only
     index.groups(GroupFilter(show="discordant"))    # a page of them
     index.group("demo/clerk/trajectories/train/000003.jsonl.zst", 5)
+    GroupFilter.read({"show": "discordant"}).address(page=2)       # "/groups?show=discordant&page=2"
 
 A file is read once; what was appended since is read from where the last look ended. A file that was replaced is read
 anew. The database can be deleted at any time.
 """
 
 import json
-import logging
 import os
 import random
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from gavel.base.errors import GavelError
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
-from gavel.reports.viewer.group_filter import PAGE_SIZE, GroupFilter
 from gavel.reports.viewer.group_summary import GroupSummary, summarize
 from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
-logger = logging.getLogger(__name__)
+SHOWN = {
+    "scored": ("all members scored", "status = 'scored'"),
+    "unscored": ("with unscored members", "unscored > 0 AND status != 'unjudged'"),
+    "degenerate": ("no signal: identical members", "status = 'degenerate'"),
+    "tied": ("all scores equal", "spread = 0 AND members > 1"),
+    "flagged": ("flagged by a rule", "flags != ''"),
+    "discordant": ("judge ≠ success or hand-written reward", "discordant > 0"),
+    "failed": ("failed rollouts", "failed > 0"),
+    "truncated": ("truncated rollouts", "truncated > 0"),
+    "edited": ("sampled turns edited", "edited > 0"),
+    "unjudged": ("not judged", "status = 'unjudged'"),
+}
+"""Names of the filter, their words, and their conditions."""
+SORTS = {
+    "newest": ("newest first", "step DESC, groups.id DESC"),
+    "oldest": ("oldest first", "step, groups.id"),
+    "best": ("best first", "mean DESC, groups.id"),
+    "worst": ("worst first", "mean IS NULL, mean, groups.id"),
+    "spread": ("widest spread first", "spread DESC, groups.id"),
+    "discordant": ("most disagreement first", "discordant DESC, groups.id"),
+}
+PAGE_SIZE = 50
+_LONGEST = 500
+_WORD = re.compile(r"[^\W_]+", re.UNICODE)
+
+
+class FilterError(GavelError):
+    """An address asks for what there is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    """Empty = all."""
+
+    run: str = ""
+    """`project/name`, or the path of a judged file."""
+    split: str = ""
+    step: str = ""
+    task: str = ""
+    show: str = ""
+    """One of `SHOWN`."""
+    q: str = ""
+    """Words that the group's text has, all of them; the last may be a beginning."""
+    sort: str = ""
+    page: int = 1
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> "GroupFilter":
+        """Raises `FilterError`; names that are no part of the filter are passed over."""
+        texts = {each.name: values.get(each.name, "").strip() for each in fields(cls) if each.name != "page"}
+        page = values.get("page", "1")
+        found = cls(**texts, page=int(page) if page.isdecimal() and len(page) < 8 else 0)
+        too_long = any(len(text) > _LONGEST for text in texts.values())
+        is_step = not found.step or (found.step.isdecimal() and len(found.step) < 10)
+        for is_wrong, message, remedy in (
+            (found.page < 1, f"there is no page {page:.20}", "Pages are counted from 1."),
+            (found.show not in ("", *SHOWN), f"there is no filter {found.show:.60}", f"There are: {', '.join(SHOWN)}."),
+            (found.sort not in ("", *SORTS), f"there is no order {found.sort:.60}", f"There are: {', '.join(SORTS)}."),
+            (not is_step, f"{found.step:.60} is no step", "Steps are whole numbers."),
+            (too_long, "a value is too long", f"Keep it below {_LONGEST} characters."),
+        ):
+            if is_wrong:
+                raise FilterError(message, remedy)
+        return found
+
+    @property
+    def is_filtered(self) -> bool:
+        return replace(self, page=1, sort="") != GroupFilter()
+
+    @property
+    def order(self) -> str:
+        return SORTS[self.sort or "newest"][1]
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """Of SQL, over the columns of `groups`, with its values."""
+        parts, values = ["1"], list[Any]()
+        for name in ("run", "split", "task", "step"):
+            if value := getattr(self, name):
+                parts.append(f"{name} = ?")
+                values.append(int(value) if name == "step" else value)
+        if self.show:
+            parts.append(f"({SHOWN[self.show][1]})")
+        if words := search_words(self.q):
+            parts.append("groups.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
+            values.append(words)
+        elif self.q:
+            parts.append("0")
+        return " AND ".join(parts), values
+
+    def address(self, **changes: Any) -> str:
+        """The list with these fields changed; from its first page, unless `page` is among them."""
+        changed = replace(self, **{"page": 1, **changes})
+        named = {each.name: getattr(changed, each.name) for each in fields(changed)}
+        kept = {name: value for name, value in named.items() if value and not (name == "page" and value == 1)}
+        return f"/groups?{urlencode(kept, errors='replace')}" if kept else "/groups"
+
+
+def search_words(text: str) -> str:
+    """As a query of SQLite's full-text search, in which no character of the text has a meaning; empty without words."""
+    words = _WORD.findall(text)
+    return " ".join([*(f'"{word}"' for word in words[:-1]), f'"{words[-1]}"*']) if words else ""
+
 
 _FORMAT = 3
 _STORE = ".jsonl.zst"
@@ -98,12 +200,9 @@ class Index:
         self._only = only or root
         self.progress: float | None = None
         """Share of the bytes that the update going on has read; None while there is none."""
-        self._left_out: dict[str, str] = {}
-        """Files that are not read, with the reason."""
         self._read_to_end: dict[str, _State] = {}
         """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
         an unfinished record."""
-        self._told: set[str] = set()
         self._database = database
         self._updating = threading.Lock()
         try:
@@ -128,9 +227,6 @@ class Index:
             rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
             known = {path: (inode, seen) for path, inode, seen in rows}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
-            reasons = {path: self._reason_not_to_read(path, file) for path, file in files.items()}
-            self._left_out = {path: why for path, why in reasons.items() if why}
-            files = {path: file for path, file in files.items() if path not in self._left_out}
             for path in known.keys() - files.keys():
                 _forget(connection, path)
             news: dict[str, int] = {}
@@ -172,8 +268,6 @@ class Index:
     def group(self, path: str, number: int) -> TrajectoryGroup:
         """The group itself, from its file. Raises `NoSuchGroup`, and `StoreError` for a file that changed meanwhile."""
         (offset,) = self._one("SELECT offset FROM groups JOIN files ON files.id = file", path, number)
-        if not is_inside(self.root, self.root / path):
-            raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
         for _, _, row in _stored_rows(self.root / path, offset):
             try:
                 return from_row(row)
@@ -220,14 +314,7 @@ class Index:
     def problems(self) -> list[tuple[str, str]]:
         """Files that could not be read, or not whole, with the reason."""
         with self._connection() as connection:
-            found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
-        left_out = [(os.fsencode(path).decode("utf-8", "replace"), why) for path, why in self._left_out.items()]
-        return [*found, *left_out]
-
-    def _reason_not_to_read(self, path: str, file: Path) -> str:
-        if any("\udc80" <= character <= "\udcff" for character in path):  # no valid UTF-8
-            return "its name is no text; rename it"
-        return "" if is_inside(self.root, file) else "it is a link to a file elsewhere; copy that one here"
+            return connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
 
     def _enter(self, connection: sqlite3.Connection, path: str, file: Path) -> Iterator[int]:
         """Enters what the file has anew; gives the bytes that were read after every batch."""
@@ -252,9 +339,6 @@ class Index:
                 problem = f"{rest}: being written, left by a kill, or damaged"
         except GavelError as error:
             problem = f"{error.message}. {error.remedy}"
-            if problem not in self._told:
-                self._told.add(problem)
-                logger.warning("%s", problem)
         self._read_to_end[path] = state
         connection.execute(
             "UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, state.size, problem, id)
@@ -275,11 +359,6 @@ class Index:
             ) from error
 
 
-def is_inside(root: Path, file: Path) -> bool:
-    """Whether a file is below the directory, whatever links lead to it."""
-    return file.resolve().is_relative_to(root.resolve())
-
-
 def place_of(path: str) -> Place:
     """`demo/clerk/trajectories/train/000003.jsonl.zst` → ("demo/clerk", "train", 3); any other file is its own run."""
     parts = path.split("/")
@@ -289,7 +368,8 @@ def place_of(path: str) -> Place:
 
 
 def _trajectory_files(root: Path) -> Iterator[Path]:
-    """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew."""
+    """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew, nor
+    those whose name is no text."""
     if root.is_file():
         yield root
         return
@@ -297,11 +377,12 @@ def _trajectory_files(root: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
         for name in files:
             file = Path(directory, name)
-            if not name.startswith(".") and name.endswith((_STORE, _LINES)) and _begins_as_groups(file):
+            is_named = not name.startswith(".") and name.endswith((_STORE, _LINES)) and str(file).isprintable()
+            if is_named and holds_groups(file):
                 yield file
 
 
-def _begins_as_groups(file: Path) -> bool:
+def holds_groups(file: Path) -> bool:
     """Whether a file is named as a trajectory store, or begins with a line of a judged file."""
     if file.name.endswith(_STORE):
         return True
@@ -309,18 +390,6 @@ def _begins_as_groups(file: Path) -> bool:
         with file.open("rb") as stream:
             return stream.read(len(_BEGINNING)) == _BEGINNING
     except OSError:
-        return False
-
-
-def holds_groups(file: Path) -> bool:
-    """Whether a file is named as a trajectory store, is empty as yet, or begins with a group as a line of JSON."""
-    if _begins_as_groups(file):
-        return True
-    try:
-        with file.open("rb") as stream:
-            line = stream.readline()
-        return not line or "trajectories" in json.loads(line)
-    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -256,8 +256,11 @@ def _normalize(message: Message, where: str, place: str) -> Message:
     """A chat message with its role and its calls in OpenAI's form, without empty fields."""
     if "role" not in message:
         raise refused(where, f"{place}.role: field required", "Rows hold messages and tools in OpenAI's chat format.")
-    role = message["role"]
+    role, extra = message["role"], message.get("additional_kwargs")
     message = {name: value for name, value in message.items() if value is not None or name == "content"}
+    if is_object(extra, "reasoning_content"):  # as LangChain's messages keep it, also under roles
+        rest = {name: value for name, value in extra.items() if name != "reasoning_content"}
+        message |= {"reasoning_content": extra["reasoning_content"], "additional_kwargs": rest}
     if isinstance(role, str):
         message["role"] = KNOWN_ROLES.get(role.lower(), role)
         if role in _CALLING:

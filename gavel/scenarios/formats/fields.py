@@ -105,6 +105,11 @@ def prompt(row: Row, fields: Message) -> list[Any]:
         return []
     value = fields.pop(name)
     value = "" if value is None else value
+    if name in _ASKED[1:3] and is_answered(items := cell(value)):  # an answer of its own is no part of the prompt
+        end = max((number for number, each in enumerate(items, 1) if not is_answered([each])), default=0)
+        value, fields[name] = items[:end], items[end:]
+    if (turns := _dialogue(value)) and is_answered(turns[-1:]) and not turns[-1]["content"]:
+        value = turns[:-1]  # it ends by opening the answer
     if name == "instruction" and isinstance(value, str):
         given = fields.pop("input", None)
         value = "\n\n".join(as_json(each) for each in (value, given) if each)
@@ -242,7 +247,15 @@ def _read_choices(row: Row) -> Iterator[Attempt]:
     fields: Message = row.value if is_object(row.value) else {"messages": row.value}
     name = _list_name(fields) or "messages"
     choices = as_list(fields.get("choices"))
-    choices = choices if all(is_object(choice, "message") for choice in choices) else []
+    if not all(is_object(choice, "message") for choice in choices):
+        if not is_answered(fields[name]):
+            raise refused(
+                row.where,
+                "its choices hold no message.",
+                'A choice is {"message": {"role": "assistant", "content": "…"}}, or write a row for each '
+                "answer, with the whole conversation as its messages.",
+            )
+        choices = []
     rest = without(fields, name, "tools", "functions", "toolConfig", *(("choices",) if choices else ()))
     given = as_message(fields[name], "user") if name == "contents" else fields[name]
     said, form = chat.messages(given, row.where)
@@ -282,7 +295,7 @@ CONVERSATIONS = Format(
 
 _ANSWER = ("completion", "response", "output")
 _SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
-_TEXTS = ("text", "completion", "response", "content", "output", "generated_text", "answer")
+TEXTS = ("text", "completion", "response", "content", "output", "generated_text", "answer")
 _REWARDS = {f"{name}{end}": name for name in ("reward", "score", "label") for end in ("", "s")}
 
 
@@ -366,7 +379,7 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
                 PAIRS.name if reward else SIDE_BY_SIDE,
                 None if answer else before,
                 [*before, *answer] if answer else [],
-                without(own, *_ASKED[:3]),
+                own,
                 task={"pair": row.where},
                 tools=offered,
                 metrics={INDEPENDENT: reward[1]} if reward else None,
@@ -401,7 +414,7 @@ def _pair(value: Any) -> dict[str, str]:
 
 
 def _is_message_or_text(name: str, value: Any) -> bool:
-    return _are_messages(as_list(value) or [value]) or (isinstance(value, str) and name.partition("_")[2] in _TEXTS)
+    return _are_messages(as_list(value) or [value]) or (isinstance(value, str) and name.partition("_")[2] in TEXTS)
 
 
 def _alike(value: Any) -> list[str]:
@@ -413,7 +426,7 @@ def _alike(value: Any) -> list[str]:
     for stem, columns in columns_by_stem(value).items():
         given = [value[name] for name in columns.values() if value[name] is not None]
         answers = (
-            stem in _TEXTS and _asks(value) and all(_is_said(each) or isinstance(each, int | float) for each in given)
+            stem in TEXTS and _asks(value) and all(_is_said(each) or isinstance(each, int | float) for each in given)
         )
         if len(columns) > 1 and given and (answers or all(map(is_answered, given))):
             found.append(list(columns.values()))
@@ -465,9 +478,14 @@ def _answer(row: Row, value: Any, name: str, *, alone: bool = False) -> list[Any
     """An answer, empty for null; one that stands alone may be a conversation in one text, as in Anthropic's HH data."""
     if value is None or value == []:
         return []
-    parts = _SPEAKER.split(value) if alone and isinstance(value, str) else []
+    return (_dialogue(value) if alone else []) or side(row, value, "assistant", name)
+
+
+def _dialogue(value: Any) -> list[Message]:
+    """The messages of a conversation in one text, as in Anthropic's HH data; empty for anything else."""
+    parts = _SPEAKER.split(value) if isinstance(value, str) else []
     if len(parts) < 3 or parts[0].strip():
-        return side(row, value, "assistant", name)
+        return []
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
 
@@ -553,8 +571,8 @@ def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any, Mess
         )
     if is_list(value) and _may_be_answer(value):
         return [answer for n, each in enumerate(value) for answer in _split_answers(row, f"{name}.{n}", each)]
-    leaves = [each for _, each in _leaves(value) if each is not None]
-    if _may_be_answer(value) or 0 < sum(isinstance(each, str) for each in leaves) < len(leaves):
+    texts = [each for _, each in leaves(value) if each is not None]
+    if _may_be_answer(value) or 0 < sum(isinstance(each, str) for each in texts) < len(texts):
         return [(name, *_text(row, name, value))]
     return [(name, value, {})]
 
@@ -563,30 +581,33 @@ def _may_be_answer(value: Any) -> bool:
     """Whether it is text, a message, an object with a text of a known name, nothing, or a list of these."""
     if is_list(value):
         return bool(value) and all(map(_may_be_answer, value))
-    fields = is_object(value) and (_are_messages([value]) or any(_is_said(value.get(name)) for name in _TEXTS))
+    fields = is_object(value) and (_are_messages([value]) or any(_is_said(value.get(name)) for name in TEXTS))
     return value is None or isinstance(value, str) or fields
 
 
 def _text(row: Row, name: str, answer: Any) -> tuple[Any, Message]:
     """What an answer that is an object says, and its other fields. Raises `RowError` where it is not plain which."""
-    said = [key for key in _TEXTS if is_object(answer) and _is_said(answer.get(key))]
+    said = [key for key in TEXTS if is_object(answer) and _is_said(answer.get(key))]
     if is_object(answer) and len(said) == 1:
         return answer[said[0]], without(answer, said[0])
-    path = said[0] if said else next((path for path, text in _leaves(answer) if isinstance(text, str)), "FIELD")
+    texts = [path for path, text in leaves(answer) if isinstance(text, str)]
+    said = said or (texts if len(texts) == 1 else [])
+    named = (
+        f"Name the one: --answer-column {shlex.quote(f'{name}.{said[0]}')}" if said else "Write it as text or messages"
+    )
     raise refused(
         row.where,
         f"{name}: it is not plain which of its fields is the answer "
         f"({', '.join(map(str, answer)) if is_object(answer) else counted(len(answer), 'item')}).",
-        f"Name the one: --answer-column {shlex.quote(f'{name}.{path}')}; or write the whole as JSON text, where all of "
-        "it is the answer.",
+        f"{named}; or write the whole as JSON text, where all of it is the answer.",
     )
 
 
-def _leaves(value: Any, within: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, within: str = "") -> Iterator[tuple[str, Any]]:
     """The paths of all that stands in a list or an object and is neither, with its value."""
     for name, each in value.items() if is_object(value) else enumerate(value):
         if isinstance(each, dict | list):
-            yield from _leaves(each, f"{within}{name}.")
+            yield from leaves(each, f"{within}{name}.")
         else:
             yield f"{within}{name}", each
 

@@ -118,6 +118,8 @@ _SHARED = (*TRUTHS, "answer", "target")
 OPENING = "opening messages"
 BY_OPENING = "opening"
 """The value of `by` that ignores task ids, unless the rows have a field of that name."""
+BY_ROW = "row"
+"""The value of `by` with which the answers of each row are a group, unless the rows have a field of that name."""
 
 
 @dataclass(slots=True)
@@ -215,6 +217,8 @@ def _fields_of_tasks(attempts: Sequence[Attempt], openings: Mapping[int, str]) -
 
 def _field(row: Row, by: str) -> JsonValue:
     if (value := at(row.value, by)) is ABSENT:
+        if by == BY_ROW:
+            return row.where
         known = ", ".join(row.value) if is_object(row.value) else "none: it is a bare list"
         raise RowError(f"{row.where} has no field {by}, to group by.", f"The fields of this row: {known}.")
     return value

@@ -35,11 +35,14 @@ from gavel.scenarios.formats.fields import (
     PAIRS,
     SIDE_BY_SIDE,
     TABLE,
+    TEXTS,
     UNANSWERED,
     Columns,
     columns_by_stem,
     is_answered,
+    leaves,
     read_columns,
+    without,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
 from gavel.scenarios.formats.grouping import TRUTHS, beside_messages, group
@@ -53,19 +56,23 @@ from gavel.scenarios.formats.row import (
     RowError,
     Source,
     WholeGroup,
+    as_list,
     as_number,
+    at,
     cell,
     check_item,
+    first_of,
     is_list,
     is_object,
     refused,
     refusing,
 )
-from gavel.scenarios.formats.text import CUT, is_conversation
+from gavel.scenarios.formats.text import CUT, is_conversation, is_rendered
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.scenarios.truth import COLUMNS
 
 _RECORDS = ("trajectory", "group_record")
 
@@ -256,7 +263,7 @@ def _detect_format(rows: Sequence[Row]) -> Format:
         if form is None:
             items = [each.value for each in rows if is_object(each.value)]
             error = _messages_as_rows(row, items, least=0) if is_object(row.value) else None
-            raise error or _unknown(row, all_formats() if first is None else (first, *all_formats()))
+            raise error or _unknown(row, rows, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
@@ -268,11 +275,19 @@ def _detect_format(rows: Sequence[Row]) -> Format:
 
 
 def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
-    """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
-    conversation at least so many times."""
-    asked, answered = _proposals(items[0])
-    if not any(map(_IDENTIFIER.search, items[0])) if least else "COLUMN" not in (asked, *answered):
+    """The error for a table of messages; None where no column holds roles or messages, and where no id stands for both
+    sides of a conversation at least so many times."""
+    if (
+        not any(map(_IDENTIFIER.search, items[0]))
+        if least
+        else any(_tells_apart(items, each) for each in _proposals(items[0]))
+    ):
         return None
+    held = Counter(name for each in items for name, value in each.items() if is_object(value, "role", "content"))
+    holder = next(iter(dict(held.most_common(1))), "")
+    items = (
+        [{"role": each[holder]["role"], **each} for each in items if is_object(each.get(holder))] if holder else items
+    )
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
     named = [name for name in ("role", "from") if is_object(items[0], name, "content|value")]
     varied = [name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said)]
@@ -289,23 +304,28 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
         return None
     texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
     content = next(name for name in ("content", "value", *texts, "COLUMN") if name in items[0] or name == "COLUMN")
+    by = f".groupby({json.dumps(column or 'COLUMN')}, sort=False)"
+    gathered = (
+        f"df.dropna(subset=[{json.dumps(holder)}]){by}[{json.dumps(holder)}].apply(list)"
+        if holder
+        else f'df.rename(columns={json.dumps({role: "role", content: "content"})}){by}[["role", "content"]]'
+        ".apply(lambda rows: rows.to_dict('records'))"
+    )
     return RowError(
         f"{row.where} holds messages as rows, and not a conversation in each row.",
-        f"Write a row for each conversation, by its {column or 'id'}, in pandas: "
-        f"df.rename(columns={json.dumps({role: 'role', content: 'content'})})"
-        f'.groupby({json.dumps(column or "COLUMN")}, sort=False)[["role", "content"]]'
-        ".apply(lambda rows: rows.to_dict('records')).rename('messages').reset_index()"
-        '.to_json("rows.jsonl", orient="records", lines=True).'
+        f"Write a row for each conversation, by its {column or 'id'}, in pandas: {gathered}"
+        '.rename("messages").reset_index().to_json("rows.jsonl", orient="records", lines=True).'
         + (f" Or take {column} out, if the list is one conversation." if least else ""),
     )
 
 
-def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
+def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError:
     """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
     fields = row.value
     if not is_object(fields):
         return RowError(f"{row.where} is neither an object nor a list of messages.", _FORM)
-    if is_object(fields, "choices|output") and not is_object(fields, "input|prompt"):
+    said = [*as_list(fields.get("choices")), *as_list(fields.get("output"))]
+    if said and all(is_object(each, "message|type") for each in said) and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
     likeness, nearest = max(((_likeness(form, fields), form) for form in forms), key=lambda pair: pair[0])
@@ -315,30 +335,33 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
         problem += f" Without anything in it: {', '.join(empty)}."
-    texts = [name for name, value in fields.items() if isinstance(value, str | list | dict) and value != []]
-    asked, answered = _proposals(fields)
-    if len(texts) < 2 and asked:
-        return RowError(problem, _FORM)
-    (one, _, prompt), (other, _, answer) = asked.partition("."), answered[0].partition(".")
-    alike = [
-        name for name, value in fields.items() if is_object(value, prompt.partition(".")[0], answer.partition(".")[0])
-    ]
-    if one == other and prompt and answer and len(alike) > 1:
-        return RowError(
-            f"{row.where} holds its rows by name, not as a list: {', '.join(alike[:3])}.",
-            "Write one row on each line: jq -c '.[]' FILE > rows.jsonl.",
-        )
-    named = [*([("--prompt-column", asked)] if asked else ()), *(("--answer-column", each) for each in answered)]
-    columns = " ".join(f"{option} {shlex.quote(name)}" for option, name in named)
-    renamed = "them to prompt and completion" if asked else "one to messages"
-    return RowError(problem, f"Say which columns hold what: {columns}; or rename {renamed}. {_FORM}")
+    items = [each.value for each in rows if is_object(each.value)][:_TRIED]
+    for columns in (columns for item in items for columns in _proposals(item)):
+        if _tells_apart(items, columns):
+            named = [("--prompt-column", columns.prompt), *(("--answer-column", each) for each in columns.answers)]
+            told = " ".join(f"{option} {shlex.quote(name)}" for option, name in named if name)
+            renamed = "them to prompt and completion" if columns.prompt else "one to messages"
+            return RowError(problem, f"Say which columns hold what: {told}; or rename {renamed}. {_FORM}")
+    for path, items in _rows_within(fields):
+        if all(any(form.fits(each) for form in all_formats()) for each in items) or any(
+            _tells_apart(items, each) for each in _proposals(items[0])
+        ):
+            return RowError(
+                problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
+            )
+    return RowError(problem, _SHAPE)
 
 
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
+_SHAPE = (
+    'Write a row of messages for each attempt, such as jq -c \'{messages: [{role: "user", content: .ASKED}, '
+    '{role: "assistant", content: .ANSWERED}]}\' FILE > rows.jsonl, where ASKED and ANSWERED are the paths of what was '
+    "asked and answered; docs/files.md has all formats."
+)
 _ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 """Column names to propose; the user decides."""
-_EXPECTED = re.compile("expect|reference|truth|gold|target|ideal|correct|label", re.I)
+_EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label", re.I)
 """Names of columns with expected answers, which are never proposed: nobody wants them judged."""
 _IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
@@ -346,39 +369,68 @@ _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 _SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
 _NEAR = 0.5
 """Min share of a format's fields that makes a row near to it."""
+_TRIED = 20
+"""Max rows on which columns are tried before they are proposed."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 
 
-def _proposals(fields: dict[str, Any]) -> tuple[str, list[str]]:
-    """The likely columns (dotted paths) of prompt and answers, by names and texts; else `COLUMN`. A column with a whole
-    conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it."""
+def _tells_apart(items: Sequence[dict[str, Any]], columns: Columns) -> bool:
+    """Whether the columns can be read in these rows, and give them answers that are not all the same."""
+    try:
+        found = list(read_columns([Row("", each) for each in items], columns, Source([])))
+    except RowError:
+        return False
+    answers = [each.trajectory.messages()[each.prompt or 0 :] for each in found]
+    said = all(any(any(without(message, "role").values()) for message in each) for each in answers)
+    return said and len({json.dumps(each, default=str) for each in answers}) > (len(items) > 1)
+
+
+def _rows_within(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """The lists of objects in a value, and the objects of objects, with their paths for jq; of a list, those in its
+    first item."""
+    if is_object(value):
+        for name, each in value.items():
+            yield from _rows_within(each, f"{path}.{name if name.isidentifier() else json.dumps(name)}")
+    items = list(value.values()) if is_object(value) else as_list(value)
+    if len(items) > is_object(value) and all(map(is_object, items)) and not is_conversation(items):
+        yield f"{path or '.'}[]", items[:_TRIED]
+        if is_list(value):
+            yield from _rows_within(items[0], f"{path}[]")
+
+
+def _proposals(fields: dict[str, Any]) -> Iterator[Columns]:
+    """The likely columns (dotted paths) of prompt and answers, by names and texts, likeliest first. A column with a
+    whole conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it."""
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
-    talks = (name for name, value in fields.items() if is_list(value) and is_conversation(value))
+    talks = [path for path, _ in _columns(fields) if is_list(value := at(fields, path)) and is_conversation(value)]
+    whole = [path for path in talks if is_answered(at(fields, path))]
+    if whole and is_answered(at(fields, whole[0])[-1:]):
+        yield Columns(None, whole)
     asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), None)
-    asked = asked or next(talks, "COLUMN")
-    likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked]
+    others = [path for path, text in found if text and not _ANSWERED.search(path)]
+    asked = next(iter([*whole, *filter(None, [asked]), *talks, *(others if len(others) == 1 else ())]), None)
+    likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked and text]
     # A deeper column of such a name is part of the question: the expected answer.
     likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
     written = [path for path, text in likely if _SENTENCE.search(text)]
     short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
-    answered = next(iter(written + short), "COLUMN")
-    if whole := [name for name, value in fields.items() if is_answered(value)]:
-        if answered not in fields or is_answered(fields[whole[0]][-1:]):
-            return "", whole
-        asked = whole[0]
-    alike = (list(columns.values()) for columns in columns_by_stem(fields).values())
-    return asked, next((columns for columns in alike if answered in columns), [answered])
+    alike = [list(columns.values()) for columns in columns_by_stem(fields).values() if len(columns) > 1]
+    of_several = [path for path, _ in likely if any(path in columns for columns in alike)]
+    for answered in [*written, *short, *of_several] if asked else ():
+        yield Columns(asked, next((columns for columns in alike if answered in columns), [answered]))
+    if whole:
+        yield Columns(None, whole)
 
 
 def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Each field, also of nested objects, and its text; of a list, its first text or message, if any."""
+    """Each field, also of nested objects, and its text; of a list, its first text, or what its first object says."""
     for name, value in fields.items():
         if is_object(value):
             yield from _columns(value, f"{within}{name}.")
             continue
         first = value[0] if is_list(value) and value else value
-        text = first.get("content") if is_object(first) else first
+        text = first_of(first, *TEXTS) if is_object(first) else first
         yield f"{within}{name}", text if isinstance(text, str) else ""
 
 
@@ -412,6 +464,14 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
             f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
             f"the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: {objects[0]}."
         )
+    rendered = [
+        each for each in attempts if any(is_rendered(str(m.get("content"))) for m in each.trajectory.messages())
+    ]
+    if rendered:
+        notes.append(
+            f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
+            f"one message. Write messages in the template's place. First: {rendered[0].row.where}."
+        )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
         names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
@@ -423,30 +483,36 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
 
 
 def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None) -> list[str]:
-    """Notes on columns that nobody reads: texts that may be part of the task, and rewards that are no number."""
+    """Notes on columns that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
     rows = {id(each.trajectory): each for each in found if isinstance(each, Attempt) and each.form in _OF_ROWS}
     unread: dict[str, str] = {}
-    read = {*TRUTHS, *(name.partition(".")[0] for name in (columns.names if columns else ()))}
+    named = columns.names if columns else []
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
-        is_asked = all(any(message.get("role") == "user" for message in each.messages()) for each in members)
-        for name in dict.fromkeys(name for each in members for name in each.metadata if name not in read):
-            values = {json.dumps(each.metadata.get(name), sort_keys=True, separators=(",", ":")) for each in members}
-            is_text = any(map(_SENTENCE.search, values)) and (len(values) > 1 or not is_asked)
-            if is_text or (name in OF_PROMPTS and values - _NOTHING):
-                unread.setdefault(name, rows[id(members[0])].row.where)
+        told = [{name: each.get(name) for name in COLUMNS} for each in (one.metadata, *(m.metadata for m in members))]
+        truths = _texts(told)
+        said = truths + _texts([each.messages() for each in members])
+        for each in members:
+            for path, value in leaves(without(each.metadata, *COLUMNS, *beside_messages(each))):
+                name = ".".join(part for part in path.split(".") if not part.isdecimal())
+                last, text = name.rpartition(".")[2], str(value).strip()
+                is_expected = _EXPECTED.search(last) and not _IDENTIFIER.search(last)
+                is_text = isinstance(value, str) and (is_expected or _SENTENCE.search(text))
+                is_told = name in named or not text or text in (truths if is_expected else said)
+                if (is_text or name.partition(".")[0] in OF_PROMPTS) and value is not None and not is_told:
+                    unread.setdefault(name, rows[id(each)].row.where)
     notes: list[str] = []
     if unread:
-        name, where = next(iter(unread.items()))
+        names, more = list(unread), len(unread) - _MOST_NAMES
         notes.append(
-            f"the judge is not shown {', '.join(unread)}, which may be part of the task. If so, name the column that "
-            f"holds the prompt, --prompt-column {shlex.quote(name)}, or group by it, --by {shlex.quote(name)}. "
-            f"First: {where}."
+            f"the judge is not shown {', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}. What "
+            "is part of the task belongs into the prompt (--prompt-column names it, and --by groups by a column), "
+            f"an expected answer into a column called reference. First: {unread[names[0]]}."
         )
-    named = [
+    given = [
         (each, name) for each in rows.values() for name in ("reward", "score") if each.trajectory.metadata.get(name)
     ]
-    odd = [(each, name) for each, name in named if as_number(each.trajectory.metadata[name]) is None]
+    odd = [(each, name) for each, name in given if as_number(each.trajectory.metadata[name]) is None]
     if odd:
         first, name = odd[0]
         notes.append(
@@ -456,7 +522,13 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
     return notes
 
 
-_NOTHING = {'""', "[]", "{}", "null"}
+_MOST_NAMES = 8
+
+
+def _texts(value: Any) -> str:
+    return "\n".join(text for _, text in leaves(value) if isinstance(text, str))
+
+
 _OF_ROWS = (COMPLETIONS.name, PAIRS.name, SIDE_BY_SIDE, LOGGED.name, TABLE)
 
 

@@ -85,14 +85,6 @@ def small_model_path(say: Callable[[str], None] = lambda line: None) -> Path:
     return final
 
 
-def source_text(directory: Path) -> str:
-    """The source of the weights in `directory`, as text."""
-    try:
-        return str(json.loads((directory / "gavel_source.json").read_text())["source"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "not known"
-
-
 def _is_whole(directory: Path) -> bool:
     return all((directory / name).is_file() for name in ("config.json", "model.safetensors", "gavel_source.json"))
 

@@ -14,18 +14,20 @@ import json
 import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
-from transformers import DynamicCache
+from transformers import AutoTokenizer, DynamicCache
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import Conversation, TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.llm.types import Message
 from gavel.trainer.cached_pass import cached
+from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
+from gavel.trainer.policy.policy import load_base
 
 LIKELIHOOD = "likelihood"
 """Its name among the judge models."""
@@ -121,6 +123,15 @@ class LikelihoodJudge:
                 tokens = len(pairs[index][1])
                 values[index] = float(each[len(row) - 1 - tokens : len(row) - 1].mean()), tokens
         return [values[index] for index in range(len(pairs))]
+
+
+def load_judge(say: Callable[[str], None]) -> LikelihoodJudge:
+    """The judge of `gavel demo --real`: the small base model, never trained. `say` is told of a download."""
+    directory = small_model_path(say)
+    tokenizers: Any = AutoTokenizer
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = tokenizers.from_pretrained(str(directory))
+    return LikelihoodJudge(load_base(SMALL_MODEL, torch.float32, device), tokenizer, "Write one short sentence.")
 
 
 def _common(rows: Sequence[list[int]]) -> int:

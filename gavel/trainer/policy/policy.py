@@ -480,6 +480,8 @@ class Policy:
     def save_adapter(self, directory: Path) -> None:
         """A PEFT adapter that any other program can load. Several samplers may ask for it at once."""
         with self._saving:  # PEFT changes the model's settings meanwhile
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "README.md").write_text("---\nlibrary_name: peft\n---\n")  # of an empty one PEFT warns
             self.model.save_pretrained(str(directory))
 
     def load_adapter(self, directory: Path) -> None:

@@ -164,9 +164,6 @@ def test_scoring_into_a_file_leaves_the_judge_s_report_beside_it(tmp_path: Path)
     assert "Report: judged.report.html" in done.stdout
     page = tmp_path / "judged.report.html"
     assert "How far can this judge be trusted?" in page.read_text()
-    page.unlink()
-    assert gavel("report", "judged.jsonl", cwd=tmp_path).stdout.strip() == "Report: judged.report.html"
-    assert page.is_file()
     assert "Report:" not in gavel(*score, cwd=tmp_path).stdout
 
 

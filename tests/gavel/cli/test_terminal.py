@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gavel.cli.terminal import WaitDisplay, heartbeat, print_figures, waiting_for
+from gavel.cli.terminal import heartbeat, print_figures, show_progress, waiting_for
 from gavel.cli.training import LiveReport, RunDisplay
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
@@ -121,9 +121,9 @@ def test_output_keeps_the_heartbeat_quiet_and_a_server_waits_in_silence() -> Non
 
 def test_a_piped_wait_is_one_line_with_its_status_and_tells_what_is_left() -> None:
     text, stderr = io.StringIO(), Heard()
-    display = WaitDisplay(Console(file=text, width=80))
+    console = Console(file=text, width=80)
     beating = heartbeat("gavel compare", quiet=0.01, first=0.01)
-    with redirect_stderr(stderr), beating, display.waiting("[b]x", 2, "tasks", lambda: "0.12 USD") as advance:
+    with redirect_stderr(stderr), beating, show_progress(console, "[b]x", 2, "tasks", lambda: "0.12 USD") as advance:
         advance()
         stderr.wait_for("[b]x: 1/2 tasks · about ")
         advance()

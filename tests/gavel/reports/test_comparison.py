@@ -1,4 +1,4 @@
-"""Arms of runs, their paired differences and what is said of them; contenders that a judge ranks blind."""
+"""Arms of runs, their paired differences and what is said of them."""
 
 import csv
 import json
@@ -7,7 +7,6 @@ from statistics import fmean
 
 import pytest
 
-from gavel.reports.blind_ranking import blind_ranking
 from gavel.reports.comparison import (
     Comparison,
     alarms_text,
@@ -19,9 +18,6 @@ from gavel.reports.comparison import (
     steps_text,
     write_comparison,
 )
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import GroupJudgement, Judgement
-from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.html_page import Page
 from tests.gavel.reports.made_runs import made_run
 
@@ -64,7 +60,7 @@ def test_held_out_attempts_are_measured_before_and_after_training(comparison: Co
 def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
     page = write_comparison(comparison)
     parsed = Page(page.read_text())
-    for shown in ("Where judge and hand disagree most", "before training", "score gap: 3 of 3 runs, first at step 2."):
+    for shown in ("before training", "score gap: 3 of 3 runs, first at step 2."):
         assert shown in parsed.text
     assert not {"script", "img", "link"} & set(parsed.tags)
     with (page.parent / "comparison.csv").open() as file:
@@ -93,43 +89,3 @@ def test_a_reward_on_which_nothing_was_trained_is_told_before_any_difference(tmp
     assert said[1].startswith("judge - constant: +0.40")
     alone = outcome(compare_cells([untrained], "desk", tmp_path, margin=0.03, threshold=0.8))
     assert "says nothing about the rewards" in alone[-1]
-
-
-def group(**scores: float | None) -> TrajectoryGroup:
-    return TrajectoryGroup(
-        Trajectory(
-            messages_and_choices=[{"role": "user", "content": name}],
-            metadata={"model": name},
-            judgement=Judgement(score=score, reason=None if score is not None else "refused"),
-        )
-        for name, score in scores.items()
-    )
-
-
-SEEDS = {
-    0: [group(base=0.1, hand=0.2, judge=0.9), group(base=0.3, hand=0.3, judge=0.8)],
-    1: [group(base=0.5, hand=0.2, judge=0.9), group(base=0.5, hand=0.2, judge=None)],
-}
-NAMES = ["base", "hand", "judge"]
-
-
-def test_a_tie_is_half_a_win_and_what_has_no_score_is_no_loss():
-    ranking = blind_ranking(SEEDS, NAMES, ["x/y"], rubric="Short.", cost="0.10 USD")
-    assert {seed: mean.value for seed, mean in ranking.pairs["base", "hand"].by_seed.items()} == {0: 0.25, 1: 1.0}
-    assert ranking.pairs["base", "hand"].over_seeds.value == pytest.approx(0.625)
-    assert ranking.overall["judge"].over_seeds.value == 1.0
-    assert (ranking.tasks, ranking.unscored) == (4, 1)
-    assert ranking.unscored_text == "1 attempt unscored (mostly: refused)"
-
-    forth, back = ranking.beats("base", "hand"), ranking.beats("hand", "base")
-    assert forth is not None
-    assert back is not None
-    assert back.over_seeds.value == pytest.approx(1 - forth.over_seeds.value)
-    assert [mean.low for mean in back.by_seed.values()] == pytest.approx([1 - m.high for m in forth.by_seed.values()])
-
-
-def test_identical_attempts_about_which_no_judge_was_asked_are_tied():
-    same = group(a=None, b=None).model_copy(update={"judgement": GroupJudgement(status="degenerate")})
-    ranking = blind_ranking({0: [same, group(a=1.0, b=0.0)]}, ["a", "b"], ["x"])
-    assert ranking.pairs["a", "b"].over_seeds.value == 0.75
-    assert (ranking.unscored, ranking.unscored_text) == (0, "")

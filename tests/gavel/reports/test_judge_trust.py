@@ -79,7 +79,7 @@ def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:
 
 async def test_the_page_has_the_sections_and_charts_that_its_groups_can_fill() -> None:
     page = words(await judged("one", "two"))
-    for shown in ("192 votes", "Agreement between 4 calls", "Krippendorff's alpha", "Agreement between judges"):
+    for shown in ("192 votes", "Agreement between 4 calls", "ICC(2,1)", "Agreement between judges"):
         assert shown in page
     one = words(await judged("one"), "success")
     assert "higher value" in one

@@ -13,7 +13,6 @@ from gavel.reports.model_table import (
     ScenarioTable,
     as_json,
     csv_rows,
-    furthest_apart,
     model_row,
     pair_wins,
     ranking,
@@ -73,9 +72,7 @@ def test_a_page_of_hostile_models_and_attempts_holds_no_script(tmp_path: Path) -
     groups = [TrajectoryGroup(members, metadata={"task": HOSTILE})] * 3
     episodes = [Episode("0", n, [member(0.9, hand=0.0)], None, 1.0) for n in range(2)]
     rows = [model_row(name, episodes, groups, failed=1) for name in names]
-    table = ModelTable(
-        HOSTILE, rows, 2, 2, [HOSTILE], "0.20 USD", pair_wins(groups, names), tmp_path, furthest_apart(groups)
-    )
+    table = ModelTable(HOSTILE, rows, 2, 2, [HOSTILE], "0.20 USD", pair_wins(groups, names), tmp_path)
     html = write_model_table(table).read_text()
     page = Page(html)
     assert page.open == []

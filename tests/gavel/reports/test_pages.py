@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.cli.demo import RETURNS_DESK, DemoRun, render_report
 from gavel.reports.charts import (
     BOTTOM,
     LEFT,
@@ -17,12 +18,13 @@ from gavel.reports.charts import (
     curves_chart,
     outcome_histogram,
 )
-from gavel.reports.demo_page import DemoReport, SummaryRow, render_report, write_report
+from gavel.reports.page import write_page
 from gavel.reports.run_outcome import Outcome, Point
 from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
+from gavel.trainer.run_config import RunConfig
 from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.gavel.reports.viewer.stored import member, sampled
 from tests.judge.groups import choice, desk
@@ -66,22 +68,10 @@ def test_a_trajectory_is_an_opening_and_rounds_of_a_turn_and_what_came_back():
     assert whole.title == ""
 
 
-@pytest.mark.parametrize("count", [1, 96, 97, 5000])
-def test_a_strip_covers_all_tokens_and_shows_the_least_likely_of_each_block(count):
-    logprobs = tuple(-9.0 if at == count // 2 else -0.01 for at in range(count))
-    strip = transcribe(Trajectory(messages_and_choices=[sampled("x", logprobs=logprobs)]))[0].rounds[0][0].strip
-    assert strip is not None
-    assert strip.tokens == count
-    assert len(strip.blocks) <= 96
-    assert sum(width for _, width, _ in strip.blocks) == pytest.approx(100, abs=0.2)
-    assert [heat for *_, heat in strip.blocks].count(4) == 1
-    assert strip.lowest == -9.0
-
-
-def test_a_turn_that_ran_out_of_tokens_and_one_without_logprobs_are_marked():
+def test_a_turn_that_ran_out_of_tokens_and_one_that_was_not_sampled_are_marked():
     out_of_tokens = sampled("x", finish_reason="length", logprobs=())
     cut = transcribe(Trajectory(messages_and_choices=[out_of_tokens]))[0].rounds[0][0]
-    assert (cut.cut, cut.strip, cut.sampled) == (True, None, True)
+    assert (cut.cut, cut.sampled) == (True, True)
     plain = transcribe(Trajectory(messages_and_choices=[{"role": "assistant", "content": "x"}]))[0].rounds[0][0]
     assert (plain.sampled, plain.cut) == (False, False)
 
@@ -96,32 +86,29 @@ def test_contents_and_calls_of_every_kind_are_text():
     assert [*map(str, shown)] == ['refund(id="é", n=2)', "refund(not json)", "stop()"]
 
 
-REPORT = DemoReport(
-    title="Returns desk",
-    explanation="It acted before it looked.",
-    caveat="The judge is the stand-in.",
-    summary=[SummaryRow("held-out success", "0.43", "0.90")],
-    outcome=Outcome(
-        curve=[Point(0, 0.43, 512, {}), Point(45, 0.9, 512, {})],
-        rewards={1: 0.6, 45: 0.95},
-        scored=[(0.25, False), (1.0, True)],
-        tau=0.91,
-        statuses=Counter(),
-        left_out=Counter({"identical_members": 12}),
-        trained_steps=45,
-        seconds={},
-        before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
-        after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
-    ),
-    seconds={"rollouts": 12.0, "learning": 200.0},
-    settings={"seed": "0", "judge": "gavel/stand-in"},
+OUTCOME = Outcome(
+    curve=[Point(0, 0.43, 512, {}), Point(45, 0.9, 512, {})],
+    rewards={1: 0.6, 45: 0.95},
+    scored=[(0.25, False), (1.0, True)],
+    tau=0.91,
+    statuses=Counter(),
+    left_out=Counter({"identical_members": 12}),
+    trained_steps=45,
+    seconds={},
+    before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
+    after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
 )
 
 
+def rendered(outcome: Outcome = OUTCOME, told: str = "It acted before it looked.") -> str:
+    config = RunConfig.model_validate({"scenario": "returns_desk", "judge": {"models": "constant"}})
+    return render_report(DemoRun(RETURNS_DESK, config), outcome, told, {"rollouts": 12.0, "learning": 200.0})
+
+
 def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
-    text = " ".join(Page(render_report(REPORT)).text.split())
+    text = " ".join(Page(rendered()).text.split())
     for shown in (
-        "held-out success 0.43 0.90",
+        "held-out success 0.43 ± 0.04 0.90 ± 0.03",
         "on 512 tasks",
         "0.25 ± 0.03 It did not look.",
         "no score no vote: the judge was away",
@@ -129,7 +116,7 @@ def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
         f"{sentence_of('identical_members')} 12",
         "3 min 20 s",
         "tau between score and success is 0.91",
-        "The judge is the stand-in.",
+        "It was constant.",
     ):
         assert shown in text
 
@@ -146,14 +133,14 @@ def test_hostile_text_stays_text():
         status="truncated",
         status_reason=HOSTILE,
     )
-    page = Page(render_report(replace(REPORT, outcome=replace(REPORT.outcome, before=liar), title=HOSTILE)))
+    page = Page(rendered(replace(OUTCOME, before=liar), HOSTILE))
     assert page.open == []
     assert not {"script", "img"} & set(page.tags)
-    assert page.text.count(HOSTILE) == 10  # the title stands in the head too, and a call has two parts
+    assert page.text.count(HOSTILE) == 9  # a call has two parts
 
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):
     path = tmp_path / "deep" / "report.html"
-    write_report(path, replace(REPORT, title="half a \ud83d pair"))
+    write_page(path, rendered(told="half a \ud83d pair"))
     assert "half a ? pair" in path.read_text(encoding="utf-8")
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]

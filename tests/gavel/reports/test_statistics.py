@@ -1,7 +1,6 @@
 # pyright: reportArgumentType=false, reportUnknownMemberType=false
 """Statistics over seeds: equal to the slow version, calibrated, and honest with few seeds."""
 
-import itertools
 import random
 from itertools import combinations
 
@@ -12,27 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gavel.reports.statistics import (
-    area_under_curve,
     mean_over_seeds,
     paired_difference,
     pass_at_k,
     share,
 )
 
-SHARES = st.floats(0, 1)
-CURVES = st.dictionaries(st.integers(0, 200), SHARES, min_size=2, max_size=12)
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-6)
-
-
-@given(CURVES)
-def test_the_area_is_numpy_s_and_lies_between_the_lowest_and_the_highest_value(curve: dict[int, float]) -> None:
-    steps = sorted(curve)
-    values = [curve[step] for step in steps]
-    slow = sum((b - a) * (curve[a] + curve[b]) / 2 for a, b in itertools.pairwise(steps))
-    area = area_under_curve(curve)
-    assert area is not None
-    assert area == pytest.approx(slow / (steps[-1] - steps[0]))
-    assert min(values) - 1e-9 <= area <= max(values) + 1e-9
 
 
 @given(DIFFERENCES)
@@ -46,11 +31,10 @@ def test_the_interval_is_scipy_s(values: list[float]) -> None:
 
 
 @given(DIFFERENCES, st.floats(0.01, 0.5))
-def test_the_p_value_is_that_of_two_one_sided_tests(values: list[float], margin: float) -> None:
+def test_what_is_equivalent_is_so_by_two_one_sided_tests(values: list[float], margin: float) -> None:
     lower = stats.ttest_1samp(values, -margin, alternative="greater")[1]
     upper = stats.ttest_1samp(values, margin, alternative="less")[1]
     paired = paired_difference(values, margin)
-    assert paired.p_equivalence == pytest.approx(max(lower, upper), abs=1e-9)
     assert paired.equivalent == paired.verdict.startswith("equivalent")
     if paired.equivalent:
         assert max(lower, upper) <= 0.025 + 1e-9

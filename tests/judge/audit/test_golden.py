@@ -7,9 +7,7 @@ import pytest
 from gavel.base.errors import GavelError
 from gavel.judge.audit.agreement import pair_accuracy
 from gavel.judge.audit.golden import (
-    ChangedVerdict,
     GoldenResult,
-    changed_verdicts,
     check_golden,
     golden_scores,
     jury_weights,
@@ -19,6 +17,7 @@ from gavel.judge.audit.golden import (
 from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.scenarios.formats.fields import Columns
 
 ASK = {"role": "user", "content": "Add 2 and 2."}
 
@@ -86,19 +85,6 @@ async def test_a_group_that_was_not_judged_in_full_has_no_verdicts():
     assert "no idea" in one.reason
 
 
-def test_only_verdicts_that_turned_are_told():
-    first, second, other = golden("1", a="4", b="5"), golden("2", a="4", b="5"), golden("3", a="4", b="5")
-    results = [result(first, a=0.4, b=0.6), result(second, a=0.7, b=0.6), result(other, a=0.5, b=0.6)]
-    before = {"1": {"a": 0.9, "b": 0.1}, "2": {"a": 0.1, "b": 0.1}, "3": {"a": 0.2, "b": 0.9}, "4": {"x": 1.0}}
-    assert list(changed_verdicts(results, before)) == [
-        ChangedVerdict("1", "a", "b", (0.9, 0.1), (0.4, 0.6)),
-        ChangedVerdict("2", "a", "b", (0.1, 0.1), (0.7, 0.6)),
-    ]
-    assert [each.is_right for each in changed_verdicts(results, before)] == [False, True]
-    assert list(changed_verdicts(results, {"1": {"a": 0.9, "c": 0.1}})) == []
-    assert list(changed_verdicts([GoldenResult(first, {}, "down")], before)) == []
-
-
 GOOD = golden(a="4", b="5").model_dump()
 
 
@@ -146,30 +132,13 @@ FORMS = {
         {"id": 7, "instruction": ASKED, "outputs": ["4", "5"], "label": 1},
         {"id": 8, "instruction": ASKED, "outputs": ["5", "4"], "label": 2},
     ],
-    "the majority of three, one of them undecided": [
-        {"instruction": ASKED, "input": "", "response1": "4", "response2": "5", "a1": 1, "a2": 0, "a3": 1},
-        {"instruction": ASKED, "input": "", "response1": "5", "response2": "4", "a1": 2, "a2": 2, "a3": 1},
-        {"instruction": ASKED, "input": "", "response1": "4", "response2": "four", "a1": 2, "a2": 0, "a3": 1},
-    ],
     "a winner by name": [
         {"prompt": ASKED, "response_a": "4", "response_b": "5", "winner": "model_a"},
         {"prompt": ASKED, "response_a": "5", "response_b": "4", "winner": "model_b"},
         {"prompt": ASKED, "response_a": "4", "response_b": "4.0", "winner": "tie (both good)"},
     ],
-    "rankings": [{"prompt": ASKED, "answers": ["5", "4", "6"], "ranking": [2, 1, 3]}],
+    "rankings": [{"prompt": ASKED, "completions": ["5", "4", "6"], "ranking": [2, 1, 3]}],
     "ratings beside the answers": [{"prompt": ASKED, "text1": "5", "text2": "4", "rating1": 1.5, "rating2": 4}],
-    "answers with their labels": [
-        {
-            "question": ASKED,
-            "truth": "It is 4.",
-            "small": {"said": "5", "right": False},
-            "large": {"said": "4", "right": True},
-        }
-    ],
-    "one answer a row": [
-        {"source": ASKED, "n": 1, "reply": "4", "scores": {"clear": 0.1, "overall": 4.5}},
-        {"source": ASKED, "n": 2, "reply": "5", "scores": {"clear": 0.9, "overall": 1.0}},
-    ],
     "attempts with a reward": [
         {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}], "reward": reward}
         for text, reward in (("4", 1.0), ("5", 0.0))
@@ -185,9 +154,15 @@ def test_labelled_attempts_are_read_by_their_structure(tmp_path, form):
     for group in load_golden(path):
         best = [group.members[name][-1]["content"] for name in group.order[0]]
         assert best == ["4"]
-        shown = json.dumps(group.group().trajectories[0].messages())
-        assert ASKED in shown
-        assert "It is 4" not in shown
+        assert ASKED in json.dumps(group.group().trajectories[0].messages())
+
+
+def test_a_table_with_other_names_is_read_by_its_columns(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    said = {"small": {"text": "5", "right": False}, "large": {"text": "4", "right": True}}
+    path.write_text(json.dumps({"asked": ASKED, **said}))
+    (group,) = load_golden(path, columns=Columns("asked", ("small", "large")))
+    assert [group.members[name][-1]["content"] for name in group.order[0]] == ["4"]
 
 
 @pytest.mark.parametrize(
@@ -196,6 +171,7 @@ def test_labelled_attempts_are_read_by_their_structure(tmp_path, form):
         ([{"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}], "clear, kind"),
         ([{"prompt": ASKED, "outputs": ["4", "5"], "id": "x"}], "one value that names an answer"),
         ([{"prompt": ASKED, "outputs": ["4", "5"], "score": [1, 1]}], "--label"),
+        ([{"prompt": ASKED, "response_a": "4", "response_b": "5"}], "--label"),
     ],
 )
 def test_a_label_is_not_guessed(tmp_path, rows, remedy):

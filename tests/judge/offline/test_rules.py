@@ -1,3 +1,4 @@
+import json
 import re
 from dataclasses import replace
 from decimal import Decimal
@@ -82,6 +83,24 @@ def test_an_empty_result_is_nothing_however_it_is_wrapped(result: object):
 
 
 @pytest.mark.parametrize(
+    "result",
+    [
+        {"status": "ok", "rows": []},
+        {"rows": [], "message": "none"},
+        {"found": False, "message": "none"},
+        {"id": 1, "tags": []},
+        [[]],
+    ],
+)
+def test_a_result_of_which_a_part_is_empty_is_not_read(result: object):
+    for acts in ([], [("refund", {}, "ok")]):
+        is_kept, told = finding("calls refund when look finds something", made(("look", {}, result), *acts))
+        assert not is_kept
+        assert "look told whether it found something in a form that is not read" in told
+    assert kept("calls refund when rows", made(("look", {}, {"status": "ok", "rows": []})))
+
+
+@pytest.mark.parametrize(
     "rule",
     [
         "does not call Refund",
@@ -130,6 +149,7 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("calls refund unless days > 30", "calls refund when not (days > 30)"),
         ('calls look_up and says "done and calls"', 'calls look_up; says "done and calls"'),
         ('calls refund when "days since" <= 30', "calls refund when days_since <= 30"),
+        ("calls refund when amount > $100", "calls refund when amount > 100"),
     ],
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
@@ -180,6 +200,11 @@ def test_a_number_that_may_be_of_thousands_is_asked_about():
         f"calls look only when total >= {a} and n < {b}" for a, b in (("1000", 12500), ("1.0000", "12.5000"))
     ]
     assert all(read_rubric(f"- {form}").unread == () for form in forms)
+
+
+def test_a_value_in_a_condition_is_written_as_json():
+    assert nearest_form("calls refund when amount > 1,000 EUR") == "calls refund when amount > 1000"
+    assert nearest_form('calls refund when status is "open"') == 'calls refund when status == "open"'
 
 
 def test_a_nearest_form_names_tools_that_there_are():
@@ -255,6 +280,11 @@ def test_a_condition_compares_the_values_that_tools_returned(condition, holds):
     [
         ("calls refund when days <= 30", {"days": True}, "days is true, which cannot be compared"),
         ("calls refund when days <= 30", {"days": "12"}, 'days is "12", which cannot be compared'),
+        ("calls refund when not opened", {"opened": None}, "opened is null, which cannot be compared"),
+        ('calls refund when day > "2024-05-01"', {"day": "06/01/2024"}, "which cannot be compared"),
+        ('calls refund when rank > "low"', {"rank": "high"}, "which cannot be compared"),
+        ('calls refund when s == "open"', {"s": "ok", "order": {"s": "open"}}, "not read: name look.s or look.order.s"),
+        ('calls refund when s == "ok"', {"s": "ok", "orders": [{"s": "open"}, {}]}, "not read: name look.s"),
     ],
 )
 def test_values_of_different_kinds_are_not_compared(rule: str, known: dict, told: str):
@@ -262,6 +292,25 @@ def test_values_of_different_kinds_are_not_compared(rule: str, known: dict, told
     is_kept, explanation = finding(rule, attempt)
     assert not is_kept
     assert told in explanation
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "calls refund when days <= 30",
+        "calls refund only when look.order.days <= 30",
+        'calls refund when look says "early"',
+        "calls refund when look finds something",
+        "calls refund with days from look",
+    ],
+)
+def test_the_result_of_a_call_with_its_own_arguments_counts(rule: str):
+    """Also where the key stands deeper in it than in another's result."""
+    early = ("look", {"id": "1"}, {"order": {"days": 12, "term": "early"}})
+    late = ("look", {"id": "2"}, {} if "finds" in rule else {"order": {"days": 45, "term": "late"}})
+    others = (early, late, ("policy", {}, {"days": 99}))
+    assert kept(rule, made(*others, ("refund", {"id": "1", "days": 12}, "ok")))
+    assert not kept(rule, made(*others, ("refund", {"id": "2", "days": 12}, "ok")))
 
 
 @pytest.mark.parametrize(
@@ -425,7 +474,7 @@ def test_what_the_user_asked_for_is_done_and_nothing_else(request_text: str, due
 
 def test_the_last_search_says_whether_there_is_something_to_take():
     rule = "calls book_room when find_rooms finds something"
-    nothing = ("find_rooms", {}, [])
+    nothing = ("find_rooms", FOUND[1], [])
     assert kept(rule, made())
     assert kept(rule, made(nothing))
     assert kept(rule, made(nothing, FOUND, booked()))
@@ -444,5 +493,35 @@ def test_arguments_are_taken_from_what_a_tool_said_before():
     assert not kept(first, made(FOUND, booked("204")))
     assert not kept(anything, made(FOUND, booked("305")))
     assert not kept(anything, made(booked("101"), FOUND))
-    assert not kept(anything, made(FOUND, ("find_rooms", {}, ROOMS[:1]), booked("204")))
+    assert not kept(anything, made(FOUND, ("find_rooms", FOUND[1], ROOMS[:1]), booked("204")))
     assert not kept(anything, made(FOUND, ("book_room", {}, "ok")))
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        {"results": ROOMS},
+        {"count": 2, "rows": ROOMS},
+        {"data": {"rooms": ["101", "204"]}},
+        {"result": json.dumps(ROOMS)},
+    ],
+)
+def test_the_first_of_an_object_is_that_of_its_one_list(wrapped: object):
+    first = "calls book_room with room from the first of find_rooms"
+    assert kept(first, made(("find_rooms", {}, wrapped), booked("101")))
+    assert not kept(first, made(("find_rooms", {}, wrapped), booked("204")))
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["101 red\n204 blue", {"rooms": ROOMS, "ads": ROOMS}, {"101": {"number": "101"}, "204": {"number": "204"}}],
+)
+def test_what_has_no_order_has_no_first(result: object):
+    found = [
+        finding(
+            "calls book_room with room from the first of find_rooms", made(("find_rooms", {}, result), booked(room))
+        )
+        for room in ("101", "204")
+    ]
+    assert [is_kept for is_kept, _ in found] == [False, False]
+    assert all("find_rooms told room in a form that is not read" in told for _, told in found)

@@ -20,7 +20,7 @@ from tests.endpoint import limit_attempts
 from tests.judge.groups import saying
 
 QUALITIES = (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
-TABLE = {f"sim-{n}": Latent(quality, "ours" if n == 3 else "theirs") for n, quality in enumerate(QUALITIES)}
+TABLE = {f"sim-{n}": Latent(quality) for n, quality in enumerate(QUALITIES)}
 
 
 def eight() -> TrajectoryGroup:

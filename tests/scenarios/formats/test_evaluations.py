@@ -308,10 +308,12 @@ TALK = [
 
 
 OTHERS = [{"session_id": each["session_id"], "sender": each["role"], "message": "It is."} for each in TALK]
+NESTED = [{"session_id": each["session_id"], "type": each["role"], "message": each} for each in TALK]
 
 
 @pytest.mark.parametrize(
-    ("form", "rows"), [("lines", TALK), ("array", TALK), ("table", TALK), ("lines", OTHERS), ("array", OTHERS)]
+    ("form", "rows"),
+    [("lines", TALK), ("array", TALK), ("table", TALK), ("lines", OTHERS), ("array", OTHERS), ("lines", NESTED)],
 )
 def test_messages_as_rows_are_refused_with_their_conversations_column(
     tmp_path: Path, form: str, rows: list[dict[str, Any]]

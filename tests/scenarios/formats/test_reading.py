@@ -598,6 +598,17 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
             "--prompt-column context --answer-column response1 --answer-column response2",
             [[Q, PARIS, Q, LYON]] * 2,
         ),
+        (
+            {"context": [Q], "response1": "l.reverse()", "response2": "l.reverse()"},
+            "--prompt-column context --answer-column response1 --answer-column response2",
+            [[Q, LYON | {"content": "l.reverse()"}]] * 2,
+        ),
+        (
+            {"problem": Q["content"], "answers": [{"answer": "Lyon.", "rank": 1}], "output_id": "x"},
+            "--prompt-column problem --answer-column answers",
+            [[Q, LYON]],
+        ),
+        ({"error": None, "output": {"time": "1", "history": [Q, LYON]}}, "--answer-column output.history", [[Q, LYON]]),
     ],
 )
 def test_the_columns_to_name_are_read_when_they_are_named(
@@ -613,6 +624,43 @@ def test_the_columns_to_name_are_read_when_they_are_named(
     reading = read_file(path, columns=Columns(prompt, answers))
     assert [each.messages() for each in reading.groups[0]] == members
     assert not any("part of the task" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("row", "remedy"),
+    [
+        (
+            {"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [Q, PARIS]}]}]}},
+            "jq -c '.runs.all[].turns[]'",
+        ),
+        ({"7": {"prompt": "Hi", "answer": "Yo."}, "8": {"prompt": "Hi", "answer": "No."}}, "jq -c '.[]'"),
+        ({"instruction": "Mend it.", "output_steps": [{"time": "now", "action": "run"}] * 2}, "jq -c '{messages"),
+        ({"question": "Where is it?", "answer_kind": "text"}, "jq -c '{messages"),
+        ({"choices": [{"turns": ["A.", "B."]}]}, "jq -c '{messages"),
+    ],
+)
+def test_rows_that_no_columns_hold_are_written_by_a_command(tmp_path: Path, row: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(RowError) as error:
+        read_file(written(tmp_path / "rows.jsonl", row, row))
+    assert remedy in error.value.remedy
+
+
+def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answers(tmp_path: Path) -> None:
+    row = {"messages": [Q, PARIS], "generations": ["It is Paris.", "Lyon."], "solution": "It is in France."}
+    reading = read_file(written(tmp_path / "rows.jsonl", row))
+    assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS], [Q, LYON]]
+    assert "not shown solution. " in reading.notes[0]
+    reading = read_file(written(tmp_path / "rows.jsonl", row | {"generations": ["Lyon."]}))
+    assert "not shown solution, messages.content. " in reading.notes[0]
+    with pytest.raises(RowError, match="its choices hold no message"):
+        read_file(written(tmp_path / "rows.jsonl", {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]}))
+
+
+def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
+    row = {"prompt": f"\n\nHuman: {Q['content']}\n\nAssistant: ", "completion": "Lyon."}
+    assert read_file(written(tmp_path / "rows.jsonl", row)).groups[0].trajectories[0].messages() == [Q, LYON]
+    row = {"input": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "output": "Yo.<|im_end|>"}
+    assert "1 prompt rendered by a chat template" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
 
 
 def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: Path) -> None:
@@ -698,8 +746,12 @@ def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(t
     assert "topic" in " ".join(read_file(alone).notes)
     strange = written(tmp_path / "strange.jsonl", {**asked, "history": "Hello"})
     assert any("history" in note for note in read_file(strange).notes)
-    same = [{**asked, "passage": "It was one.", "seed": n} for n in range(2)]
-    assert read_file(written(tmp_path / "same.jsonl", *same)).notes == []
+    same = [{**asked, "passage": "It was one.", "seed": n, "repeats": [["And then?"], ["A."]]} for n in range(2)]
+    (note,) = read_file(written(tmp_path / "same.jsonl", *same)).notes
+    assert "not shown passage. " in note
+    told = {"target": "A.", "reference": "B.", "expected": "B.", "target_hash": "ab"}
+    (note,) = read_file(written(tmp_path / "target.jsonl", asked | told)).notes[:1]
+    assert "not shown target. " in note
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ replies to many groups are committed at once.
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import compress, decompress, replies
-from gavel.llm.cassette import Cassette, Entry, Question, Storage, StorageThread, StoredReply
+from gavel.llm.cassette import Cassette, Entry, Question, StorageThread
 from gavel.llm.types import Accept, Reply
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ class _CassetteOfKeys(Cassette):
         question: Question,
         ask: Callable[[], Awaitable[Reply]],
         accept: Accept | None = None,
-        repairs: Sequence[tuple[Question, Reply]] = (),
+        repairs: Sequence[Entry] = (),
     ) -> Reply:
         return await super().answer(_own(question), ask, accept, [(_own(each), reply) for each, reply in repairs])
 
@@ -71,7 +71,6 @@ class _WriterThread(StorageThread):
     """A storage that works in the transactions of the database's writer."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(_no_storage)
         self._database = database
         self.commits_in_order = database.is_sqlite  # a judgement commits after the replies that it was read from
 
@@ -81,15 +80,8 @@ class _WriterThread(StorageThread):
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
         # On SQLite works run in order: a judgement's replies are there before it is stored, or erased.
-        order = "" if self.commits_in_order else f"question {entries[-1].question.key}"
+        order = "" if self.commits_in_order else f"question {entries[-1][0].key}"
         return self.submit(lambda storage: storage.keep(entries), order)  # compressed in the writer's thread
-
-    def close(self) -> None:
-        """Does nothing: the database stays open."""
-
-
-def _no_storage() -> Storage:
-    raise AssertionError("the database's writer has the storage")
 
 
 class Replies:
@@ -98,25 +90,15 @@ class Replies:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
-    def replies(self, key: str) -> list[StoredReply]:
-        return _stored(self._connection.execute(_REPLIES, {"question": key}), key)
+    def replies(self, key: str) -> list[Reply]:
+        found: list[Reply] = []
+        for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
+            words = decompress(text).decode("utf-8", "surrogatepass")
+            found.append(Reply(words, *rest, cached=True, key=key, repaired_by=repaired_by))
+        return found
 
     def keep(self, entries: Sequence[Entry]) -> None:
         self._connection.execute(_KEEP[self._connection.dialect.name], [_row(entry) for entry in entries])
-
-    def models(self) -> set[str]:
-        return set(self._connection.execute(sa.select(_r.model).distinct()).scalars())
-
-    def close(self) -> None:
-        """Does nothing: the transaction belongs to the writer."""
-
-
-def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
-    found: list[StoredReply] = []
-    for text, *rest, repaired_by in rows:
-        words = decompress(text).decode("utf-8", "surrogatepass")
-        found.append(StoredReply(Reply(words, *rest, cached=True, key=key), repaired_by))
-    return found
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
@@ -130,7 +112,7 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
 
 
 def _row(entry: Entry) -> dict[str, object]:
-    question, reply = entry.question, entry.reply
+    question, reply = entry
     text = reply.text.encode("utf-8", "surrogatepass")
     return {
         "key": question.key,
@@ -143,7 +125,7 @@ def _row(entry: Entry) -> dict[str, object]:
         "finish_reason": _plain(reply.finish_reason),
         "served_by": _plain(reply.served_by),
         "replied_at": time.time(),
-        "repaired_by": entry.repaired_by,
+        "repaired_by": reply.repaired_by,
     }
 
 

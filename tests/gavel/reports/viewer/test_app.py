@@ -11,10 +11,9 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from gavel.cli.judge import app as judge
-from gavel.llm.cassette import Entry, Question, SqliteStorage
+from gavel.llm.cassette import Question, SqliteStorage
 from gavel.llm.types import Reply
-from gavel.reports.viewer.app import create_app
-from gavel.reports.viewer.guard import COOKIE, Guard
+from gavel.reports.viewer.app import COOKIE, Guard, create_app
 from gavel.reports.viewer.index import Index
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import History, RolloutError
@@ -63,8 +62,7 @@ def test_every_link_of_every_page_leads_to_a_page(client):
         html = answer.text.replace("&amp;", "&").replace("&#39;", "'")
         waiting += [link for link in re.findall(r'href="(/[^"#]*)"', html) if not link.startswith("/assets")]
         for file in re.findall(r'(?:href|src)="(/assets/[^"]+)"', html):
-            found = client.get(file)
-            assert "immutable" in found.headers["cache-control"], file
+            assert client.get(file).status_code == 200, file
     assert len(seen) > 20
 
 
@@ -91,7 +89,7 @@ def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
     assert 'id="member-0"' not in client.get(f"{GROUP}?member=1").text
 
 
-def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_judge_could_not_read(root, tmp_path):
+def test_a_group_is_titled_by_its_task_and_shows_tools_and_what_the_judge_could_not_read(root, tmp_path):
     tools = [
         {"type": "function", "function": {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}}
     ]
@@ -108,7 +106,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
         assert "0f3a9c11b2de" not in heading
         assert len(heading) < 200
         text = Page(html).text
-        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite", "0.01 to 0.1"):
+        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite"):
             assert part in text
         listed = shown(client, "/groups")
         assert "Where is my lamp?" in listed
@@ -118,7 +116,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
 def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
     question = Question("openai/x", {}, {}, [{"role": "user", "content": f"Judge: {HOSTILE}"}])
     storage = SqliteStorage(root / RUN / "cassettes.sqlite")
-    storage.keep([Entry(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))])
+    storage.keep([(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))])
     storage.close()
     judged = member("x", 0.5, task="voted")
     assert judged.judgement is not None
@@ -158,7 +156,6 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     store(root, 1, run="desk/<b>run").append(made)
     (root / "desk/<b>run" / "model.json").write_text('{"format_version": 1}')
     with served(root, tmp_path) as client:
-        path = "desk/<b>run/trajectories/train/000001.jsonl.zst"
         group_address = "/group/desk/%3Cb%3Erun/trajectories/train/000001.jsonl.zst/0"
         for address in (
             "/",
@@ -166,7 +163,6 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
             "/groups?q=alert",
             "/run/desk/%3Cb%3Erun",
             group_address,
-            f"/compare?one={path}:0:0&other={path}:0:1",
             f"/groups?q={HOSTILE[:100].replace('&', '')}",
         ):
             answer = client.get(address)
@@ -186,10 +182,7 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
         (f"{GROUP}{'9' * 20}", 404),
         ("/group/../../etc/passwd/0", 404),
         ("/groups?show=x", 422),
-        ("/compare", 422),
-        ("/compare?one=a&other=b", 422),
-        (f"/compare?one={RUN}/trajectories/train/000001.jsonl.zst:0:99&other=x:0:0", 404),
-        ("/assets/x/../app.py", 404),
+        ("/assets/../app.py", 404),
     ],
 )
 def test_what_there_is_not_is_a_page_that_says_so(client, address, status):

@@ -4,9 +4,7 @@ import os
 import pytest
 import zstandard
 
-from gavel.reports.viewer.group_filter import GroupFilter
-from gavel.reports.viewer.group_view import CASSETTE, cassette_of
-from gavel.reports.viewer.index import Index, NoSuchGroup
+from gavel.reports.viewer.index import GroupFilter, Index, NoSuchGroup
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
@@ -96,7 +94,7 @@ def test_a_judged_file_of_json_lines_is_read_and_other_files_are_not(index, root
     assert "999" in dict(index.problems())["later.jsonl"]
 
 
-def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restored(index, root, caplog):
+def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restored(index, root):
     file = store(root, 3).path
     store(root, 3).extend(group(member(f"number {n}", 0.5, task=f"x{n}")) for n in range(3))
     whole = file.read_bytes()
@@ -108,7 +106,6 @@ def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restore
     ((path, problem),) = index.problems()
     assert path.endswith("000003.jsonl.zst")
     assert f"damaged at byte {first}" in problem
-    assert caplog.text.count("000003.jsonl.zst is damaged at byte") == 1
     file.write_bytes(flipped(whole, (second + len(whole)) // 2))  # the last one could be an unfinished one
     index.update()
     assert len(index.problems()) == 1
@@ -136,34 +133,12 @@ def test_an_index_of_another_format_is_made_anew(root, tmp_path):
     assert again.counts() == {RUN: 4}
 
 
-def test_a_file_whose_name_is_no_text_is_a_problem_and_the_others_are_shown(index, root):
+def test_a_file_whose_name_is_no_text_is_passed_over(index, root):
     name = os.fsencode(root / RUN) + b"/trajectories/train/\xff.jsonl.zst"
     with open(name, "wb") as stream:
         stream.write(store(root, 1).path.read_bytes())
     index.update()
-    assert index.counts() == {RUN: 4}
-    assert [problem for _, problem in index.problems()] == ["its name is no text; rename it"]
-
-
-def test_links_out_of_the_directory_are_not_followed(index, root, tmp_path):
-    elsewhere = tmp_path / "elsewhere.jsonl"
-    elsewhere.write_text(to_line(group(member("secret", 0.5))) + "\n")
-    (root / "link.jsonl").symlink_to(elsewhere)
-    (root / "linked").symlink_to(tmp_path / "runs" / RUN)
-    (root / "inner.jsonl").symlink_to(root / "judged.jsonl")
-    (root / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
-    index.update()
-    assert index.counts() == {RUN: 4, "judged.jsonl": 1, "inner.jsonl": 1}
-    assert [path for path, _ in index.problems()] == ["link.jsonl"]
-    (root / "judged.jsonl").unlink()
-    (root / "judged.jsonl").symlink_to(elsewhere)  # after it was read
-    with pytest.raises(NoSuchGroup):
-        index.group("judged.jsonl", 0)
-    cassette = tmp_path / CASSETTE
-    cassette.write_bytes(b"")
-    assert cassette_of(root, STEP_1) is None
-    (root / CASSETTE).symlink_to(cassette)
-    assert cassette_of(root, STEP_1) is None
+    assert (index.counts(), index.problems()) == ({RUN: 4}, [])
 
 
 def test_a_record_that_expands_without_end_is_a_problem(index, root, monkeypatch):

@@ -26,7 +26,7 @@ from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.judge.service.store.tables import compress
-from gavel.llm.cassette import Entry, Question
+from gavel.llm.cassette import Question
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
 from gavel.scenarios.judgement import GroupJudgement, Judgement
@@ -225,4 +225,4 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
     cassette = database_cassette(database)
     database.close()
     with pytest.raises(CassetteError):
-        await asyncio.wrap_future(cassette._current_thread().keep([Entry(asked_about("why"), Reply("yes"))]))
+        await asyncio.wrap_future(cassette._current_thread().keep([(asked_about("why"), Reply("yes"))]))

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli.evolve import app as evolve
-from gavel.cli.sft import app
+from gavel.cli.imitation import evolve_app as evolve
+from gavel.cli.imitation import sft_app as app
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory

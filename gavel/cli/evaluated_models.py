@@ -1,0 +1,269 @@
+"""Models of an evaluation by their names.
+
+openai/gpt-5-mini          any model of LiteLLM
+desk/clerk, desk/clerk@12  the newest checkpoint of a run, or that of a step; @0 is what the run began with
+some/adapter               a directory of a PEFT adapter, of the base model that it names
+base:Qwen/Qwen3-0.6B       a base model, untrained
+"""
+
+import contextlib
+import hashlib
+import tempfile
+import tomllib
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+from openai.types.chat.chat_completion import ChatCompletion
+
+from gavel.base.errors import GavelError
+from gavel.cli.options import check_base_fits
+from gavel.cli.training import open_backend, run_directory_of, trainable
+from gavel.llm.budget import Budget
+from gavel.llm.chat_agent import ChatAgent
+from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.data.token_sequences import COMPACT
+from gavel.trainer.loop.model_samples import COST, Play, SampledModel
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.model_spec import describe_model
+from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import (
+    NamedCheckpointError,
+    NamedRunError,
+    RunDirectoryError,
+    find_checkpoint,
+    names_something,
+    read_description,
+    runs_root,
+    split_step,
+)
+
+_BASE = "base:"
+_FIGURES_OF_ANOTHER_JOB = "its figures say nothing of a model that can do the job"
+_RETRIES = 4
+"""Max retries of a request whose server is busy."""
+
+
+def find_model(named: str, scenario: Scenario, config: RunConfig, budget: Budget) -> SampledModel:
+    """The model of this name; a run of the scenario itself may be named without its project.
+
+    `config`: how models of this machine are served. `budget`: of API models. Raises `GavelError` where there is none.
+    """
+    if config.backend.url is not None:
+        raise GavelError(
+            f"--models are sampled on this machine or by their APIs, not at {config.backend.url}.",
+            "Leave --backend-url out, or --models.",
+        )
+    if named.startswith(_BASE):
+        base = named.removeprefix(_BASE)
+        if not base:
+            raise GavelError(f"{named} names no base model.", "Write base:Qwen/Qwen3-0.6B.")
+        check_base_fits(base, scenario, named=True, else_=_FIGURES_OF_ANOTHER_JOB)
+        spec = config.model
+        model = TrainableModel(
+            name="base", project="evaluate", base_model=base, policy=spec.policy, renderer=spec.renderer
+        )
+        return _local(named, {}, model, scenario, config)
+    root = runs_root()
+    for name in (named, f"{scenario.name}/{named}"):
+        if names_something(name, root):
+            return _checkpoint(name, scenario, config, root)
+    try:
+        ChatAgent(named, budget, instead="--models ollama/qwen3, --models base:Qwen/Qwen3-0.6B")
+    except UnknownModelError as error:
+        raise GavelError(
+            f"{named} is no run, no directory and no API model: {error.message}",
+            "Name a run as `gavel runs` lists it (desk/clerk@12), base:MODEL, or one of LiteLLM (openai/gpt-5-mini).",
+        ) from error
+    return SampledModel(named, {"api": named}, lambda: _serve_api(named, scenario, config, budget))
+
+
+def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> SampledModel:
+    """A model that a program holds, such as a registered `gavel.TrainableModel`."""
+    name = model.get_inference_name()
+    identity = {"given": name, "key": list(getattr(model, "key", ()))}
+
+    @contextlib.asynccontextmanager
+    async def serving() -> AsyncGenerator[Play]:
+        yield _make_play(model, scenario, config)
+
+    return SampledModel(name, identity, serving)
+
+
+async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
+    """The newest policy of the run that `config` describes; its base, where there is no run yet.
+
+    `given`: the configuration before defaults were filled in. Raises `RunDirectoryError` where it names a run that is
+    not there, and `ModelChoiceError` where nobody named the base and it is a built-in model of another scenario.
+    """
+    model = trainable(config, scenario.name)
+    directory = run_directory_of(model)
+    base_named = "base_model" in given.model.model_fields_set
+    if config.backend.url is not None:
+        check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
+        async with await open_backend(config.backend, config) as backend:
+            await model.register(backend)
+            name = model.get_inference_name()
+        identity = {"remote": config.backend.url, "model": name, "project": model.project}
+        return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
+    if (directory / "model.json").is_file():
+        return _checkpoint(str(directory), scenario, config, runs_root())
+    if given.model.name is not None:
+        runs = sorted(path.parent.name for path in directory.parent.glob("*/model.json"))
+        raise RunDirectoryError(
+            f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
+            "Name one of these, or leave --name out.",
+        )
+    check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
+    start = model.from_checkpoint
+    if start is not None and "://" not in start:
+        start = str(find_checkpoint(start, runs_root()))
+        model = model.model_copy(update={"from_checkpoint": start})
+    return _local(f"{model.name}@0", {"start": _content(start)}, model, scenario, config)
+
+
+def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -> SampledModel:
+    """A run's checkpoint, or an adapter of another program."""
+    run, step = None, None
+    with contextlib.suppress(NamedRunError):
+        run, step = split_step(named, root)
+    adapter: Path | None = None
+    if run is None or step != 0:
+        try:
+            adapter = find_checkpoint(named, root)
+        except NamedCheckpointError:
+            if run is None or step is not None or any((run / "checkpoints").glob("[0-9]*")):
+                raise  # otherwise it is a run that has made no step yet
+    if run is None and adapter is not None and adapter.parent.name == "checkpoints":
+        run = adapter.parent.parent
+    if run is not None and (run / "model.json").is_file():
+        known = read_description(run / "model.json")
+        start = None if adapter is None else str(adapter)
+        if adapter is None and isinstance(known.get("from_checkpoint"), dict):
+            start = str(run / "start" / f"{0:06d}")
+        model = TrainableModel(
+            name=str(known["name"]),
+            project="evaluate",
+            base_model=str(known["base_model"]),
+            lora=LoraSettings.model_validate(known.get("lora", {})),
+            policy=PolicySettings.model_validate(known.get("policy", {})),
+            from_checkpoint=start,
+            renderer=_renderer(run) or config.model.renderer,
+        )
+        name = f"{known['project']}/{known['name']}@{0 if adapter is None else int(adapter.name)}"
+    else:
+        from gavel.trainer.policy.loading import adapter_base
+
+        assert adapter is not None
+        model = TrainableModel(
+            name="adapter",
+            project="evaluate",
+            base_model=adapter_base(adapter) or config.model.base_model,
+            lora=config.model.lora,
+            policy=config.model.policy,
+            from_checkpoint=str(adapter),
+            renderer=config.model.renderer,
+        )
+        name = named
+    return _local(name, {"start": _content(model.from_checkpoint)}, model, scenario, config)
+
+
+def _renderer(run: Path) -> str | None:
+    """The renderer named by the run's own settings."""
+    try:
+        table: Any = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))
+        return table["model"]["renderer"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _content(adapter: str | None) -> str | None:
+    """A hash of an adapter's weights; of one in a store, its address."""
+    if adapter is None or "://" in adapter:
+        return adapter
+    digest = hashlib.sha256()
+    for file in sorted(Path(adapter).glob("adapter_*")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _local(
+    name: str, identity: dict[str, Any], model: TrainableModel, scenario: Scenario, config: RunConfig
+) -> SampledModel:
+    """A model of this machine."""
+    policy = model.policy.model_dump(mode="json")
+    identity = {"base": model.base_model, "policy": policy, "engine_context": config.backend.max_context} | identity
+    if files := describe_model(model).get("base_files"):
+        identity["base_files"] = files
+    return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config, elsewhere=True))
+
+
+@contextlib.asynccontextmanager
+async def _serve_policy(
+    model: TrainableModel, scenario: Scenario, config: RunConfig, *, elsewhere: bool = False
+) -> AsyncGenerator[Play]:
+    """`elsewhere`: from a directory that is deleted afterwards, so that measuring leaves no run behind."""
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(tempfile.TemporaryDirectory(prefix="gavel-evaluate-")) if elsewhere else None
+        async with await open_backend(config.backend, config, path) as backend:
+            await model.register(backend)
+            yield _make_play(model, scenario, config)
+
+
+@contextlib.asynccontextmanager
+async def _serve_api(name: str, scenario: Scenario, config: RunConfig, budget: Budget) -> AsyncGenerator[Play]:
+    async def play(task: Task, seed: int) -> TrajectoryGroup:
+        agent = ChatAgent(name, budget)
+        refused: list[BudgetError] = []
+
+        async def turn(request: ChatRequest) -> ChatCompletion | Message:
+            try:
+                return await agent.turn(
+                    request.messages,
+                    request.tools,
+                    temperature=request.temperature,
+                    max_completion_tokens=request.max_tokens,
+                    seed=None if request.seed is None else request.seed % 2**31,
+                    max_retries=_RETRIES,
+                )
+            except BudgetError as error:
+                refused.append(error)
+                raise
+
+        group = await _make_play(FunctionModel(name, turn), scenario, config)(task, seed)
+        if refused:
+            raise LlmError(
+                refused[0].message, "Raise --max-cost; the same command goes on with the episodes that are missing."
+            )
+        group.metrics.pop(COST, None)
+        if agent.cost_usd is not None:
+            group.metrics[COST] = agent.cost_usd
+        return group
+
+    yield play
+
+
+def _make_play(model: ChatModel, scenario: Scenario, config: RunConfig) -> Callable[[Task, int], Any]:
+    async def play(task: Task, seed: int) -> TrajectoryGroup:
+        others: list[Trajectory] = []
+        first = await rollout(
+            model,
+            scenario,
+            task,
+            temperature=config.loop.temperature,
+            max_tokens=config.loop.max_tokens,
+            seed=seed,
+            fields=COMPACT if isinstance(model, TrainableModel) else None,  # others may refuse it
+            others=others,
+        )
+        return TrajectoryGroup([first, *others], metrics={COST: 0.0} if isinstance(model, TrainableModel) else {})
+
+    return play
