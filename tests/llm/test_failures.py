@@ -21,7 +21,7 @@ from gavel.llm.failures import (
 )
 from gavel.llm.providers import check_model
 from gavel.llm.rate_limits import Limits
-from tests.endpoint import Answer, Endpoint, fails, limit_attempts, says
+from tests.endpoint import Answer, fails, limit_attempts, says
 
 TOO_LONG = [
     ("This model's maximum context length is 8192 tokens. However, your messages resulted in 10000 tokens.", 8192),
@@ -145,9 +145,7 @@ PAGE = b"<!DOCTYPE html><html><head><title>Sign in</title></head></html>"
 
 
 @pytest.mark.parametrize("model", ["openai/judge", "anthropic/claude-haiku-4-5", "mistral/mistral-medium-latest"])
-async def test_a_login_page_in_place_of_a_reply_is_an_error_about_the_address(
-    endpoint: Endpoint, wire: str, model: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_login_page_in_place_of_a_reply_is_an_error_about_the_address(endpoint, wire, model, monkeypatch):
     limit_attempts(monkeypatch, 1)
     endpoint.script = [lambda _: Answer(PAGE, headers={"Content-Type": "text/html"})]
     with pytest.raises(LlmError) as error:

@@ -14,6 +14,9 @@ from openai.types.chat.chat_completion import Choice
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings
@@ -23,11 +26,8 @@ from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
-from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.fake_hub import TOKEN, FakeHub
-from tests.trainer.deploy.fakes.wandb import KEY as WANDB_KEY
-from tests.trainer.deploy.fakes.wandb import FakeWandb
 
 VOCABULARY = 64
 
@@ -143,7 +143,7 @@ def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1
 
 def request_for(prompt_ids: list[int], **changes: object) -> SamplingRequest:
     settings = {"stop_ids": frozenset(), "max_tokens": 12, "temperature": 1.0, "seed": 0}
-    return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))  # type: ignore[arg-type]
+    return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))
 
 
 class WholeModel:
@@ -155,27 +155,35 @@ class WholeModel:
     def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._model.named_parameters()
 
-    def factors(self) -> Iterator[LoraFactors]:
-        raise NotImplementedError
-
-    def save_adapter(self, directory: Path) -> None:
-        raise NotImplementedError
-
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("vllm") and not os.environ.get("GAVEL_TEST_VLLM_PYTHON"):
         pytest.skip("GAVEL_TEST_VLLM_PYTHON does not name a Python with vLLM; `make test-vllm` makes one")
 
 
+def a_model(name: str = "clerk", project: str = "tests", base_model: str = EMBEDDED_POLICY, **fields: Any):
+    return TrainableModel(name=name, project=project, base_model=base_model, **fields)
+
+
 @contextlib.asynccontextmanager
 async def registered(
-    runs: Path, name: str = "clerk", **settings: Any
+    runs: Path, model: TrainableModel | str = "clerk", **settings: Any
 ) -> AsyncGenerator[tuple[TrainableModel, LocalBackend]]:
-    """A model of the embedded policy, registered with a local backend of these settings."""
-    model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+    """A model, by its name one of the embedded policy, registered with a local backend of these settings."""
+    model = a_model(model) if isinstance(model, str) else model
     async with LocalBackend(runs, **settings) as backend:
         await model.register(backend)
         yield model, backend
+
+
+async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
+    """Attempts of the model at one task of the returns desk."""
+    scenario = find_scenario("returns_desk")
+    task = scenario.tasks("train")[0]
+    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(len(rewards)))
+    for trajectory, reward in zip(group, rewards, strict=True):
+        trajectory.reward = reward
+    return group
 
 
 MakeEngine = Callable[..., TransformersEngine]
@@ -245,25 +253,4 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its protocol is a native library's own
     yield fake
-    fake.close()
-
-
-@pytest.fixture
-def wandb_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[FakeWandb]:
-    """W&B's server on loopback, which the SDK asks, with a key."""
-    wandb = pytest.importorskip("wandb")
-    wandb.teardown()  # the SDK's process keeps the address of its first server
-    fake = FakeWandb()
-    for name, value in {
-        "WANDB_BASE_URL": fake.url,
-        "WANDB_API_KEY": WANDB_KEY,
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_CACHE_DIR": str(tmp_path / "cache"),
-        "WANDB_DATA_DIR": str(tmp_path / "data"),
-        "WANDB_DIR": str(tmp_path),
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    yield fake
-    wandb.teardown()
     fake.close()

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from tests.forkserver import forking
 from tests.limits import HANG_SECONDS
+from tests.trainer.conftest import a_model, registered
 
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
 OF_THE_WHOLE = 40
@@ -24,9 +22,7 @@ async def train(groups: Path, runs: Path, name: str, steps: int) -> None:
     config = TrainConfig(
         learning_rate=1e-3, warmup_steps=2, total_steps=OF_THE_WHOLE, decay="cosine", epochs=2, mini_batches=2
     )
-    model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
-    async with LocalBackend(runs, slots=4, max_context=512) as backend:
-        await model.register(backend)
+    async with registered(runs, a_model(name, lora=LoraSettings(rank=4)), slots=4, max_context=512) as (model, backend):
         while True:
             step = await model.get_step()
             if not any(row["step"] == step for row in backend.history(model, "val")):

@@ -1,7 +1,5 @@
 """Settings are numbers that can be computed with; docs/algorithms.md has them and every recipe; a model is its spec."""
 
-import logging
-import math
 import re
 from pathlib import Path
 from typing import get_args
@@ -9,11 +7,9 @@ from typing import get_args
 import pytest
 
 import gavel
-from gavel.base.fields import FieldError
 from gavel.trainer.config import (
     RECIPES,
     AdvantageKind,
-    LoopConfig,
     LoraSettings,
     Loss,
     RecipeError,
@@ -23,21 +19,6 @@ from gavel.trainer.config import (
 )
 from gavel.trainer.model import Model, TrainableModel
 from gavel.trainer.model_spec import TrainableSpec
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (TrainConfig, "beta"),
-        (TrainConfig, "weight_decay"),
-        (TrainConfig, "max_gradient_norm"),
-        (LoopConfig, "temperature"),
-    ],
-)
-def test_a_number_that_is_not_finite_is_refused_by_name(kind, name, value):
-    with pytest.raises(FieldError, match=name):
-        kind(**{name: value})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -87,18 +68,8 @@ def test_every_recipe_is_on_the_page_with_its_settings(name):
     assert gavel.recipe(name) == written
 
 
-def test_a_model_has_the_fields_of_its_spec_and_no_others_are_taken() -> None:
+def test_a_model_has_the_fields_of_its_spec() -> None:
     model = TrainableModel(name="clerk", project="desk", base_model="base", lora=LoraSettings(rank=4))
     assert TrainableSpec.model_validate(model.model_dump(include=set(TrainableSpec.model_fields))).lora.rank == 4
     assert isinstance(model, TrainableSpec)
     assert not isinstance(Model(name="prompted", project="desk"), TrainableSpec)
-    with pytest.raises(FieldError, match="base_model"):
-        Model(name="prompted", project="desk", base_model="base")  # type: ignore[call-arg]
-    with pytest.raises(FieldError, match="base_model"):
-        TrainableModel(name="clerk", project="desk")  # type: ignore[call-arg]
-
-
-@pytest.mark.slow
-def test_that_bitsandbytes_misses_a_kernel_which_is_not_used_is_not_told() -> None:
-    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    assert logger.level == logging.ERROR, "a warning is not told, an error is"

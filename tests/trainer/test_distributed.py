@@ -23,7 +23,7 @@ from gavel.trainer.learner.learner import LearnerError
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.policy.policy import BaseModelError, Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_local import a_group, a_model
+from tests.trainer.conftest import a_group, a_model, registered
 from tests.trainer.learner.test_learner import adapter, flat, make_batch, make_sequences
 from tests.trainer.processes import led
 
@@ -80,9 +80,7 @@ def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[st
 
 
 @pytest.mark.parametrize("kind", ["many updates", "a value head"])
-def test_over_a_sharded_base_the_same_is_learnt_though_the_processes_have_unequal_work(
-    alone: dict[str, Any], kind: str
-) -> None:
+def test_over_a_sharded_base_the_same_is_learnt_though_the_processes_have_unequal_work(alone, kind):
     compare(led(three_steps, CONFIGS[kind], True), alone[kind])
 
 
@@ -169,9 +167,7 @@ def test_a_base_model_that_does_not_exist_leaves_the_processes_ready_for_another
 
 
 async def _train(runs: Path, groups: list[TrajectoryGroup], steps: int) -> None:
-    model = a_model()
-    async with LocalBackend(runs) as backend:
-        await model.register(backend)
+    async with registered(runs) as (model, _):
         for _ in range(steps):
             await model.train(groups, TrainConfig(learning_rate=1e-4))
 
@@ -185,9 +181,7 @@ def saved(runs: Path) -> dict[str, torch.Tensor]:
 
 
 async def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    model = a_model("sampler")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "sampler") as (model, _):
         groups = [await a_group(model, rewards) for rewards in ([0.0, 1.0], [0.3, 0.1, 0.9], [1.0, 0.0])]
     await _train(tmp_path / "through", groups, 3)
     await asyncio.to_thread(led, train, tmp_path / "fewer", groups, 2)

@@ -25,7 +25,7 @@ def engine_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SamplingRequest, S
     log: list[tuple[SamplingRequest, Sampled]] = []
     submit = TransformersEngine.submit
 
-    def recording(self: TransformersEngine, request: SamplingRequest):  # type: ignore[no-untyped-def]
+    def recording(self: TransformersEngine, request: SamplingRequest):
         future = submit(self, request)
         future.add_done_callback(lambda done: log.append((request, done.result())))
         return future

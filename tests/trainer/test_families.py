@@ -3,6 +3,8 @@
 `python -m tests.trainer.families_page` makes docs/models.md of the same table.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.kv_cache import slots_that_fit
+from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
@@ -28,8 +31,7 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import request_for
+from tests.trainer.conftest import a_group, a_model, request_for
 from tests.trainer.families import ALL, BY_NAME, FAMILIES, Family
 from tests.trainer.families_page import PAGE, page
 
@@ -74,10 +76,6 @@ def plain_logprobs(model: Any, tokens: TokenSequence) -> torch.Tensor:
 
 def adapted_layers(policy: Policy) -> set[str]:
     return {name for name, _ in policy.model.named_parameters() if ".lora_A" in name}
-
-
-def leaves(names: set[str]) -> set[str]:
-    return {name.split(".lora_A")[0].rpartition(".")[2] for name in names}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -130,7 +128,7 @@ def assert_computed(family: Family, own: Policy, directory: Path) -> Any:
 def assert_adapted(family: Family, own: Policy) -> None:
     names = adapted_layers(own)
     if family.lora != ALL:
-        assert leaves(names) == set(family.lora)
+        assert {name.split(".lora_A")[0].rpartition(".")[2] for name in names} == set(family.lora)
     elsewhere = [name for name in names if "vision" in name or "visual" in name or "lm_head" in name]
     assert not elsewhere
     if family.lora == ALL:
@@ -138,27 +136,38 @@ def assert_adapted(family: Family, own: Policy) -> None:
         assert not [name for name in linear if "lora_" not in name and not name.endswith("base_layer")]
 
 
-@torch.no_grad()
-def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
-    """Two turns of conversations of which some begin alike: the engine's log-probs, and those that it scores."""
-    model = family.model()
-    assert slots_that_fit(model, own.max_context) >= 1
-    engine = TransformersEngine(model, slots=3, max_context=min(128, own.max_context))
+@contextmanager
+def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(family.model(), slots=3, max_context=min(128, own.max_context))
     try:
         engine.publish(own, 1)
-        prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
-        for _ in range(2):
-            futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
-            for n, future in enumerate(futures):
-                sampled = future.result(timeout=HANG_SECONDS)
-                tokens = spoken(prompts[n], sampled.token_ids)
-                expected = plain_logprobs(plain, tokens)
-                torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=NATS, rtol=0)
-                scored = torch.tensor(engine.score(tokens.token_ids))[-len(sampled.token_ids) :]
-                torch.testing.assert_close(scored, expected, atol=NATS, rtol=0)
-                prompts[n] = [*tokens.token_ids, 7, 8, 9]
+        yield engine
     finally:
         engine.close()
+
+
+def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampled]]:
+    """Of conversations of which some begin alike."""
+    prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
+    for _ in range(2):
+        futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
+        for n, future in enumerate(futures):
+            sampled = future.result(timeout=HANG_SECONDS)
+            tokens = spoken(prompts[n], sampled.token_ids)
+            yield tokens, sampled
+            prompts[n] = [*tokens.token_ids, 7, 8, 9]
+
+
+@torch.no_grad()
+def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
+    """The engine's log-probs, and those that it scores."""
+    assert slots_that_fit(family.model(), own.max_context) >= 1
+    with sampling(family, own) as engine:
+        for tokens, sampled in two_turns(engine):
+            expected = plain_logprobs(plain, tokens)
+            torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=NATS, rtol=0)
+            scored = torch.tensor(engine.score(tokens.token_ids))[-len(sampled.token_ids) :]
+            torch.testing.assert_close(scored, expected, atol=NATS, rtol=0)
 
 
 @pytest.mark.parametrize("family", [each for each in FAMILIES if each.renderer], ids=lambda family: family.name)
@@ -182,7 +191,7 @@ def test_windows_of_an_unknown_family_are_not_guessed():
 def written(family: Family, like: Policy, directory: Path, *, weights: bool, **settings: Any) -> TrainableModel:
     like.tokenizer.save_pretrained(directory)
     (family.model().save_pretrained if weights else family.read_config().save_pretrained)(directory)
-    return TrainableModel(name="clerk", project="tests", base_model=str(directory), renderer="qwen3", **settings)
+    return a_model(base_model=str(directory), renderer="qwen3", **settings)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ registration.
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,11 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.loading import NOT_SAMPLED, BaseModelError, auto_class, check_sampled_here
 from gavel.trainer.policy.policy import Policy
-from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import request_for
+from tests.trainer.conftest import a_model
 from tests.trainer.families import FAMILIES, Family
-from tests.trainer.test_families import forked, plain_logprobs, spoken, words
+from tests.trainer.test_families import forked, plain_logprobs, sampling, two_turns
 
 pytestmark = pytest.mark.slow
 
@@ -94,16 +91,6 @@ def small(kind: str) -> Family:
     return family
 
 
-@contextmanager
-def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(family.model(), slots=3, max_context=128)
-    try:
-        engine.publish(own, 1)
-        yield engine
-    finally:
-        engine.close()
-
-
 def prove(engine: TransformersEngine, own: Policy) -> None:
     @torch.no_grad()
     def learned(*batch: TokenSequence) -> torch.Tensor:
@@ -114,27 +101,16 @@ def prove(engine: TransformersEngine, own: Policy) -> None:
 
 @torch.no_grad()
 def sampling_gap(engine: TransformersEngine, plain: Any) -> float:
-    """Over two turns of three conversations, in nats; infinite when the engine stops."""
-    prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
-    gaps: list[float] = []
-    for _ in range(2):
-        futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
-        for n, future in enumerate(futures):
-            try:
-                sampled = future.result(timeout=HANG_SECONDS)
-            except EngineError:
-                return math.inf
-            tokens = spoken(prompts[n], sampled.token_ids)
-            expected = plain_logprobs(plain, tokens)
-            gaps.append((torch.tensor(sampled.logprobs) - expected).abs().max().item())
-            prompts[n] = [*tokens.token_ids, 7, 8, 9]
-    return max(gaps)
+    """In nats; infinite when the engine stops."""
+    try:
+        turns = [*two_turns(engine)]
+    except EngineError:
+        return math.inf
+    return max((torch.tensor(said.logprobs) - plain_logprobs(plain, each)).abs().max().item() for each, said in turns)
 
 
 @pytest.mark.parametrize("kind", sorted(NOT_SAMPLED))
-def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(
-    kind: str, opened: OpenPolicy, tmp_path: Path
-) -> None:
+def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(kind, opened, tmp_path):
     family = small(kind)
     with pytest.raises(BaseModelError, match="embedded engine cannot sample") as refusal:
         check_sampled_here(family.read_config())
@@ -158,7 +134,7 @@ def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: st
 async def test_a_known_misfit_is_refused_before_weights_are_loaded(kind: str, tmp_path: Path, policy: Policy) -> None:
     AutoConfig.for_model(kind).save_pretrained(tmp_path / "base")  # there are no weights
     policy.tokenizer.save_pretrained(tmp_path / "base")
-    model = TrainableModel(name="clerk", project="tests", base_model=str(tmp_path / "base"), renderer="qwen3")
+    model = a_model(base_model=str(tmp_path / "base"), renderer="qwen3")
     async with LocalBackend(tmp_path / "runs") as backend:
         with pytest.raises(BaseModelError, match=r"embedded engine cannot sample|not a causal language model"):
             await model.register(backend)
@@ -178,9 +154,7 @@ def test_the_learner_is_exact_where_this_was_once_wrong(kind: str, opened: OpenP
 @pytest.mark.parametrize(
     "kind", sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {each.model_type for each in FAMILIES})
 )
-def test_every_type_of_transformers_is_exact_or_refused(
-    kind: str, opened: OpenPolicy, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_type_of_transformers_is_exact_or_refused(kind, opened, tmp_path, caplog):
     caplog.set_level(logging.ERROR)
     family = small(kind)
     try:

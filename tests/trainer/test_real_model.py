@@ -102,7 +102,7 @@ async def test_it_samples_learns_publishes_resumes_and_is_exported(tmp_path: Pat
         assert [sampled(one)[1] for one in after] == [sampled(other)[1] for other in before]
         assert difference(source, after).max() > NATS["float32"]  # it has learnt
         for dtype, bound in NATS.items():
-            gaps = difference(await again.export("merged", dtype=dtype), after)  # type: ignore[arg-type]
+            gaps = difference(await again.export("merged", dtype=dtype), after)
             print(f"{dtype}: mean {gaps.mean():.2g}, max {gaps.max():.2g} nats over {len(gaps)} tokens")
             assert gaps.max() < bound
             assert gaps.mean() < MEAN_NATS[dtype]

@@ -7,12 +7,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.chat_format import chat_renderer
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import OPENING, TOOLS
+from tests.trainer.conftest import OPENING, TOOLS, a_group, a_model, registered
 from tests.trainer.real_parts import QWEN_HEAD, qwen_tokenizer
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -82,17 +79,18 @@ def test_a_conversation_with_tools_is_rendered_read_and_continued_on_these_ids(t
 
 
 async def test_the_endpoint_samples_and_trains_over_the_whole_vocabulary(base: Path, tmp_path: Path) -> None:
-    model = TrainableModel(
-        name="qwen", project="real", base_model=str(base), renderer="qwen3", lora=LoraSettings(rank=4)
-    )
-    async with LocalBackend(tmp_path / "runs", slots=8, max_context=1024) as backend:
-        await model.register(backend)
+    async with registered(
+        tmp_path / "runs",
+        a_model("qwen", "real", base_model=str(base), renderer="qwen3", lora=LoraSettings(rank=4)),
+        slots=8,
+        max_context=1024,
+    ) as (model, _):
         group = await a_group(model, [0.0, 1.0, 2.0, 3.0])
         result = await model.train([group], TrainConfig(learning_rate=1e-3))
     choice = group.trajectories[0].messages_and_choices[2]
-    ids = choice.token_ids  # type: ignore[union-attr]
+    ids = choice.token_ids
     assert max(ids) < QWEN_HEAD
     assert any(identifier > 50_000 for identifier in ids)  # a random model samples the whole head
-    assert choice.prompt_token_ids[-3:] == [START, ASSISTANT, NEWLINE]  # type: ignore[union-attr]
+    assert choice.prompt_token_ids[-3:] == [START, ASSISTANT, NEWLINE]
     assert result.trained
     assert result.metrics["publish_gap"] < 1e-3

@@ -26,9 +26,8 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.checkpoints import Checkpoints
+from tests.trainer.conftest import a_model
 from tests.trainer.resume_run import live
 
 pytestmark = pytest.mark.slow
@@ -93,7 +92,7 @@ async def record(directory: Path) -> list[TrajectoryGroup]:
     """Judged groups of the returns desk that have a signal."""
     scenario = find_scenario("returns_desk")
     judge = Judge("stand-in", rubric=scenario.rubric)
-    model = TrainableModel(name="sampler", project="tests", base_model=EMBEDDED_POLICY)
+    model = a_model("sampler")
 
     def attempt(task: Task, member: int) -> Coroutine[Any, Any, Trajectory]:
         return rollout(model, scenario, task, max_tokens=48, seed=seed_of(0, task.id, member))

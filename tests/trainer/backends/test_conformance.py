@@ -33,6 +33,7 @@ from gavel.trainer.model import Model, TrainableModel
 from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError
 from tests.backend_server import KEY, serving
+from tests.trainer.conftest import a_model, registered
 
 CONTEXT = 1024
 KINDS = [
@@ -90,10 +91,6 @@ async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
             yield remote
 
 
-def a_model(name: str = "clerk", **fields: Any) -> TrainableModel:
-    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, **fields)
-
-
 @asynccontextmanager
 async def a_run(kind: str, runs: Path) -> AsyncIterator[tuple[TrainableModel, Backend]]:
     model = a_model()
@@ -105,9 +102,7 @@ async def a_run(kind: str, runs: Path) -> AsyncIterator[tuple[TrainableModel, Ba
 @asynccontextmanager
 async def a_checkpoint(runs: Path) -> AsyncIterator[Path]:
     """Of the run tests/first, trained on this machine, whose directory is gone afterwards."""
-    async with LocalBackend(runs) as here:
-        first = a_model("first")
-        await first.register(here)
+    async with registered(runs, "first") as (first, _):
         await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
     yield runs / "tests" / "first" / "checkpoints" / "000001"
     shutil.rmtree(runs)
@@ -185,7 +180,7 @@ async def test_demonstrations_are_trained_and_a_policy_is_exported(kind: str, tm
 
 
 async def test_whatever_a_client_captures_is_one_trajectory(kind: str, tmp_path: Path) -> None:
-    async with a_run(kind, tmp_path) as (model, _backend):
+    async with a_run(kind, tmp_path) as (model, _):
         async with model.capture() as capture:
             headers = {"Authorization": f"Bearer {capture.api_key}"}
             body = {"model": "clerk", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -216,9 +211,7 @@ async def test_settings_that_a_run_was_started_with_are_kept(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("named", ["directory", "run"])
-async def test_a_run_begins_with_a_checkpoint_of_this_machine(
-    kind: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_begins_with_a_checkpoint_of_this_machine(kind, named, tmp_path, monkeypatch):
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "here"))
     async with a_checkpoint(tmp_path / "here") as adapter:
         start = str(adapter) if named == "directory" else "tests/first@1"
@@ -249,9 +242,7 @@ async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine(kind: str
 
 
 @pytest.mark.parametrize("reference", ["directory", "start"])
-async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start(
-    kind: str, reference: str, tmp_path: Path
-) -> None:
+async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start(kind, reference, tmp_path):
     async with a_checkpoint(tmp_path / "here") as adapter, a_backend(kind, tmp_path / "there") as backend:
         named = str(adapter) if reference == "directory" else "start"
         config = TrainConfig(beta=0.1, learning_rate=1e-3, reference=named)
@@ -273,6 +264,8 @@ async def test_mistakes_of_settings_are_told_before_anything_is_trained(kind: st
     from gavel.trainer.policy.adapters import ReferencePolicyError
 
     async with a_run(kind, tmp_path) as (model, backend):
-        with pytest.raises(ReferencePolicyError):
-            await backend.prepare(model, TrainConfig(beta=0.1, reference=str(tmp_path / "none")))
+        for reference in (str(tmp_path / "none"), "nowhere", "7"):
+            with pytest.raises(ReferencePolicyError) as error:
+                await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))
+            assert "'start'" in error.value.remedy
         assert backend.step(model) == 0

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.proof import (
     FEWEST,
     PublishCheck,
@@ -33,8 +32,16 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy, load_base, source_of
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import MakeEngine, WholeModel, full_logprobs, sequence, tiny_model
+from tests.trainer.conftest import (
+    MakeEngine,
+    WholeModel,
+    a_group,
+    a_model,
+    full_logprobs,
+    registered,
+    sequence,
+    tiny_model,
+)
 from tests.trainer.engines.test_pool import until
 from tests.trainer.engines.vllm_stand_in import StandIn
 
@@ -143,7 +150,7 @@ class LiveSampler:
         self.engine.publish(self.policy, 0)
         self.noise = 0.0
         """Makes its scores differ from call to call, as those of a server under load."""
-        self.check = PublishCheck(self, self.policy, self._learned)  # type: ignore[arg-type]
+        self.check = PublishCheck(self, self.policy, self._learned)
         self._draw = torch.Generator().manual_seed(0)
 
     @property
@@ -163,7 +170,6 @@ class LiveSampler:
             trained_logprobs(self.policy, batch).mean().backward()
             with torch.no_grad():
                 for parameter in self.policy.parameters():
-                    assert parameter.grad is not None
                     parameter.add_(rate * parameter.grad.sign())
                     parameter.grad = None
         if published:
@@ -202,9 +208,7 @@ def test_a_publication_that_never_reached_the_sampler_is_found(sampler: LiveSamp
         sampler.step(rate, published=False, offset=7)
 
 
-def test_beside_noise_a_lost_publication_is_found_when_the_changes_have_added_up(
-    sampler: LiveSampler,
-) -> None:
+def test_beside_noise_a_lost_publication_is_found_when_the_changes_have_added_up(sampler):
     sampler.noise = 0.03
     assert sampler.step(1e-6)["publish_proven"] == 0
     assert sampler.step(1e-6, published=False)["publish_proven"] == 0, "far below the noise"
@@ -311,9 +315,7 @@ class Spilling:
 
 
 @pytest.mark.parametrize(("continued", "where"), [(True, "in the second turn of a conversation"), (False, "1 nats$")])
-def test_a_cache_that_spills_is_found_in_the_turn_where_it_does(
-    make_engine: MakeEngine, continued: bool, where: str
-) -> None:
+def test_a_cache_that_spills_is_found_in_the_turn_where_it_does(make_engine, continued, where):
     engine, learner = make_engine(max_context=16), tiny_model()
     engine.publish(WholeModel(learner), 0)
     prove_engine(engine, lambda *batch: plain(learner, *batch), 64, torch.float32)
@@ -344,13 +346,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StandIn]]:
 
 @asynccontextmanager
 async def a_run(servers: list[StandIn], runs: Path) -> AsyncIterator[tuple[TrainableModel, EnginePool]]:
-    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LORA)
     settings = VllmSettings(urls=tuple(server.url for server in servers))
-    async with LocalBackend(runs, engine=settings, max_context=512) as backend:
-        await model.register(backend)
-        engine = backend._run(model)._engine
-        assert isinstance(engine, EnginePool)
-        yield model, engine
+    async with registered(runs, a_model(lora=LORA), engine=settings, max_context=512) as (model, backend):
+        yield model, backend._run(model)._engine
 
 
 REWARDS: list[float | None] = [number / 6 for number in range(6)]
@@ -361,9 +359,7 @@ def sampled(server: StandIn) -> int:
 
 
 @pytest.mark.slow
-async def test_a_server_that_keeps_the_earlier_adapter_is_found_beside_one_that_follows(
-    servers: list[StandIn], tmp_path: Path
-) -> None:
+async def test_a_server_that_keeps_the_earlier_adapter_is_found_beside_one_that_follows(servers, tmp_path):
     async with a_run(servers, tmp_path) as (model, _):
         group = await a_group(model, REWARDS)
         servers[1].ignores_adapters = True
@@ -373,9 +369,7 @@ async def test_a_server_that_keeps_the_earlier_adapter_is_found_beside_one_that_
 
 
 @pytest.mark.slow
-async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_once_proven(
-    servers: list[StandIn], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_once_proven(servers, tmp_path, caplog):
     caplog.set_level(logging.WARNING, "gavel")
     async with a_run(servers, tmp_path) as (model, pool):
         servers[1].ends_after = 1

@@ -18,32 +18,25 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import TrainingRun
 from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
+from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.merged_model import ExportError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError
 from tests.fake_hub import FakeHub
 from tests.forked import start_script
-from tests.trainer.backends.test_local import a_group
+from tests.trainer.conftest import a_group, a_model, registered
 
 pytestmark = pytest.mark.slow
 _PROBE = [5, 9, 40, 7, 300, 12, 80, 61, 33]
 
 
-def a_model(name: str, start: str | Path | None = None, **lora: object) -> TrainableModel:
-    return TrainableModel(
-        name=name,
-        project="desk",
-        base_model=EMBEDDED_POLICY,
-        lora=LoraSettings.model_validate(lora),
-        from_checkpoint=start,  # type: ignore[arg-type]
-    )
+def starting(name, start=None, **lora):
+    return a_model(name, "desk", lora=LoraSettings.model_validate(lora), from_checkpoint=start)
 
 
 def a_demonstration() -> Trajectory:
     said = [{"role": "user", "content": "May I return it?"}, {"role": "assistant", "content": "Yes, within a month."}]
-    return Trajectory(messages_and_choices=said)  # type: ignore[arg-type]
+    return Trajectory(messages_and_choices=said)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
 
     async def tune() -> None:
-        model = TrainableModel(name="tuned", project="sft", base_model=EMBEDDED_POLICY)
-        async with LocalBackend(root) as backend:
-            await model.register(backend)
+        async with registered(root, a_model("tuned", "sft")) as (model, _):
             for _ in range(3):
                 await model.train_sft([a_demonstration()], SftConfig(learning_rate=1e-2))
 
@@ -77,10 +68,8 @@ async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tm
     start = {"directory": str(tuned), "directory@2": f"{tuned}@2"}.get(named, named)
     step = 2 if named.endswith("2") else 3
     checkpoint = tuned / "checkpoints" / f"{step:06d}"
-    model = a_model("new", checkpoint if named == "checkpoint" else start)
-    async with LocalBackend(tmp_path) as backend:
-        source = TrainableModel(name="tuned", project="sft", base_model=EMBEDDED_POLICY)
-        await source.register(backend)
+    model = starting("new", checkpoint if named == "checkpoint" else start)
+    async with registered(tmp_path, a_model("tuned", "sft")) as (source, backend):
         await model.register(backend)
         assert await model.get_step() == 0
         found, expected = backend._run(model), backend._run(source)
@@ -99,17 +88,13 @@ async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tm
 
 async def test_a_run_begins_with_a_checkpoint_that_is_in_a_store(runs: Path, tmp_path: Path, hub: FakeHub) -> None:
     shutil.copytree(runs, tmp_path / "there", dirs_exist_ok=True)
-    async with LocalBackend(tmp_path / "there") as backend:
-        tuned = TrainableModel(name="tuned", project="sft", base_model=EMBEDDED_POLICY)
-        await tuned.register(backend)
+    async with registered(tmp_path / "there", a_model("tuned", "sft")) as (tuned, backend):
         await tuned.push("hf://desk/adapters", 2)
     start = "hf://desk/adapters/sft/tuned@2"
     with pytest.raises(StorageError, match="no checkpoint of step 3; it has: 2"):
         async with LocalBackend(tmp_path / "here") as backend:
-            await a_model("new", "hf://desk/adapters/sft/tuned@3").register(backend)
-    async with LocalBackend(tmp_path / "here") as backend:
-        model = a_model("new", start)
-        await model.register(backend)
+            await starting("new", "hf://desk/adapters/sft/tuned@3").register(backend)
+    async with registered(tmp_path / "here", starting("new", start)) as (model, backend):
         begun = {name: parameter.clone() for name, parameter in backend._run(model).policy.adapter_parameters()}
     expected = adapter(runs / "sft" / "tuned" / "checkpoints" / "000002")
     assert all(torch.equal(begun[name], weight) for name, weight in expected.items())
@@ -118,17 +103,15 @@ async def test_a_run_begins_with_a_checkpoint_that_is_in_a_store(runs: Path, tmp
     assert not (tmp_path / "here" / "desk" / "new" / ".pulled").exists()
     hub.close()  # it is not needed again
     async with LocalBackend(tmp_path / "here") as backend:
-        await a_model("new", start).register(backend)
+        await starting("new", start).register(backend)
     with pytest.raises(RunDirectoryError, match=r"was begun from .*@2', not from .*@1'"):
         async with LocalBackend(tmp_path / "here") as backend:
-            await a_model("new", "hf://desk/adapters/sft/tuned@1").register(backend)
+            await starting("new", "hf://desk/adapters/sft/tuned@1").register(backend)
 
 
 async def test_step_0_of_a_run_is_exported_with_the_checkpoint_that_it_began_with(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    async with LocalBackend(tmp_path) as backend:
-        model = a_model("new", "sft/tuned")
-        await model.register(backend)
+    async with registered(tmp_path, starting("new", "sft/tuned")) as (model, _):
         (tmp_path / "sft" / "tuned").rename(tmp_path / "gone")
         await model.train_sft([a_demonstration()])
         merged = AutoModelForCausalLM.from_pretrained(await model.export("merged", step=0))
@@ -149,12 +132,10 @@ async def test_step_0_of_a_run_is_exported_with_the_checkpoint_that_it_began_wit
         ("sft/tuned", {"targets": ["q_proj"]}, "only it has", "--lora-target q_proj"),
     ],
 )
-async def test_what_cannot_be_begun_with_is_refused_and_leaves_no_run(
-    runs: Path, start: str, lora: dict[str, object], said: str, remedy: str
-) -> None:
+async def test_what_cannot_be_begun_with_is_refused_and_leaves_no_run(runs, start, lora, said, remedy):
     async with LocalBackend(runs) as backend:
         with pytest.raises(GavelError) as error:
-            await a_model("refused", start, **lora).register(backend)
+            await starting("refused", start, **lora).register(backend)
     assert said in error.value.message
     assert remedy in str(error.value)
     assert not (runs / "desk" / "refused").exists()
@@ -168,19 +149,19 @@ async def test_a_damaged_checkpoint_is_refused(runs: Path, tmp_path: Path) -> No
     async with LocalBackend(tmp_path) as backend:
         for start in ("sft/tuned@3", str(checkpoint)):
             with pytest.raises(GavelError, match="damaged"):
-                await a_model("refused", start).register(backend)
-        await (model := a_model("new", "sft/tuned")).register(backend)  # the newest that is whole
+                await starting("refused", start).register(backend)
+        await (model := starting("new", "sft/tuned")).register(backend)  # the newest that is whole
         origin = json.loads((tmp_path / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
         assert (await model.get_step(), origin["step"]) == (0, 2)
 
 
 async def test_a_copy_that_is_damaged_before_the_first_step_is_refused(runs: Path) -> None:
     async with LocalBackend(runs) as backend:
-        await a_model("damaged", "sft/tuned").register(backend)
+        await starting("damaged", "sft/tuned").register(backend)
     (runs / "desk" / "damaged" / "start" / "000000" / "adapter_model.safetensors").unlink()
     async with LocalBackend(runs) as backend:
         with pytest.raises(RunDirectoryError, match="damaged or missing"):
-            await a_model("damaged", "sft/tuned").register(backend)
+            await starting("damaged", "sft/tuned").register(backend)
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +170,7 @@ def trained(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("runs")
 
     async def train() -> None:
-        model = TrainableModel(name="clerk", project="desk", base_model=EMBEDDED_POLICY)
-        async with LocalBackend(root) as backend:
-            await model.register(backend)
+        async with registered(root, a_model("clerk", "desk")) as (model, _):
             for _ in range(2):
                 await model.train([await a_group(model, [0.0, 1.0, 0.5])], TrainConfig(learning_rate=1e-2))
 

@@ -50,8 +50,6 @@ def test_a_group_paid_by_hand():
     assert critic_advantages([0.0, 1.0], states, 0.5)[0] == pytest.approx([-0.25, -0.5, -0.25])
 
 
-# --- a decision process small enough to be enumerated -----------------------------------------------------------------
-
 RIGHT = [{(): 0.3}, {(False,): 0.6, (True,): 0.8}]
 """Of each of two turns, the probability of the action 1 after what was done before."""
 REWARD = {(False, False): 0.1, (False, True): 0.4, (True, False): 0.0, (True, True): 1.0}
@@ -130,9 +128,6 @@ def test_states_that_leak_the_end_scale_the_gradient_of_later_turns_and_do_not_t
     assert all(lost[at] == pytest.approx(0.0) for at in lost if at[0] == 1)  # a later turn learns nothing at all
 
 
-# --- trajectories ----------------------------------------------------------------------------------------------------
-
-
 def member(states: list[float], reward: float, turns: int = 3) -> Trajectory:
     """Turns of two tokens each."""
     ids = [1]
@@ -181,9 +176,6 @@ def test_settings_that_contradict_the_critic_are_refused(settings):
         TrainConfig(advantage="critic", **settings)
     with pytest.raises(FieldError, match="gae_lambda"):
         TrainConfig(loss=Ppo(), gae_lambda=0.9)
-
-
-# --- health ----------------------------------------------------------------------------------------------------------
 
 
 def simulated(bias: Bias, groups: int = 40) -> list[TrajectoryGroup]:

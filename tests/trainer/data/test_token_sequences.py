@@ -85,7 +85,6 @@ def test_a_turn_without_its_tokens_says_how_to_sample_it(missing):
     if missing == "logprobs":
         turn.logprobs = None
     else:
-        assert turn.model_extra is not None
         del turn.model_extra[missing]
     with pytest.raises(TokenError, match="cannot be trained exactly") as error:
         sequences(attempt(turn))
@@ -106,17 +105,14 @@ def packed_sequences(draw: st.DrawFn) -> TokenSequence:
 batches = st.lists(packed_sequences(), min_size=1, max_size=8)
 
 
-def prefixes(batch):
-    return {tuple(tokens.token_ids[: end + 1]) for tokens in batch for end in range(len(tokens.token_ids))}
-
-
 @given(batches)
 def test_every_sequence_is_found_again_on_its_path(batch):
     packed = pack(batch)
     for tokens, path in zip(batch, packed.paths, strict=True):
         assert packed.token_ids[path].tolist() == tokens.token_ids
         assert packed.positions[path].tolist() == list(range(len(tokens.token_ids)))
-    assert len(packed.token_ids) == len(prefixes(batch)) == unique_tokens(batch), "each prefix stands in the row once"
+    prefixes = {tuple(tokens.token_ids[: end + 1]) for tokens in batch for end in range(len(tokens.token_ids))}
+    assert len(packed.token_ids) == len(prefixes) == unique_tokens(batch), "each prefix stands in the row once"
 
 
 @given(batches)

@@ -60,9 +60,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Target], Path]:
 
 
 @pytest.fixture
-def begin(
-    host: str, kept: Callable[[Target], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Begin]:
+def begin(host: str, kept: Callable[[Target], Path], tmp_path, monkeypatch) -> Iterator[Begin]:
     """Makes a fresh host and a fresh run each time."""
     opened: list[object] = []
 
@@ -75,7 +73,7 @@ def begin(
 
     yield fresh
     for context in opened:
-        context.__exit__(None, None, None)  # type: ignore[attr-defined]
+        context.__exit__(None, None, None)
 
 
 async def test_a_deployment_is_made_once_listed_and_removed(begin: Begin) -> None:
@@ -133,9 +131,7 @@ async def _at_once_or_again(command: Callable[[], Awaitable[object]]) -> None:
         await command()
 
 
-async def test_a_wrong_or_missing_key_is_told_and_no_key_is_shown(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wrong_or_missing_key_is_told_and_no_key_is_shown(begin, monkeypatch):
     desk = begin()
     variable = desk.target.key
     if variable is None:
@@ -161,9 +157,7 @@ async def test_a_wrong_or_missing_key_is_told_and_no_key_is_shown(
 
 
 @pytest.mark.parametrize("instead", [502, 200, None], ids=["page of an error", "page", "nobody"])
-async def test_a_page_of_a_proxy_or_nobody_in_the_host_s_place_is_told_in_a_sentence(
-    begin: Begin, host: str, instead: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_of_a_proxy_or_nobody_in_the_host_s_place_is_told_in_a_sentence(begin, host, instead, monkeypatch):
     if host == "wandb":
         pytest.skip("its SDK repeats for longer than a test")
     desk = begin()

@@ -4,7 +4,7 @@ import contextlib
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +14,14 @@ import pytest
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
 from gavel.trainer.deploy.host import Deployment
 from gavel.trainer.deploy.record import DeployError, open_record, read_records
 from gavel.trainer.deploy.smoke_test import compare_logprobs, read_recorded_prompts, smoke_test
 from gavel.trainer.deploy.vllm import open_host
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import read_description
 from tests.fake_server import Answer, Call, FakeServer
+from tests.trainer.conftest import a_model, registered
 from tests.trainer.deploy.targets import HOSTS, ask_at_once
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run, served_step
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
@@ -32,12 +30,6 @@ from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module", params=[12, 11, None], ids=["it", "another step", "the base"])
-def served(request: pytest.FixtureRequest, run: Path) -> Iterator[tuple[int | None, str]]:
-    with served_step(run, request.param) as server:
-        yield request.param, server.base_url
 
 
 def deployment(run: Path, base_url: str) -> Deployment:
@@ -49,17 +41,6 @@ async def proven(run: Path, base_url: str) -> str:
     description = read_description(run / "model.json")
     served = deployment(run, base_url)
     return await smoke_test(served, run, 12, facts_of(run, 12).directory, description, lambda line: None)
-
-
-@pytest.mark.slow
-async def test_what_serves_another_step_or_the_base_is_found_out(run: Path, served: tuple[int | None, str]) -> None:
-    step, base_url = served
-    if step == 12:
-        assert "it serves step 12" in await proven(run, base_url)
-        return
-    name = "the base without an adapter" if step is None else f"step {step}"
-    with pytest.raises(DeployError, match=f"it serves {name}, not step 12"):
-        await proven(run, base_url)
 
 
 def forwarded(base_url: str) -> Callable[[Call], Answer]:
@@ -120,11 +101,6 @@ def candidates(apart: float = 0.3) -> dict[str, list[float]]:
     }
 
 
-def noisy(values: list[float], noise: float, seed: int = 1) -> list[float]:
-    draw = random.Random(seed)
-    return [value + noise * draw.gauss(0, 1) for value in values]
-
-
 def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
     said = candidates()
     step = [a + 0.3 * (b - a) for a, b in zip(said["base"], said["step 12"], strict=True)]
@@ -133,18 +109,16 @@ def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
 
 @pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
 def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
-    said = candidates(apart)
-    finding = compare_logprobs(noisy(said["step 12"], noise), "step 12", said)
+    said, draw = candidates(apart), random.Random(1)
+    finding = compare_logprobs([each + noise * draw.gauss(0, 1) for each in said["step 12"]], "step 12", said)
     assert finding.served is None
     assert "base" in finding.said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [12, 11])
-async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(
-    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(tmp_path / "runs")
+@pytest.mark.parametrize(("step", "found"), [(12, "step 12"), (11, "step 11"), (None, "the base without an adapter")])
+async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(run, tmp_path, step, found, monkeypatch):
+    run = Path(shutil.copytree(run, tmp_path / "runs" / "desk" / "clerk"))
     facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
     description = read_description(run / "model.json")
     with HOSTS["fireworks"]() as target, served_step(run, step) as endpoint:
@@ -156,7 +130,7 @@ async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(
             served = await deploy(run, facts, target.address, deadline=300.0, description=description)
             assert "it serves step 12" in served.record.smoke_test
         else:
-            with pytest.raises(DeployError, match="it serves step 11, not step 12") as refusal:
+            with pytest.raises(DeployError, match=f"it serves {found}, not step 12") as refusal:
                 await deploy(run, facts, target.address, deadline=300.0, description=description)
             (record,) = read_records(run)
             assert f"gavel undeploy {record.id}" in refusal.value.remedy
@@ -166,9 +140,7 @@ async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(
 
 
 @pytest.mark.slow
-def test_a_step_is_found_by_number_as_the_newest_and_as_the_best_of_those_that_are_whole(
-    run: Path, tmp_path: Path
-) -> None:
+def test_a_step_is_found_by_number_as_the_newest_and_as_the_best_of_those_that_are_whole(run, tmp_path):
     run = Path(shutil.copytree(run, tmp_path / "clerk"))
     rows = [{"step": step, "split": "held_out", "success": value} for step, value in ((10, 0.2), (11, 0.9), (12, 0.5))]
     (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"step": 13, "spl')
@@ -187,14 +159,10 @@ def test_a_step_is_found_by_number_as_the_newest_and_as_the_best_of_those_that_a
 
 
 @pytest.mark.slow
-async def test_a_registered_model_is_deployed_and_its_record_lies_in_its_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = TrainableModel(name="new", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
+async def test_a_registered_model_is_deployed_and_its_record_lies_in_its_run(tmp_path, capsys):
     said = [{"role": "user", "content": "Refund 1?"}, {"role": "assistant", "content": "Yes."}]
     server = StandIn()
-    async with LocalBackend(tmp_path / "runs", max_context=256) as backend:
-        await model.register(backend)
+    async with registered(tmp_path / "runs", a_model("new", "desk", lora=LORA), max_context=256) as (model, _):
         with pytest.raises(DeployError, match="new has no whole checkpoint of any step"):
             await model.deploy(f"vllm:{server.url}", step="best")
         await model.train_sft([Trajectory(messages_and_choices=said)])

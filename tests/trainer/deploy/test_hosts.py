@@ -2,8 +2,7 @@
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from gavel.trainer.config import VllmSettings
 from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy, undeploy
 from gavel.trainer.deploy.fireworks import base_name
-from gavel.trainer.deploy.host import Deployment, open_host
+from gavel.trainer.deploy.host import open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
 from gavel.trainer.deploy.smoke_test import smoke_test
 from gavel.trainer.deploy.together import PART
@@ -48,9 +47,7 @@ from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
         ("huggingface", "POST", 400, "docs"),
     ],
 )
-async def test_what_a_host_refuses_is_told_with_what_to_do(
-    host: str, route: str, status: int, remedy: str, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_host_refuses_is_told_with_what_to_do(host, route, status, remedy, run, adapter, monkeypatch):
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
     address = {"together": "together", "fireworks": FIREWORKS, "huggingface": HUGGING_FACE}[host]
     with opened(host, monkeypatch) as servers:
@@ -70,9 +67,7 @@ async def test_what_a_host_refuses_is_told_with_what_to_do(
         ("vllm:http://h", 1024, ("q_proj",), "org/base", ["512"]),
     ],
 )
-async def test_what_does_not_fit_is_refused_before_anything_is_made(
-    address: str, rank: int, targets: tuple[str, ...], base: str, words: list[str], run: Path
-) -> None:
+async def test_what_does_not_fit_is_refused_before_anything_is_made(address, rank, targets, base, words, run):
     directory = write_adapter(run / "x", rank=rank, targets=targets)
     facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run) if base == "here" else base)
     misfits = open_host(address).check(facts)
@@ -99,16 +94,14 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTogether]:
         yield fake
 
 
-async def to(run: Path, adapter: AdapterFacts, lines: list[str] | None = None, **given: Any) -> Deployment:
-    report: Callable[[str], None] = (lines if lines is not None else []).append
-    return await deploy(run, adapter, "together", report=report, **{"deadline": 60.0, **given})
+async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None, deadline=120.0, **options: Any):
+    report = ([] if lines is None else lines).append
+    return await deploy(run, adapter, address, deadline=deadline, report=report, options=options)
 
 
-async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(
-    together: FakeTogether, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(together, run, adapter):
     lines: list[str] = []
-    deployment = await to(run, adapter, lines)
+    deployment = await put("together", run, adapter, lines)
     assert together.made == ALL
     (made,) = together.deployments.values()
     assert made["inactiveTimeout"] == 30, "an idle deployment never stays on by accident"
@@ -129,11 +122,11 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together: F
     assert 2 * PART < adapter.size < 3 * PART
     together.fail("PUT /store/up_model_0_adapter_model.safetensors", 403)
     with pytest.raises(DeployError, match="of adapter_model") as refusal:
-        await to(run, adapter)
+        await put("together", run, adapter)
     texts = [str(refusal.value), *(file.read_text() for file in (run / "deployments").glob("*.json"))]
     assert "expired" in refusal.value.remedy
     assert not any("hidden" in text.replace("…hidden…", "") or KEY in text for text in texts)
-    await to(run, adapter)
+    await put("together", run, adapter)
     assert together.made == ALL
     assert sorted(len(upload["parts"]) for upload in together.uploads.values()) == [1, 3]
 
@@ -147,38 +140,32 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together: F
         ({"without_adapters": True}, "without adapters"),
     ],
 )
-async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(
-    together: FakeTogether, run: Path, adapter: AdapterFacts, change: dict[str, Any], words: str
-) -> None:
+async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(together, run, adapter, change, words):
     for name, value in change.items():
         setattr(together, name, value)
     with pytest.raises(DeployError, match=words):
-        await to(run, adapter)
+        await put("together", run, adapter)
     await undeploy(read_records(run)[0])
     assert together.left() == 0
 
 
-async def test_a_slow_host_is_waited_for_until_the_deadline(
-    together: FakeTogether, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapter):
     together.looks = 10**6
     with pytest.raises(DeployError, match="does not serve") as refusal:
-        await to(run, adapter, deadline=0.5)
+        await put("together", run, adapter, deadline=0.5)
     assert "gavel undeploy together-000012" in refusal.value.remedy
     together.looks = 3
-    await to(run, adapter)
+    await put("together", run, adapter)
     assert together.made == ALL
 
 
-async def test_a_base_or_a_project_that_it_lacks_is_told(
-    together: FakeTogether, run: Path, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_base_or_a_project_that_it_lacks_is_told(together, run, adapter, monkeypatch):
     facts = read_facts(adapter.directory, project="d", name="n", step=12, base_model="org/unheard-of")
     with pytest.raises(DeployError, match="no org/unheard-of"):
-        await to(run, facts)
+        await put("together", run, facts)
     monkeypatch.setenv("TOGETHER_PROJECT_ID", "other")
     with pytest.raises(DeployError, match="project other not found") as refusal:
-        await to(run, adapter)
+        await put("together", run, adapter)
     assert "TOGETHER_PROJECT_ID" in refusal.value.remedy
     assert together.made == []
 
@@ -192,14 +179,8 @@ def fireworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFireworks]:
         yield fake
 
 
-async def deployed(run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
-    return await deploy(run, adapter, FIREWORKS, deadline=60.0, options=options)
-
-
-async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
-    deployment = await deployed(run, adapter)
+async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
+    deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
     assert fireworks.made == [f"model {name}", f"deployment {name}", f"loaded {name}-{name}"[:70]]
     assert fireworks.models[name]["peftDetails"] == {
@@ -216,40 +197,34 @@ async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(
     assert await deployment.host.status(deployment.record) == "deployed"
 
 
-async def test_a_deployment_that_is_there_is_used_and_stays(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_deployment_that_is_there_is_used_and_stays(fireworks, run, adapter):
     fireworks.deployments["mine"] = {"name": "accounts/desk/deployments/mine", "state": "READY"}
-    shared = await deployed(run, adapter, deployment="mine")
+    shared = await put(FIREWORKS, run, adapter, deployment="mine")
     assert shared.model_id.endswith("#accounts/desk/deployments/mine")
     await shared.undeploy()
     assert fireworks.deployments["mine"]["state"] == "READY"
 
 
-async def test_a_deployment_that_was_deleted_is_taken_up_again(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_deployment_that_was_deleted_is_taken_up_again(fireworks, run, adapter):
     fireworks.fail("POST /v1/accounts/desk/deployedModels", 400, message="no addons")
     with pytest.raises(DeployError, match="no addons"):
-        await deployed(run, adapter)
+        await put(FIREWORKS, run, adapter)
     await undeploy(read_records(run)[0])
     assert fireworks.left() == 0
-    again = await deployed(run, adapter)
+    again = await put(FIREWORKS, run, adapter)
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
 
 
-async def test_a_deployment_or_a_base_that_it_lacks_is_told(
-    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_deployment_or_a_base_that_it_lacks_is_told(fireworks, run, adapter):
     for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
         with pytest.raises(DeployError, match=why):
-            await deployed(run, adapter, base=f"accounts/fireworks/models/{base}")
+            await put(FIREWORKS, run, adapter, base=f"accounts/fireworks/models/{base}")
     assert not fireworks.made
     fireworks.deployments["mine"] = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
     with pytest.raises(DeployError, match="no GPUs left"):
-        await deployed(run, adapter, deployment="mine")
+        await put(FIREWORKS, run, adapter, deployment="mine")
     with pytest.raises(DeployError, match="there is no deployment other"):
-        await deployed(run, adapter, deployment="other")
+        await put(FIREWORKS, run, adapter, deployment="other")
 
 
 HUGGING_FACE = "huggingface:desk"
@@ -262,19 +237,13 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
         yield hub, endpoints
 
 
-async def published(run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
-    return await deploy(run, adapter, HUGGING_FACE, deadline=60.0, options=options)
-
-
-async def test_an_adapter_is_published_and_its_commit_served(
-    servers: Servers, run: Path, adapter: AdapterFacts, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
+async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapter):
     hub, endpoints = servers
+    lines: list[str] = []
     (adapter.directory / "README.md").write_text("---\nlibrary_name: peft\n---\n")
     (adapter.directory / "trainer_state").mkdir()
     (adapter.directory / "trainer_state" / "optimizer.pt").write_bytes(b"kept here")
-    deployment = await published(run, adapter)
+    deployment = await put(HUGGING_FACE, run, adapter, lines)
     name = deployment.record.remote_name
     repository = hub.repositories[f"desk/{name}"]
     assert repository.private
@@ -288,13 +257,11 @@ async def test_an_adapter_is_published_and_its_commit_served(
     assert deployment.base_url == f"{made['status']['url']}/v1"
     assert deployment.model_id == name
     assert await deployment.host.status(deployment.record) == "running"
-    assert "0.8 USD an hour" in caplog.text
+    assert any("0.8 USD an hour" in line for line in lines)
 
 
-async def test_a_gated_base_gets_the_token_as_a_secret_and_nowhere_else(
-    servers: Servers, run: Path, adapter: AdapterFacts
-) -> None:
-    deployment = await published(run, adapter, gated=True)
+async def test_a_gated_base_gets_the_token_as_a_secret_and_nowhere_else(servers, run, adapter):
+    deployment = await put(HUGGING_FACE, run, adapter, gated=True)
     (made,) = servers[1].endpoints.values()
     assert made["model"]["secrets"] == {"HF_TOKEN": TOKEN}
     assert TOKEN not in deployment.record.path.read_text()
@@ -304,18 +271,16 @@ async def test_an_endpoint_that_fails_is_told_and_removed(servers: Servers, run:
     hub, endpoints = servers
     endpoints.fails_with = "the image cannot be pulled"
     with pytest.raises(DeployError, match="cannot be pulled") as failure:
-        await published(run, adapter)
+        await put(HUGGING_FACE, run, adapter)
     assert "gavel undeploy" in failure.value.remedy
     await undeploy(read_records(run)[0])
     assert not endpoints.endpoints
     assert not hub.repositories
 
 
-async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(
-    servers: Servers, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(servers, run, adapter):
     with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
-        await published(run, adapter, instance_type="nvidia-h200")
+        await put(HUGGING_FACE, run, adapter, instance_type="nvidia-h200")
     assert "nvidia-l4 x1" in refusal.value.remedy
     assert not servers[1].made
 
@@ -330,9 +295,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
 
 
 @pytest.mark.slow
-async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
-    server: FakeWandb, run: Path, adapter: AdapterFacts
-) -> None:
+async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(server, run, adapter):
     qwen = replace(adapter, base_model="Qwen/Qwen2.5-14B-Instruct")
     server.fail("CreateArtifactFiles", 500)
     server.fail("CommitArtifact", 429)
@@ -347,32 +310,21 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("runs"))
-
-
-async def merged(run: Path, **options: Any) -> Deployment:
-    return await deploy(run, facts_of(run, 12), "ollama", deadline=120.0, options=options)
-
-
 @pytest.mark.slow  # it merges a real model
-async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Path(shutil.copytree(trained, tmp_path / "copied" / "clerk"))
+async def test_a_merged_model_is_sent_once_and_converted_by_the_server(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
     with opened("ollama", monkeypatch) as (ollama,):
         with monkeypatch.context() as patched:
             patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))
             with pytest.raises(DeployError, match="does not convert Qwen3ForCausalLM") as refusal:
-                await merged(run)
+                await put("ollama", run, facts_of(run, 12))
             assert "convert_hf_to_gguf.py" in refusal.value.remedy
             assert not ollama.blobs
         ollama.fails_with = "no space left on device"
         with pytest.raises(DeployError, match="no space left on device"):
-            await merged(run)
+            await put("ollama", run, facts_of(run, 12))
         sent, ollama.fails_with = ollama.count("POST /api/blobs"), ""
-        deployment = await merged(run)
+        deployment = await put("ollama", run, facts_of(run, 12))
         name = deployment.model_id
         files = ollama.models[name]["files"]
         assert {"config.json", "tokenizer.json", "model.safetensors"} <= files.keys()
@@ -380,10 +332,10 @@ async def test_a_merged_model_is_sent_once_and_converted_by_the_server(
         assert deployment.base_url == f"{ollama.url}/v1"
         assert {path.suffix for path in (run / "deployments").iterdir()} <= {".json", ".lock"}
         ollama.models.clear()
-        await merged(run)
+        await put("ollama", run, facts_of(run, 12))
         assert ollama.made == [name, name]
         assert ollama.count("POST /api/blobs") == sent
-        quantized = await merged(run, quantize="q8_0")
+        quantized = await put("ollama", run, facts_of(run, 12), quantize="q8_0")
         assert quantized.model_id.endswith(":q8_0")
         assert ollama.models[quantized.model_id]["quantize"] == "q8_0"
 
@@ -407,46 +359,40 @@ def served(adapter: AdapterFacts) -> AdapterFacts:
     return replace(adapter, base_model=VLLM_BASE)
 
 
-async def loaded(vllm: FakeVllm, run: Path, adapter: AdapterFacts, **options: Any) -> Deployment:
-    return await deploy(run, adapter, f"vllm:{vllm.url}", options=options)
-
-
 async def test_a_copy_is_loaded_and_again_after_a_restart(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
-    deployment = await loaded(vllm, run, served)
+    deployment = await put(f"vllm:{vllm.url}", run, served)
     (directory,) = map(Path, vllm.adapters.values())
     assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
     assert run / "deployments" in directory.parents, "a checkpoint may be deleted"
     assert (deployment.base_url, deployment.key_variable) == (f"{vllm.url}/v1", None)
     vllm.adapters.clear()
     assert await deployment.host.status(deployment.record) == "not loaded there"
-    await loaded(vllm, run, served)
+    await put(f"vllm:{vllm.url}", run, served)
     assert list(vllm.adapters) == [deployment.model_id]
     await deployment.undeploy()
     assert not directory.exists()
 
 
-async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(
-    vllm: FakeVllm, run: Path, served: AdapterFacts
-) -> None:
+async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_to_start(vllm, run, served):
     vllm.loads_adapters = False
     with pytest.raises(DeployError, match="takes no adapters") as refusal:
-        await loaded(vllm, run, served)
+        await put(f"vllm:{vllm.url}", run, served)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in refusal.value.remedy
     assert "--max-lora-rank 8" in refusal.value.remedy
     vllm.loads_adapters = True
     other = replace(served, base_model="org/other")
     with pytest.raises(DeployError, match="serves org/base, not org/other") as refusal:
-        await loaded(vllm, run, other)
+        await put(f"vllm:{vllm.url}", run, other)
     assert "base=" in refusal.value.remedy
     assert vllm.made == []
-    await loaded(vllm, run, other, base=VLLM_BASE)
+    await put(f"vllm:{vllm.url}", run, other, base=VLLM_BASE)
     assert len(vllm.adapters) == 1
 
 
 async def test_the_server_reads_the_path_that_it_sees(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
     with pytest.raises(DeployError, match="does not lie in /elsewhere"):
-        await loaded(vllm, run, served, path_map="/elsewhere=/x")
-    await loaded(vllm, run, served, path_map=f"{run.parents[1]}=/mnt/runs")
+        await put(f"vllm:{vllm.url}", run, served, path_map="/elsewhere=/x")
+    await put(f"vllm:{vllm.url}", run, served, path_map=f"{run.parents[1]}=/mnt/runs")
     (record,) = read_records(run)
     assert list(vllm.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
 
@@ -480,5 +426,5 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
 
 
 async def test_a_server_is_told_of_experts_that_are_adapted(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
-    await loaded(vllm, run, replace(served, special=("experts",)))
+    await put(f"vllm:{vllm.url}", run, replace(served, special=("experts",)))
     assert vllm.seen[0]["is_3d_lora_weight"] is True

@@ -105,9 +105,7 @@ async def test_an_address_that_is_none_is_refused_and_no_record_is_made(adapter:
         (["fireworks", "fireworks:desk", "fireworks:desk/", "fireworks:accounts/desk"], "desk"),
     ],
 )
-def test_spellings_of_one_place_are_one_deployment(
-    spellings: list[str], place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spellings_of_one_place_are_one_deployment(spellings, place, monkeypatch):
     monkeypatch.setenv("FIREWORKS_ACCOUNT_ID", "desk")
     if place == "desk":
         pytest.importorskip("fireworks")
@@ -117,8 +115,6 @@ def test_spellings_of_one_place_are_one_deployment(
 @pytest.mark.parametrize(
     ("address", "options", "remedy"),
     [
-        ("tgether", {}, "together"),
-        ("vllm:http://h", {"api_key": "k"}, "path_map"),
         ("together", {"inactive_minutes": 5}, "30"),
         ("fireworks:https://app.fireworks.ai/desk", {}, "fireworks:ACCOUNT"),
         ("fireworks:desk", {"idle_minutes": 1}, "5"),
@@ -135,30 +131,14 @@ def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dic
 @pytest.mark.parametrize(
     ("package", "address"), [("together", "together"), ("fireworks", "fireworks:desk"), ("ollama", "ollama")]
 )
-async def test_without_its_package_a_host_says_what_to_install(
-    package: str, address: str, adapter: AdapterFacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_its_package_a_host_says_what_to_install(package, address, adapter, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DeployError) as refusal:
         await deploy(adapter.directory.parents[1], adapter, address)
     assert install_line("deploy") in refusal.value.remedy
 
 
-def test_records_are_found_by_run_by_id_and_all(run: Path, adapter: AdapterFacts) -> None:
-    root = run.parents[1]
-    assert find_records(root, None) == []
-    record = open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options={})
-    record.save()
-    for named in ("desk/clerk", str(run), None):
-        assert [each.id for each in find_records(root, named)] == [record.id]
-    assert [each.id for each in find_records(root, record.id, by_id=True)] == [record.id]
-    with pytest.raises(DeployError, match="no deployment or run 'x'"):
-        find_records(root, "x", by_id=True)
-
-
-async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(monkeypatch):
     monkeypatch.setattr(asking, "_backoff", lambda _state: 0.01)
     server, asked = FakeServer(), []
     answers = [Answer({}, 429, {"Retry-After": "0"}), Answer({}, 500), Answer({}, 500)]
@@ -178,3 +158,8 @@ async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(
         assert len(asked) == 2
         assert await retry(request, creates=True, find=find) == "found"
         assert len(asked) == 3
+
+
+def test_a_name_that_is_no_deployment_is_told(run):
+    with pytest.raises(DeployError, match="no deployment or run 'x'"):
+        find_records(run.parents[1], "x", by_id=True)

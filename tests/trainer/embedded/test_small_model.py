@@ -4,8 +4,8 @@ The hub is a server on loopback; the package is a tiny GGUF file with the metada
 """
 
 import json
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from huggingface_hub import constants
 from gavel.trainer.embedded import small_model
 from gavel.trainer.embedded.small_model import HUB_NAME, SmallModelError, small_model_path
 from tests.fake_server import Answer, Call, FakeServer
-from tests.limits import HANG_SECONDS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}"}
@@ -112,12 +111,6 @@ def test_what_a_kill_left_behind_is_removed_and_a_torn_directory_replaced(cache:
 
 
 def test_two_at_once_make_one_model(hub: Hub) -> None:
-    paths: list[Path] = []
-    threads = [threading.Thread(target=lambda: paths.append(small_model_path())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANG_SECONDS)
-    assert len(paths) == 4
-    assert len({*paths}) == 1
+    with ThreadPoolExecutor(4) as pool:
+        assert len({*pool.map(lambda _: small_model_path(), range(4))}) == 1
     assert sum(path.endswith("/model.safetensors") for path in hub.asked) <= 2  # its head and its body

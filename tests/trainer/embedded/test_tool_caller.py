@@ -2,19 +2,16 @@
 
 import asyncio
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import torch
 
 import gavel
 from benchmarks.own_scenario import calls_of, turns_of
-from benchmarks.tool_caller import ROLES, backward, make_model, make_tokenizer, tokens_of
 from benchmarks.tool_caller import TEMPLATE as CHAT_TEMPLATE
+from benchmarks.tool_caller import make_tokenizer, tokens_of
 from benchmarks.tool_worlds import Generated, Worlds
 from examples.returns import ORDERS, returns
 from gavel.trainer.embedded import TOOL_CALLER, embedded_path
@@ -32,53 +29,6 @@ def episodes() -> list[Generated]:
 @cache
 def tokenizer() -> Any:
     return make_tokenizer(0)
-
-
-def calls(episode: Generated) -> list[tuple[int, dict[str, Any]]]:
-    """Where each call stands, and what it is."""
-    return [(at, each["function"]) for at, one in enumerate(episode.messages) for each in one.get("tool_calls", ())]
-
-
-def test_a_seed_draws_the_same_worlds_and_another_draws_others() -> None:
-    again, other = Worlds(seed=11), Worlds(seed=12)
-    assert [again.draw() for _ in range(20)] == episodes()[:20]
-    assert [other.draw() for _ in range(20)] != episodes()[:20]
-
-
-def test_every_call_is_of_a_described_tool_with_arguments_that_its_schema_allows() -> None:
-    made = 0
-    for episode in episodes():
-        schemas = {each["function"]["name"]: each["function"]["parameters"] for each in episode.tools}
-        assert len(schemas) == len(episode.tools)
-        for _, call in calls(episode):
-            jsonschema.validate(json.loads(call["arguments"]), schemas[call["name"]] | {"additionalProperties": False})
-            made += 1
-        assert episode.messages[-1]["role"] == "assistant"
-        assert episode.messages[-1]["content"]
-    assert made > COUNT
-
-
-def test_every_argument_can_be_read_in_what_stands_before_the_call() -> None:
-    for episode in episodes():
-        for at, call in calls(episode):
-            before = " ".join(message["content"] for message in episode.messages[:at]) + json.dumps(episode.tools)
-            for value in json.loads(call["arguments"]).values():
-                assert str(value).lower() in before.lower(), (value, before)
-
-
-def test_a_lesson_in_comparing_says_what_is_so() -> None:
-    worlds = Worlds(seed=5)
-    sides = set()
-    lessons = [worlds.compare() for _ in range(COUNT)]
-    assert any(lesson.tools for lesson in lessons)
-    for rule, fact, answer in (lesson.messages for lesson in lessons if not lesson.tools):
-        (limit,) = re.findall(r"\d+", rule["content"])
-        (value,) = re.findall(r"\d+", fact["content"])
-        fits = int(value) <= int(limit)
-        sides.add(fits)
-        refused = re.match(r"No|I am sorry|\d+ is more than", answer["content"])
-        assert bool(refused) != fits, (rule, fact, answer)
-    assert sides == {True, False}
 
 
 def test_the_trained_tokens_are_those_that_gavel_takes_for_sampled() -> None:
@@ -130,35 +80,6 @@ def test_an_optional_argument_is_marked_and_a_system_prompt_stands_first() -> No
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
     text = tokenizer().apply_chat_template(messages, tools=[{"function": function}], tokenize=False)
     assert text == "<|system|>Be kind.\nf(a?): Do it.<|end|><|user|>Hi.<|end|>"
-
-
-def test_a_word_has_the_same_tokens_in_a_sentence_a_name_and_json() -> None:
-    for word in ("refund", "zorpel", "lamp"):
-        alone = tokenizer().encode(word)
-        for text in (f"please {word} it", f"{word}_order(a)", f'{{"item": "{word}"}}'):
-            ids = tokenizer().encode(text)
-            assert any(ids[at : at + len(alone)] == alone for at in range(len(ids))), text
-
-
-def test_what_the_agent_did_not_write_before_its_turn_has_no_share_in_the_reported_loss() -> None:
-    torch.manual_seed(0)
-    model = make_model(tokenizer(), width=64, layers=1)
-    some = [tokens_of(each, tokenizer()) for each in episodes()[:5]]
-    loss = backward(model, some)
-    total = count = 0.0
-    for ids, said in some:
-        with torch.no_grad():
-            scores = model(input_ids=ids[None, :-1]).logits[0].float().log_softmax(-1)
-        own = said[1:]
-        total -= float(scores[own].gather(1, ids[1:][own][:, None]).sum())
-        count += int(own.sum())
-    assert loss == pytest.approx(total / count, rel=0.01)
-    assert all(each.grad is not None for each in model.parameters())
-
-
-def test_roles_and_calls_are_single_tokens() -> None:
-    for text in (*ROLES, '<tool_call>\n{"name": "', '"}}\n</tool_call>'):
-        assert len(tokenizer().encode(text)) == 1
 
 
 async def test_the_shipped_base_calls_the_tools_of_a_job_that_it_has_never_seen(tmp_path: Path) -> None:

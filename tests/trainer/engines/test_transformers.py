@@ -36,10 +36,6 @@ def ask(engine: TransformersEngine, prompt_ids: list[int], **changes) -> Sampled
     return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
 
 
-def other_weights() -> WholeModel:
-    return WholeModel(tiny_model(OTHER_WEIGHTS))
-
-
 class Gate:
     """Stops the engine's thread before its next forward pass until opened."""
 
@@ -49,7 +45,7 @@ class Gate:
 
         self.passes: list[int] = []
         """Tokens computed by each forward pass, padding included."""
-        model.get_decoder().register_forward_pre_hook(self._before, with_kwargs=True)  # type: ignore[operator]
+        model.get_decoder().register_forward_pre_hook(self._before, with_kwargs=True)
 
     def _before(self, module, positional, named) -> None:
         self.passes.append(named["input_ids"].numel())
@@ -176,7 +172,7 @@ def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pas
 
 def test_the_base_can_be_named_beside_the_adapters(make_engine):
     engine = make_engine()
-    engine.publish(other_weights(), 1)
+    engine.publish(WholeModel(tiny_model(OTHER_WEIGHTS)), 1)
     ids = [5, 9, 3]
     futures = [engine.submit(request_for(ids, adapter_version=version)) for version in (BASE, 1, BASE, None)]
     found = [future.result(timeout=HANG_SECONDS) for future in futures]
@@ -226,7 +222,6 @@ def update(policy: Policy, rate: float) -> None:
     trained_logprobs(policy, [TEXT]).mean().backward()
     with torch.no_grad():
         for parameter in policy.parameters():
-            assert parameter.grad is not None
             parameter.add_(rate * parameter.grad.sign())
             parameter.grad = None
 
@@ -272,10 +267,6 @@ def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
     slots.lengths[slot] = len(ids)
 
 
-def take(slots: Slots, ids: np.ndarray, adapter: int = 0) -> int | None:
-    return slots.take(ids, slots.shared_prefixes(ids, adapter), adapter)
-
-
 def assert_consistent(slots: Slots) -> None:
     assert slots.capacity < MAX_CONTEXT + 512
     assert ((slots.lengths >= 0) & (slots.lengths <= slots.capacity)).all()
@@ -310,7 +301,7 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
                 array = np.array(whole)
                 best = int(np.minimum(slots.shared_prefixes(array, number), len(whole) - 1).max())
                 slots.reserve(len(whole))
-                slot = take(slots, array, number)
+                slot = slots.take(array, slots.shared_prefixes(array, number), number)
                 assert (slot is None) == (len(busy) == count)
                 if slot is not None:
                     assert slot not in busy

@@ -5,22 +5,18 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import _environment
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import full_logprobs, request_for, tiny_model
+from tests.trainer.conftest import a_group, a_model, full_logprobs, registered, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
 from tests.trainer.families import BY_NAME
 
@@ -192,17 +188,11 @@ def test_a_server_that_is_dying_or_gone_is_an_error_and_closes_the_engine(server
         engine.publish(policy, 1)
 
 
-async def register(tmp_path: Path, settings: VllmSettings | str) -> None:
-    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path, engine=settings) as backend:  # type: ignore[arg-type]
-        await model.register(backend)
-
-
 async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
-        await register(tmp_path, VllmSettings(urls=(f"http://127.0.0.1:{port}",)))
+        await a_model().register(LocalBackend(tmp_path, engine=VllmSettings(urls=(f"http://127.0.0.1:{port}",))))
     assert "Start it" in error.value.remedy
 
 
@@ -213,10 +203,8 @@ def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
 
 @pytest.mark.vllm
 async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_path):
-    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], sleep=True)
-    async with LocalBackend(tmp_path, engine=settings, max_context=512) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, engine=settings, max_context=512) as (model, backend):
         for step in (1, 2):
             group = await a_group(model, [0.0, 0.3, 0.6, 1.0])
             assert {trajectory.policy_version for trajectory in group} == {step - 1}
@@ -225,8 +213,6 @@ async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_
             assert result.metrics["logprob_drift"] < 1e-4
             assert result.metrics["publish_gap"] < 1e-3
         engine = backend._run(model)._engine
-        assert isinstance(engine, VllmEngine)
-        assert engine._process is not None
         os.killpg(engine._process._process.pid, signal.SIGKILL)
         with pytest.raises(EngineError) as error:
             await model.train([group])

@@ -129,7 +129,6 @@ def test_however_the_owner_ends_no_orphan_stays(command, tmp_path, end):
         env=environment,
         stdout=subprocess.PIPE,
     )
-    assert owner.stdout is not None
     assert owner.stdout.readline() == b"ready\n"
     if end != "exit":
         owner.send_signal(getattr(signal, end))
@@ -189,9 +188,7 @@ def an_interpreter(directory: Path, *, found: str) -> str:
     return str(script)
 
 
-def test_servers_that_cannot_be_started_here_are_told_before_any_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_that_cannot_be_started_here_are_told_before_any_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     without = an_interpreter(tmp_path / "without", found="another")
     with pytest.raises(EngineError, match=f"{without} cannot start vLLM: it has no module vllm") as error:

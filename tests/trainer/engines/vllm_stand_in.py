@@ -51,15 +51,14 @@ class StandIn:
         """Log-probs are those of temperature 1, as a vLLM without --logprobs-mode gives them."""
         self.breaks_off = False
         """Every completion is one that somebody else aborted."""
-        self.ails: Literal["fails", "dying", "cuts off", "aborts"] | None = None
-        """Completions are answered 500; so is the health check; or the answer ends in its middle; or completions are
+        self.ails: Literal["dying", "cuts off", "aborts"] | None = None
+        """Completions and health checks are answered 500 and 503; or the answer ends in its middle; or completions are
         aborted, and all but the first health check fail."""
         self._checked = False
         self.unhealthy = False
         """Fails its health check, and nothing else."""
         self.missing: set[str] = set()
         """Paths that are not served, as without VLLM_ALLOW_RUNTIME_LORA_UPDATING or VLLM_SERVER_DEV_MODE."""
-        self.api_key: str | None = None
         self.asked: list[str] = []
         """The paths asked for, in order; a completion is noted when it is done too."""
         self.adapters: dict[str, list[str]] = {}
@@ -92,7 +91,7 @@ class StandIn:
         """The server ends, whatever it was doing."""
         self._server.should_exit = self._server.force_exit = True
         for connection in list(self._server.server_state.connections):
-            self._loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+            self._loop.call_soon_threadsafe(connection.transport.abort)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -131,11 +130,9 @@ class StandIn:
         self.asked.append(path)
         if path in self.missing:
             return JSONResponse({"detail": "Not Found"}, 404)
-        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
-            return JSONResponse({"error": "Unauthorized"}, 401)
         if path == "/v1/completions" and self.ails == "cuts off":
             return StreamingResponse(_cut_off(), headers={"Content-Length": "1000"})
-        if path == "/v1/completions" and self.ails in ("fails", "dying"):
+        if path == "/v1/completions" and self.ails == "dying":
             return JSONResponse({"error": {"message": "EngineCore encountered an issue.", "code": 500}}, 500)
         if path == "/v1/completions":
             body = await request.json()

@@ -35,17 +35,13 @@ def columns(rows):
     return [torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True)]
 
 
-def surrogate(new, old, advantages, *bounds):
-    return clipped_surrogate(token_ratio(new, old), advantages, *bounds)
-
-
 @given(tokens, clips, st.none() | st.floats(0.01, 3))
 def test_what_counts_as_clipped_is_what_has_no_gradient(rows, clip, above):
     low, high = clip
     bounds = (low, high, None if above is None else 1 + high + above)
     new, old, advantages = columns(rows)
     new.requires_grad_(True)
-    surrogate(new, old, advantages, *bounds).sum().backward()
+    clipped_surrogate(token_ratio(new, old), advantages, *bounds).sum().backward()
     assert new.grad is not None
     under, over = clipped(token_ratio(new, old), advantages, *bounds)
     assert not (under & over).any()
@@ -65,7 +61,6 @@ def test_extreme_log_ratios_stay_finite(gap, advantage, sign, loss):
     assert sampler_weights(new, old, [1], SamplerCorrection()).weights.isfinite().all()
     outcome.losses.sum().backward()
     assert outcome.losses.isfinite().all()
-    assert new.grad is not None
     assert new.grad.isfinite().all()
 
 

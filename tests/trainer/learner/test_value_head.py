@@ -86,7 +86,6 @@ def test_a_value_that_moves_past_its_clip_towards_the_return_learns_no_more(valu
     found = value_losses(values, torch.zeros(1), torch.ones(1), clip)
     found.sum().backward()
     assert found.item() == pytest.approx(loss)
-    assert values.grad is not None
     assert values.grad.item() == pytest.approx(slope)
 
 
@@ -145,7 +144,6 @@ def test_values_and_advantages_stay_those_of_the_batchs_start_through_all_update
 def test_a_loss_without_values_leaves_the_value_head_alone(fresh_policy, batch):
     learner = Learner(fresh_policy)
     learner.step(batch, PPO)
-    assert learner.value_head is not None
     before = learner.value_head.weight.clone()
     plain = Batch([replace(s, advantage=1.0 - 2 * (at % 2)) for at, s in enumerate(batch.sequences)])
     metrics = learner.step(plain, TrainConfig(loss=ClippedSurrogate(), learning_rate=1e-3))

@@ -17,20 +17,14 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
 from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.trainer.conftest import registered
+from tests.trainer.conftest import a_model, registered
 
 SMALL = EvolveConfig(iterations=2, tasks=18, attempts=2, evaluation_tasks=2, max_tokens=32, above=-1.0)
 TRAIN = SftConfig(learning_rate=1e-3, batch_size=16)
-
-
-def made(name: str) -> TrainableModel:
-    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
 
 
 class StopError(Exception):
@@ -58,12 +52,10 @@ class Stopping(EvolveObserver):
 @pytest.mark.slow
 async def test_a_restart_begins_with_the_adapter_that_the_run_began_with(tmp_path: Path) -> None:
     shown = demonstrations(3)
-    async with LocalBackend(tmp_path) as backend:
-        origin = made("origin")
-        await origin.register(backend)
+    async with registered(tmp_path, "origin") as (origin, backend):
         await origin.train_sft(shown, TRAIN)
         start = str(tmp_path / "tests" / "origin" / "checkpoints" / "000001")
-        follower = made("follower").model_copy(update={"from_checkpoint": start})
+        follower = a_model("follower").model_copy(update={"from_checkpoint": start})
         await follower.register(backend)
         await follower.train_sft(shown, TRAIN)
         once = tmp_path / "tests" / "follower" / "checkpoints" / "000001" / "adapter_model.safetensors"
@@ -102,14 +94,10 @@ async def test_a_run_that_was_stopped_anywhere_ends_bit_for_bit_like_one_that_wa
     ]
     for name, at in (("whole", []), ("stopped", stops)):
         for stop in at:
-            model = made(name)
-            async with LocalBackend(tmp_path) as backend:
-                await model.register(backend)
+            async with registered(tmp_path, name) as (model, backend):
                 with pytest.raises((StopError, ExceptionGroup)):
                     await evolve(model, scenario, config=SMALL, train=TRAIN, observer=stop)
-        model = made(name)
-        async with LocalBackend(tmp_path) as backend:
-            await model.register(backend)
+        async with registered(tmp_path, name) as (model, backend):
             found = await evolve(model, scenario, config=SMALL, train=TRAIN)
             assert [each.number for each in found] == [0, 1, 2]
             more = await evolve(model, scenario, config=SMALL, train=TRAIN)  # it is finished
@@ -134,7 +122,7 @@ async def test_the_judge_ranks_the_attempts_at_a_task_and_a_threshold_keeps_all_
 
     async with LocalBackend(tmp_path) as backend:
         for name, config in (("ranked", ranked), ("succeeded", succeeded)):
-            model = made(name)
+            model = a_model(name)
             await model.register(backend)
             await evolve(model, scenario, judge=judge, config=config, train=TRAIN, observer=Keeping())
     ids = [member.metadata["task"]["id"] for member in chosen["ranked"]]
@@ -145,9 +133,7 @@ async def test_the_judge_ranks_the_attempts_at_a_task_and_a_threshold_keeps_all_
 
 
 @pytest.mark.slow
-async def test_a_run_without_anyone_to_imitate_says_what_to_change_and_other_settings_are_refused(
-    tmp_path: Path,
-) -> None:
+async def test_a_run_without_anyone_to_imitate_says_what_to_change_and_other_settings_are_refused(tmp_path):
     none = SMALL.model_copy(update={"above": 2.0})
     async with registered(tmp_path) as (model, _):
         with pytest.raises(LoopError, match="nothing to imitate") as error:
@@ -197,10 +183,8 @@ async def test_a_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(tmp
     shown = demonstrations(5)
     for name, stops in (("whole", 0), ("stopped", 2)):
         for attempt in range(stops + 1):
-            model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
             results: list[TrainResult] = []
-            async with LocalBackend(tmp_path) as backend:
-                await model.register(backend)
+            async with registered(tmp_path, name) as (model, backend):
                 if attempt < stops:
                     with pytest.raises(StopError):
                         await imitate(model, shown, CONFIG, stepped=stop)
@@ -228,9 +212,7 @@ scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 
 
 @given(st.lists(st.lists(scores, max_size=6), max_size=5), st.integers(1, 4), scores)
-def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
-    rewards: list[list[float | None]], best: int, above: float | None
-) -> None:
+def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(rewards, best, above):
     groups = [group(*row) for row in rewards]
     chosen = choose_best_members(groups, best, above)
     expected: list[Trajectory] = []

@@ -13,15 +13,13 @@ from gavel.scenarios.library import flattered_desk, returns_desk
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import DrawnTasks, Task
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop import experiment
 from gavel.trainer.loop.experiment import describe_experiment, judges_of
 from gavel.trainer.loop.model_samples import SampledModel
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, differences
+from tests.trainer.conftest import a_model, registered
 
 MIXTURE = Mixture([returns_desk.scenario, flattered_desk.scenario], {"returns_desk": 3, "flattered_desk": {1: 1}})
 LOOP = LoopConfig(
@@ -96,9 +94,7 @@ GIVEN: dict[str, Any] = {"system": "Be brief.", "tools": [look_up], "tasks": TAS
         ({"environment": Desk}, ["tools: 1 new (refund)"]),
     ],
 )
-def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
-    tmp_path: Path, other: dict[str, Any], named: list[str]
-) -> None:
+def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(tmp_path, other, named):
     begun, asked = (describe_experiment(Mixture([Scenario("shop", **GIVEN | each)]), None) for each in ({}, other))
     run = RunDirectory(tmp_path, "shop", "clerk")
     run.describe(begun, "experiment.json")
@@ -111,9 +107,7 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(
 
 
 @pytest.mark.parametrize("listed", [10_000, 3])
-def test_the_same_tasks_in_another_order_are_to_be_sorted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: int
-) -> None:
+def test_the_same_tasks_in_another_order_are_to_be_sorted(tmp_path, monkeypatch, listed):
     monkeypatch.setattr(experiment, "MOST_TASKS", listed)
     tasks = [Task(user=name, reference=f"It is {name}.") for name in "abcdef"]
     described = [
@@ -194,9 +188,7 @@ def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(
         ({"params": {"api_base": "http://127.0.0.1:8001/v1", "api_key": "sk-1"}}, None),
     ],
 )
-def test_a_run_does_not_go_on_with_a_judge_that_scores_otherwise(
-    tmp_path: Path, judging: dict[str, Any], named: str | None
-) -> None:
+def test_a_run_does_not_go_on_with_a_judge_that_scores_otherwise(tmp_path, judging, named):
     mixture = Mixture([returns_desk.scenario])
 
     def described(**settings: Any) -> dict[str, Any]:
@@ -236,11 +228,9 @@ def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> 
 
 @pytest.mark.slow
 async def test_a_run_over_two_scenarios_tells_them_apart_and_goes_on_as_it_began(tmp_path: Path) -> None:
-    model = TrainableModel(name="clerk", project=MIXTURE.name, base_model=EMBEDDED_POLICY)
     first, then = Seen(stop_after=2), Seen()
     other = Mixture(MIXTURE.scenarios, {"returns_desk": 2, "flattered_desk": {1: 1}})
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, a_model("clerk", MIXTURE.name)) as (model, backend):
         with pytest.raises(KeyError):
             await train_scenario(model, MIXTURE, judge(), LOOP, TRAIN, first)
         with pytest.raises(RunDirectoryError, match="was begun with"):

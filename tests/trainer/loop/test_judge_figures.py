@@ -21,11 +21,10 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import BASE, BEST, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
 from gavel.trainer.loop.train_loop import Checks, make_checks, train_scenario
-from gavel.trainer.model import TrainableModel
+from tests.trainer.conftest import a_model
 
 STEPS = 45
 Curve = Callable[[float], float]
@@ -164,36 +163,27 @@ class LengthJudge:
         return json.dumps({label: min(1.0, score + self.shift) for label, score in scores.items()})
 
 
-def a_group(number: int) -> TrajectoryGroup:
-    return TrajectoryGroup(
-        Trajectory(messages_and_choices=[{"role": "assistant", "content": f"{number}{'!' * at}"}]) for at in range(1, 5)
-    )
-
-
 def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
-    model = TrainableModel(name="never", project="tests", base_model=EMBEDDED_POLICY)
+    model = a_model("never")
     with pytest.raises(RowError, match="cannot be read"):
         make_checks(Judge("constant"), None, JudgeChecks(every=1, golden=tmp_path / "none.json"), model)
     with pytest.raises(JudgeError):
         make_checks(Judge("constant"), None, JudgeChecks(second="no-such-provider/model"), model)
     checks = make_checks(judge := Judge("constant", orders=3), None, JudgeChecks(second="stand-in"), model)
-    assert checks.second is not None
     assert (checks.second.names, checks.second.orders) == (["gavel/stand-in"], 3)
     assert checks.second.budget is judge.budget
     assert not checks.golden
 
 
 @pytest.mark.slow
-async def test_a_run_replays_golden_groups_and_anchors_every_n_steps_and_asks_the_second_judge_at_each(
-    tmp_path: Path,
-) -> None:
+async def test_a_run_replays_golden_groups_and_anchors_every_n_steps_and_asks_the_second_judge_at_each(tmp_path):
     (tmp_path / "golden.json").write_text(json.dumps(GOLDEN))
     scenario = find_scenario("returns_desk")
     checks = JudgeChecks(every=2, golden=tmp_path / "golden.json", anchors=1, second_groups=1)
     loop = LoopConfig(
         steps=3, tasks_per_step=2, group_size=4, max_tokens=24, evaluate_every=9, final_tasks=1, checks=checks
     )
-    model = TrainableModel(name="checked", project="tests", base_model=EMBEDDED_POLICY)
+    model = a_model("checked")
     judging = LengthJudge()
 
     async def run(steps: int) -> list[dict[str, Any]]:
@@ -267,8 +257,10 @@ async def test_what_the_judge_leaves_unscored_has_no_metric():
 
 
 async def test_a_check_that_fails_is_counted_and_costs_no_training() -> None:
-    groups = [await Judge(LengthJudge()).score(a_group(0))]
-    model = TrainableModel(name="never", project="tests", base_model=EMBEDDED_POLICY)
+    said = ("!", "!!")
+    members = [Trajectory(messages_and_choices=[{"role": "assistant", "content": each}]) for each in said]
+    groups = [await Judge(LengthJudge()).score(TrajectoryGroup(members))]
+    model = a_model("never")
     checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), model, [])
     found = await checks.metrics(0, groups)
     assert found == {"checks/failed": 1.0}

@@ -43,9 +43,7 @@ def plain(model: Any, tokenizer: Any, before: list[Any], said: str) -> float:
     return float(found[len(start) - 1 :].mean())
 
 
-def test_log_probs_are_those_of_a_plain_pass_however_many_are_asked_for(
-    likelihood: LikelihoodJudge, embedded_base: Any, tokenizer: Any
-) -> None:
+def test_log_probs_are_those_of_a_plain_pass_however_many_are_asked_for(likelihood, embedded_base, tokenizer):
     other = [*ASKED, {"role": "assistant", "content": "Why?"}, {"role": "user", "content": "It broke."}]
     pairs = [(before, text) for before in (ASKED, other, ASKED[1:]) for text in TEXTS] * 2
     expected = [plain(embedded_base, tokenizer, *pair) for pair in pairs]
@@ -64,16 +62,14 @@ async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -
     register("likelihood-of-a-test", likelihood.reply)
     group = TrajectoryGroup([attempt(text) for text in (*TEXTS, None, "<¦ trajectory> ¦k3v score 1.")])
     judged = await Judge("likelihood-of-a-test", rubric=scenario.rubric, orders=2).score(group)
-    assert all(0 <= trajectory.reward <= 1 for trajectory in judged)  # type: ignore[operator]
-    explanation = judged.trajectories[0].judgement.explanation  # type: ignore[union-attr]
+    assert all(0 <= trajectory.reward <= 1 for trajectory in judged)
+    explanation = judged.trajectories[0].judgement.explanation
     assert "6 words" in str(explanation)
     assert "log-prob" in str(explanation)
 
 
 @pytest.mark.parametrize(("neutral", "raises"), [(scenario.tasks("train")[0].user, False), ("Hello.", True)])
-async def test_a_reply_counts_by_how_much_its_question_raises_it(
-    neutral: str, raises: bool, embedded_base: Any, tokenizer: Any
-) -> None:
+async def test_a_reply_counts_by_how_much_its_question_raises_it(neutral, raises, embedded_base, tokenizer):
     register("relevance-of-a-test", LikelihoodJudge(embedded_base, tokenizer, neutral=neutral).reply)
     group = TrajectoryGroup([attempt(text) for text in TEXTS[:2]])
     judged = await Judge("relevance-of-a-test", rubric=scenario.rubric).score(group)
@@ -87,7 +83,7 @@ async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: Likeliho
     group = TrajectoryGroup([attempt("One."), attempt("Another.")])
     judged = await Judge("likelihood-of-a-test", rubric="Be good.").score(group)
     assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert "no rule of brevity" in str(judged.judgement.reason)  # type: ignore[union-attr]
+    assert "no rule of brevity" in str(judged.judgement.reason)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError, deadline
 from gavel.trainer.loop import group_maker
 from gavel.trainer.loop import watchdog as watchdog_module
@@ -34,7 +33,7 @@ from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train
 from gavel.trainer.loop.watchdog import Watchdog, check_turn_limits, stall_seconds, with_turn_limit
 from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import full_logprobs
+from tests.trainer.conftest import a_model, full_logprobs
 
 
 @given(
@@ -84,7 +83,6 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
                 assert len(batch.groups) == per_step
                 for group in batch.groups:
                     (trajectory,) = group
-                    assert trajectory.policy_version is not None
                     assert 0 <= step - trajectory.policy_version <= max_staleness
                 trained += [group.metadata["position"] for group in batch.groups]
                 await some_time()
@@ -172,18 +170,12 @@ SMALL: dict[str, Any] = {
 RATE = TrainConfig(learning_rate=1e-3)
 
 
-def a_model(name: str = "clerk") -> TrainableModel:
-    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
-
-
 def rules(scenario: Scenario) -> Judge:
     return Judge("stand-in", rubric=scenario.rubric)
 
 
 @pytest.mark.slow
-async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(tmp_path, monkeypatch):
     judged, further = 0, asyncio.Event()
     score = Judge.score
 
@@ -222,8 +214,8 @@ async def test_a_conversation_keeps_its_adapter_across_a_publication(tmp_path: P
     async def say(client: AsyncOpenAI, name: str, messages: list[Message]) -> Any:
         reply = await client.chat.completions.create(
             model=name,
-            messages=messages,  # type: ignore[arg-type]
-            tools=scenario.toolbox.schemas,  # type: ignore[arg-type]
+            messages=messages,
+            tools=scenario.toolbox.schemas,
             temperature=1.0,
             seed=3,
             max_completion_tokens=48,
@@ -339,9 +331,7 @@ async def train_without_a_model(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [0, 1])
-async def test_a_rollout_that_stands_still_ends_the_run_which_names_its_task(
-    monkeypatch: pytest.MonkeyPatch, max_staleness: int
-) -> None:
+async def test_a_rollout_that_stands_still_ends_the_run_which_names_its_task(monkeypatch, max_staleness):
     ended: list[str] = []
 
     async def stuck(model: TrainableModel, scenario: Scenario, task: Task, **named: Any) -> Trajectory:
@@ -412,10 +402,6 @@ async def test_tasks_and_seeds_depend_on_the_position_in_the_plan_alone(monkeypa
 LONG = 600.0
 
 
-async def for_ever() -> None:
-    await asyncio.Event().wait()
-
-
 async def test_a_run_that_moves_may_take_longer_than_a_stall(monkeypatch):
     stall, now = 0.1, time.monotonic()
     monkeypatch.setattr(watchdog_module, "time", SimpleNamespace(monotonic=lambda: now))
@@ -437,7 +423,7 @@ async def test_cancelling_the_guard_cancels_the_run():
 
     async def run() -> None:
         try:
-            await for_ever()
+            await asyncio.Event().wait()
         finally:
             ended.set()
 
@@ -483,7 +469,7 @@ def test_rollouts_get_the_limit_of_the_last_step_that_was_reached_and_the_scenar
 def test_wrong_limits_are_refused() -> None:
     async def own(model: object, task: Task) -> None: ...
 
-    counted = Scenario("own", rollout=own, tasks=[Task(user="Hello")])  # pyright: ignore[reportArgumentType]
+    counted = Scenario("own", rollout=own, tasks=[Task(user="Hello")])
     with pytest.raises(LoopError, match="rollout of its own"):
         check_turn_limits(counted, {0: 2})
     check_turn_limits(counted, {})

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
 from random import Random
@@ -23,7 +22,6 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, Observer, StepReport, train_scenario
@@ -101,7 +99,7 @@ async def test_rewards_are_the_judges_scores_and_another_reward_is_another_exper
         await train_scenario(model, scenario, judge, loop, TrainConfig())
         assert pinned.read_text() == begun
         told = copy(scenario)
-        told.tasks = lambda split="train": [t.model_copy(update={"reference": "x"}) for t in scenario.tasks(split)]  # type: ignore[method-assign]
+        told.tasks = lambda split="train": [t.model_copy(update={"reference": "x"}) for t in scenario.tasks(split)]
         with pytest.raises(RunDirectoryError, match="criteria of tasks"):
             await train_scenario(model, told, judge, loop, TrainConfig())
     members = [member for group in groups for member in group if member.judgement and member.reward is not None]
@@ -146,18 +144,16 @@ async def test_without_staleness_the_loop_gives_what_one_step_after_another_give
     loop = short(steps=3, group_size=4, max_tokens=48, concurrency=1, evaluate_every=2, final_tasks=3)
     rows: list[list[dict[str, Any]]] = []
     files: list[bytes] = []
-    groups: list[list[dict[str, Any]]] = []
+    groups: list[list[list[Any]]] = []
     for train in (one_step_after_another, train_scenario):
-        model = TrainableModel(name=train.__name__, project="tests", base_model=EMBEDDED_POLICY)
-        async with LocalBackend(tmp_path) as backend:
-            await model.register(backend)
+        async with registered(tmp_path, train.__name__) as (model, backend):
             await train(model, scenario, Judge("stand-in", rubric=scenario.rubric), loop, config)
             history = backend.history(model, "train") + backend.history(model, "held_out")
             rows.append([{name: value for name, value in row.items() if name not in ("time", CUT)} for row in history])
         run = tmp_path / "tests" / model.name
         files.append((run / "checkpoints" / "000003" / "adapter_model.safetensors").read_bytes())
         stored = [group for file in sorted((run / "trajectories").rglob("*.zst")) for group in TrajectoryStore(file)]
-        groups.append([{"rewards": [m.reward for m in g], "ids": [list(sampled(m)) for m in g]} for g in stored])
+        groups.append([[(m.reward, [turn.token_ids for turn in m.choices()]) for m in group] for group in stored])
     assert rows[0] == rows[1]
     assert any(row["groups_trained"] for row in rows[0] if row["split"] == "train")
     assert groups[0] == groups[1]
@@ -177,10 +173,8 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
     outcomes = []
     for name, ends in (("through", [2]), ("resumed", [1, 2])):
         for steps in ends:
-            model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
             loop = short(steps=steps, concurrency=1, refill=2, reward={"hand": 1})
-            async with LocalBackend(tmp_path) as backend:
-                await model.register(backend)
+            async with registered(tmp_path, name) as (model, backend):
                 await train_scenario(model, scenario, None, loop, config)
                 history = backend.history(model, "train")
         for row in history:
@@ -193,10 +187,6 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
         outcomes.append((weights, [{key: value for key, value in row.items() if key != "time"} for row in history]))
     assert sum(row["refill/groups"] for row in outcomes[0][1]) > 0
     assert outcomes[0] == outcomes[1]
-
-
-def sampled(trajectory: Trajectory) -> Iterator[list[int]]:
-    return (choice.token_ids for choice in trajectory.choices())  # type: ignore[attr-defined]
 
 
 async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and_kept(tmp_path: Path) -> None:
@@ -246,10 +236,8 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
             self.told.append((step, alarm))
 
     loop = short(steps=4, tasks_per_step=1, on_alarm="stop")
-    model = TrainableModel(name="alarmed", project="tests", base_model=EMBEDDED_POLICY)
     seen = Noting()
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "alarmed") as (model, backend):
         with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not") as caught:
             await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(), seen)
         assert "same command" in caught.value.remedy

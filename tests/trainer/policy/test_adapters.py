@@ -9,10 +9,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.adapters import (
     ReferencePolicyError,
@@ -23,15 +21,10 @@ from gavel.trainer.policy.adapters import (
 from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class, plain_logits
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import stirred, tiny_model
+from tests.trainer.conftest import a_group, registered, stirred, tiny_model
 from tests.trainer.families import BY_NAME, FAMILIES, Family
 
 pytestmark = pytest.mark.slow
-
-
-def a_model(name: str, **lora: int) -> TrainableModel:
-    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(**lora))
 
 
 def moved(**lora: object) -> Policy:
@@ -41,11 +34,9 @@ def moved(**lora: object) -> Policy:
 @pytest.mark.parametrize("reference", ["start", "1", "path"])
 async def test_a_reference_is_the_state_that_it_names_also_after_a_restart(tmp_path: Path, reference: str) -> None:
     """Supervised steps first: the divergence from the state after them is 0 in the first step, from the base not."""
-    model = a_model("tuned")
     config = TrainConfig(learning_rate=1e-2, beta=0.1, kl_estimator="k3")
     checkpoints = tmp_path / "tests" / "tuned" / "checkpoints"
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "tuned") as (model, backend):
         recorded = await a_group(model, [0.0, 1.0, 0.5])
         await model.train_sft([recorded.trajectories[1]], SftConfig(learning_rate=1e-2))
         named = str(checkpoints / "000001") if reference == "path" else reference
@@ -55,9 +46,7 @@ async def test_a_reference_is_the_state_that_it_names_also_after_a_restart(tmp_p
         second = (await model.train([recorded], from_it)).metrics["kl"]
     assert first == pytest.approx(0, abs=1e-5)
     assert second > 1e-3
-    again = a_model("tuned")
-    async with LocalBackend(tmp_path) as backend:
-        await again.register(backend)
+    async with registered(tmp_path, "tuned") as (again, backend):
         assert 1 not in backend.checkpoints(again)
         third = (await again.train([recorded], from_it)).metrics["kl"]
         base = (await again.train([recorded], config)).metrics["kl"]
@@ -96,18 +85,6 @@ def test_a_reference_that_does_not_fit_is_refused_with_what_to_do(tmp_path: Path
     (tmp_path / "run" / "checkpoints" / "000003" / "adapter_config.json").write_text(json.dumps({"r": "x"}))
     with pytest.raises(ReferencePolicyError, match="cannot be read"):
         reference_weights(policy, tmp_path / "run" / "checkpoints" / "000003")
-
-
-@pytest.mark.parametrize("reference", ["7", "nowhere"])
-async def test_a_reference_that_is_not_there_stops_a_run_before_its_first_rollout(
-    tmp_path: Path, reference: str
-) -> None:
-    model = a_model("lost")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        with pytest.raises(ReferencePolicyError) as error:
-            await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))
-    assert "'start'" in error.value.remedy
 
 
 def test_an_adapter_whose_weights_are_not_finite_is_refused(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
@@ -23,6 +22,7 @@ from gavel.trainer.policy.policy import (
     lora_targets,
 )
 from tests.trainer.conftest import stirred, tiny_model
+from tests.trainer.families import BY_NAME, Family
 
 pytestmark = pytest.mark.slow
 
@@ -105,11 +105,6 @@ def test_a_weight_that_is_missing_or_not_finite_is_named(own_directory, value, t
         Policy(str(own_directory), LORA, renderer="qwen3")
 
 
-def changed_config(directory, **fields):
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | fields))
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -123,7 +118,8 @@ def changed_config(directory, **fields):
     ],
 )
 def test_what_transformers_cannot_make_of_a_config_is_told_in_a_sentence(own_directory, fields, told):
-    changed_config(own_directory, **fields)
+    config = own_directory / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | fields))
     with pytest.raises(BaseModelError, match=told) as error:
         Policy(str(own_directory), LORA, renderer="qwen3")
     assert error.value.remedy
@@ -173,9 +169,7 @@ def test_an_address_gives_the_name_in_it(scheme: str) -> None:
     assert refused(f"{scheme}/Qwen/Qwen3-8B").remedy.endswith(" Qwen/Qwen3-8B")
 
 
-def test_code_that_a_model_brings_is_not_run_and_nothing_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_a_model_brings_is_not_run_and_nothing_is_asked(tmp_path, monkeypatch):
     def ask(*_: object) -> str:
         raise AssertionError("it asks at the terminal")
 
@@ -186,18 +180,9 @@ def test_code_that_a_model_brings_is_not_run_and_nothing_is_asked(
     assert "code of its own" in refused(str(tmp_path)).message
 
 
-TINY: dict[str, Any] = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "head_dim": 8,
-}
-
-
-def targets_of(config) -> list[str]:
+def targets_of(family: Family, wanted=None) -> list[str]:
     with torch.device("meta"):
-        return lora_targets(AutoModelForCausalLM.from_config(config))
+        return lora_targets(AutoModelForCausalLM.from_config(family.read_config()), wanted)
 
 
 @pytest.mark.parametrize(
@@ -209,34 +194,30 @@ def targets_of(config) -> list[str]:
     ],
 )
 def test_layers_that_are_asked_for_are_the_only_ones(wanted, found):
-    with torch.device("meta"):
-        assert lora_targets(AutoModelForCausalLM.from_config(Qwen3Config(**TINY)), wanted) == found
-
-
-MIXTURE = Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8)
+    assert targets_of(BY_NAME["Qwen3"], wanted) == found
 
 
 @pytest.mark.parametrize(
-    ("config", "wanted", "reason"),
+    ("name", "wanted", "reason"),
     [
-        (MIXTURE, "experts", "one tensor for all of them"),
-        (MIXTURE, "experts.down_proj", "one tensor for all of them"),
-        (MIXTURE, "mlp.gate", "must choose the same experts"),
-        (MIXTURE, "lm_head", "the vocabulary head is frozen"),
-        (MIXTURE, "input_layernorm", "no linear layer of the text decoder"),
-        (AutoConfig.for_model("mixtral", **TINY, num_local_experts=4), "gate", "must choose the same experts"),
-        (Qwen3Config(**TINY), "nowhere", "no layer 'nowhere'"),
-        (Qwen3Config(**TINY), "proj", "no layer 'proj'"),
+        ("Qwen3-MoE", "experts", "one tensor for all of them"),
+        ("Qwen3-MoE", "experts.down_proj", "one tensor for all of them"),
+        ("Qwen3-MoE", "mlp.gate", "must choose the same experts"),
+        ("Qwen3-MoE", "lm_head", "the vocabulary head is frozen"),
+        ("Qwen3-MoE", "input_layernorm", "no linear layer of the text decoder"),
+        ("Mixtral", "gate", "must choose the same experts"),
+        ("Qwen3", "nowhere", "no layer 'nowhere'"),
+        ("Qwen3", "proj", "no layer 'proj'"),
     ],
 )
-def test_a_part_that_cannot_be_adapted_is_refused_with_the_reason(config, wanted, reason):
-    with torch.device("meta"), pytest.raises(BaseModelError, match=reason) as error:
-        lora_targets(AutoModelForCausalLM.from_config(config), [wanted])
+def test_a_part_that_cannot_be_adapted_is_refused_with_the_reason(name, wanted, reason):
+    with pytest.raises(BaseModelError, match=reason) as error:
+        targets_of(BY_NAME[name], [wanted])
     assert "k_proj, o_proj, q_proj" in error.value.remedy
 
 
 def test_a_layer_whose_adapter_would_be_read_as_that_of_another_is_not_adapted():
-    config = AutoConfig.for_model("laguna", **TINY, num_key_value_heads=1, intermediate_size=16)
-    assert not [name for name in targets_of(config) if "shared_experts" in name]
-    with torch.device("meta"), pytest.raises(BaseModelError, match="that of another layer"):
-        lora_targets(AutoModelForCausalLM.from_config(config), ["shared_experts.up_proj"])
+    laguna = Family("Laguna", "laguna")
+    assert not [name for name in targets_of(laguna) if "shared_experts" in name]
+    with pytest.raises(BaseModelError, match="that of another layer"):
+        targets_of(laguna, ["shared_experts.up_proj"])

@@ -19,13 +19,11 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.kernels.liger import LigerError, liger_is_used
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.trainer.backends.test_local import a_group
-from tests.trainer.conftest import gradient_of, sequence, tiny_model
+from tests.trainer.conftest import a_group, a_model, gradient_of, registered, sequence, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +83,7 @@ def wide(tmp_path, bitsandbytes, policy) -> str:
 
 
 def test_a_base_in_four_bits_scores_and_learns_as_the_weights_that_its_numbers_stand_for(wide):
-    from bitsandbytes.functional import dequantize_4bit  # type: ignore[import-not-found]
+    from bitsandbytes.functional import dequantize_4bit
 
     quantized, plain = Policy(wide, LORA, settings=FOUR_BITS), Policy(wide, LORA)
     layers = [name for name, _ in plain.decoder().named_modules() if name.endswith("_proj")]
@@ -112,9 +110,7 @@ def test_a_base_in_four_bits_keeps_its_products_and_its_gradient_after_a_pass_wi
 
 
 async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBEDDED_POLICY) -> dict[str, float]:
-    model = TrainableModel(name="held", project="tests", base_model=base, policy=settings)
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, a_model("held", base_model=base, policy=settings)) as (model, _):
         group = await a_group(model, [0.0, 1.0])
         return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
 
@@ -123,7 +119,7 @@ async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_p
     metrics = await train_once(tmp_path, HALF)
     assert metrics["publish_gap"] < 0.3
     assert metrics["logprob_drift"] < 0.1
-    other = TrainableModel(name="held", project="tests", base_model=EMBEDDED_POLICY)
+    other = a_model("held")
     async with LocalBackend(tmp_path) as backend:
         with pytest.raises(RunDirectoryError, match="policy: dtype 'bfloat16', not 'auto'"):
             await other.register(backend)
@@ -182,7 +178,7 @@ class FastLanguageModel:
 @pytest.fixture
 def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
     module = ModuleType("unsloth")
-    module.FastLanguageModel = FastLanguageModel  # type: ignore[attr-defined]
+    module.FastLanguageModel = FastLanguageModel
     FastLanguageModel.asked = []
     monkeypatch.setitem(sys.modules, "unsloth", module)
     monkeypatch.setattr(policy_room, "_device", lambda: "cuda")

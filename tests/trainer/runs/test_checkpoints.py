@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from gavel.judge.rubric import Rubric
-from gavel.trainer.runs.checkpoints import Checkpoints, chosen_step
+from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.model_card import base_license, model_card
 from tests.limits import HANG_SECONDS
 
@@ -54,16 +54,6 @@ def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-
-
-def test_what_is_saved_is_the_latest(checkpoints):
-    for step in (1, 2, 10):
-        path = save(checkpoints, step)
-        assert path == checkpoints.path(step)
-        assert (path / "trainer_state" / "state.pt").read_bytes() == b"state %d" % step
-    assert checkpoints.steps() == [1, 2, 10]
-    assert checkpoints.latest() == 10
-    assert Checkpoints(checkpoints.directory).latest() == 10
 
 
 def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_next_one_ends_it(
@@ -178,18 +168,10 @@ def test_the_curve_is_held_out_success_up_to_the_step_the_last_row_of_each() -> 
         ("---\n: {\n---\n", None),
     ],
 )
-def test_the_licence_is_the_one_of_the_base_models_own_card(
-    tmp_path: Path, text: str, license_name: str | None
-) -> None:
+def test_the_licence_is_the_one_of_the_base_models_own_card(tmp_path, text, license_name):
     assert base_license(str(tmp_path)) is None
     (tmp_path / "README.md").write_text(text)
     assert base_license(str(tmp_path)) == license_name
     found = card(base=str(tmp_path))
     assert (found.data.license, found.data.base_model) == (license_name, None)
     assert (license_name or "not known here") in found.text
-
-
-def test_a_step_is_chosen_by_number_as_the_newest_or_as_the_best_of_a_split():
-    rows = [{"step": 1, "split": "val", "reward": 0.9}, {"step": 2, "split": "val", "reward": 0.1}]
-    assert [chosen_step([1, 2, 3], rows, step, "val/reward") for step in ("latest", "best", 7)] == [3, 1, 7]
-    assert [chosen_step(kept, rows, "best", "val/reward") for kept in ([2, 3], [3], [])] == [2, None, None]

@@ -29,6 +29,12 @@ def open_run(root: Path) -> RunDirectory:
     return RunDirectory(root, "project", "name")
 
 
+@pytest.fixture
+def run(tmp_path):
+    with contextlib.closing(open_run(tmp_path)) as run:
+        yield run
+
+
 def test_a_second_handle_on_the_same_run_is_refused_until_the_first_is_closed(tmp_path):
     first = open_run(tmp_path)
     with pytest.raises(RunDirectoryError, match="another process is using") as error:
@@ -39,37 +45,35 @@ def test_a_second_handle_on_the_same_run_is_refused_until_the_first_is_closed(tm
     open_run(tmp_path).close()
 
 
-def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(tmp_path):
+def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(run, tmp_path):
     base = tmp_path / "base"
     base.mkdir()
     (base / "config.json").write_text("{}")
     weights = base / "model.safetensors"
     weights.write_bytes(bytes(8 << 20))
     model = TrainableSpec(name="n", project="p", base_model=str(base))
-    with contextlib.closing(open_run(tmp_path)) as run:
-        run.describe(describe_model(model))
-        weights.write_bytes(weights.read_bytes())
+    run.describe(describe_model(model))
+    weights.write_bytes(weights.read_bytes())
+    run.check(describe_model(model))
+    weights.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
+    with pytest.raises(RunDirectoryError, match="base_files"):
         run.check(describe_model(model))
-        weights.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
-        with pytest.raises(RunDirectoryError, match="base_files"):
-            run.check(describe_model(model))
 
 
 @pytest.mark.parametrize("file", ["chat_template.jinja", "additional/tool_use.jinja", "tokenizer.json", "merges.txt"])
-def test_a_run_is_not_continued_with_a_base_that_renders_otherwise(tmp_path, file):
+def test_a_run_is_not_continued_with_a_base_that_renders_otherwise(run, tmp_path, file):
     edited = tmp_path / "base" / file
     edited.parent.mkdir(parents=True)
     edited.write_text("{{ messages }}")
     model = TrainableSpec(name="n", project="p", base_model=str(tmp_path / "base"))
-    with contextlib.closing(open_run(tmp_path)) as run:
-        run.describe(describe_model(model))
-        edited.write_text("{{ 'Be brief.' }}{{ messages }}")
-        with pytest.raises(RunDirectoryError, match=file):
-            run.check(describe_model(model))
-        edited.write_text("{{ messages }}")
+    run.describe(describe_model(model))
+    edited.write_text("{{ 'Be brief.' }}{{ messages }}")
+    with pytest.raises(RunDirectoryError, match=file):
         run.check(describe_model(model))
-        with pytest.raises(RunDirectoryError, match="renderer"):
-            run.check(describe_model(model.model_copy(update={"renderer": "qwen3"})))
+    edited.write_text("{{ messages }}")
+    run.check(describe_model(model))
+    with pytest.raises(RunDirectoryError, match="renderer"):
+        run.check(describe_model(model.model_copy(update={"renderer": "qwen3"})))
 
 
 def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tmp_path):
@@ -121,17 +125,15 @@ def test_a_name_never_leads_to_another_directory_and_is_one_that_a_directory_can
         (json.dumps({"format_version": True, **DESCRIPTION}), "Restore"),
     ],
 )
-def test_a_damaged_description_or_one_of_another_version_is_refused_with_the_remedy(tmp_path, content, remedy):
-    with contextlib.closing(open_run(tmp_path)) as run:
-        (run.path / "model.json").write_text(content)
-        with pytest.raises((RunDirectoryError, FormatVersionError), match=r"model\.json") as error:
-            run.check(DESCRIPTION)
+def test_a_damaged_description_or_one_of_another_version_is_refused_with_the_remedy(run, content, remedy):
+    (run.path / "model.json").write_text(content)
+    with pytest.raises((RunDirectoryError, FormatVersionError), match=r"model\.json") as error:
+        run.check(DESCRIPTION)
     assert remedy in error.value.remedy
 
 
 @pytest.mark.parametrize("left", ["checkpoint", "metrics", "experiment"])
-def test_a_run_whose_description_is_missing_is_not_continued(tmp_path, left):
-    run = open_run(tmp_path)
+def test_a_run_whose_description_is_missing_is_not_continued(run, left):
     run.check(DESCRIPTION)
     match left:
         case "checkpoint":
@@ -143,19 +145,15 @@ def test_a_run_whose_description_is_missing_is_not_continued(tmp_path, left):
     with pytest.raises(RunDirectoryError, match=r"model\.json is missing") as error:
         run.check(DESCRIPTION)
     assert "Restore model.json" in error.value.remedy
-    run.close()
 
 
-def test_metrics_of_a_prompted_model_and_files_of_others_are_no_run(tmp_path):
-    run = open_run(tmp_path)
+def test_metrics_of_a_prompted_model_and_files_of_others_are_no_run(run):
     run.metrics.log(0, "val", {"reward": 0.5})
     (run.path / "notes.txt").touch()
     run.check(DESCRIPTION)
-    run.close()
 
 
-def test_another_base_model_is_refused_naming_both_and_a_description_has_a_version(tmp_path):
-    run = open_run(tmp_path)
+def test_another_base_model_is_refused_naming_both_and_a_description_has_a_version(run):
     run.describe(DESCRIPTION)
     with pytest.raises(RunDirectoryError, match=r"embedded/returns-desk.*Qwen/Qwen3-8B") as error:
         run.check(DESCRIPTION | {"base_model": "Qwen/Qwen3-8B"})
@@ -167,7 +165,6 @@ def test_another_base_model_is_refused_naming_both_and_a_description_has_a_versi
     assert json.loads(file.read_text()) == {"format_version": FORMAT_VERSION, **DESCRIPTION}
     file.write_text(json.dumps(DESCRIPTION))  # as one from before there were versions
     run.check(DESCRIPTION)
-    run.close()
 
 
 def test_a_run_that_never_began_leaves_nothing_behind_and_one_that_did_stays(tmp_path):
@@ -274,9 +271,7 @@ def test_a_run_in_use_is_not_replaced(tmp_path: Path) -> None:
     assert contents(one) == before
 
 
-def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(tmp_path, caplog):
     one = a_run(tmp_path)
 
     def start(other: contextlib.ExitStack) -> None:

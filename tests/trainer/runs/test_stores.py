@@ -57,9 +57,7 @@ def s3() -> Generator[str]:
 
 
 @pytest.fixture(params=["folder", "s3", "hub"])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str, hub: FakeHub
-) -> Store:
+def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
     if request.param == "folder":
         return open_store(str(tmp_path / "bucket"))
     if request.param == "hub":
@@ -116,9 +114,7 @@ class Cut:
         self.done.append(name)
 
 
-def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: FakeHub
-) -> None:
+def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(store, tmp_path, monkeypatch, hub):
     run = a_run(tmp_path / "here", 2)
     with monkeypatch.context() as during:
         during.setattr(store, "send", Cut(store, "send", 2).send)
@@ -229,9 +225,7 @@ class RefusingStore(FakeServer):
         ("AccessDenied", "Check the bucket's name"),
     ],
 )
-def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(
-    code: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(code, remedy, tmp_path, monkeypatch):
     refusing = RefusingStore()
     refusing.code = code
     named = {

@@ -52,7 +52,7 @@ class Gate:
             threading.Thread(target=self._answer, args=(held, lambda: submit(request).result(HANG_SECONDS))).start()
             return held
 
-        engine.submit = submit_later  # type: ignore[method-assign]
+        engine.submit = submit_later
 
     def _answer(self, held: "Future[Sampled]", work: Callable[[], Sampled]) -> None:
         self._open.wait(HANG_SECONDS)

@@ -14,7 +14,7 @@ from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING, TOOLS, attempt
-from tests.trainer.serving.served import client_of
+from tests.trainer.serving.served import client_of, until
 from tests.trainer.serving.test_openai_server import Recited, serve
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,6 @@ class Reply:
         self.future: Future[Sampled] = Future()
 
     def say(self, tokens: int) -> None:
-        assert self.request.on_tokens is not None
         new = slice(self.said, self.said + tokens)
         piece = replace(self.whole, token_ids=self.whole.token_ids[new], logprobs=self.whole.logprobs[new])
         self.request.on_tokens(piece)
@@ -65,9 +64,7 @@ def server(policy, paced) -> Iterator[EndpointServer]:
 
 
 async def reply_of(paced: Paced, number: int = 0) -> Reply:
-    async with asyncio.timeout(HANG_SECONDS):
-        while len(paced.replies) <= number:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: len(paced.replies) > number)
     return paced.replies[number]
 
 
@@ -174,9 +171,7 @@ async def test_a_client_that_goes_away_ends_the_sampling(server, paced):
         stream = await streaming
         await anext(aiter(stream))
         await stream.close()
-        async with asyncio.timeout(HANG_SECONDS):
-            while not reply.future.cancelled():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(reply.future.cancelled)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -207,20 +202,14 @@ async def test_several_turns_are_sampled_with_different_seeds_and_each_can_go_on
         assert (await after).choices[0].continues_sampled
 
 
-async def ended(client, paced, text: str, **settings):
-    """The choice of a turn that the engine would go on with."""
-    paced.text = text
-    asking = asyncio.create_task(create(client, **settings))
-    reply = await reply_of(paced, len(paced.replies))
+@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:", "vation:"]])
+async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(client, paced, policy, stop):
+    paced.text = "I look.\nObservation: a lamp. Observation: two."
+    asking = asyncio.create_task(create(client, stop=stop))
+    reply = await reply_of(paced)
     reply.say(len(reply.whole.token_ids) - 1)
     choice = (await asking).choices[0]
     assert reply.future.cancelled()
-    return choice, reply
-
-
-@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:", "vation:"]])
-async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(client, paced, policy, stop):
-    choice, reply = await ended(client, paced, "I look.\nObservation: a lamp. Observation: two.", stop=stop)
     assert choice.message.content == "I look.\n"
     assert choice.finish_reason == "stop"
     assert choice.token_ids == reply.whole.token_ids[: len(choice.token_ids)]

@@ -253,20 +253,12 @@ SAID = [
 ]
 
 
-FORMS = ["exact", "template", "tags are text"]
-
-
-def renderer_of(form: str, policy: Any) -> Any:
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("form", ["exact", "template", "tags are text"])
+def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, form: str, said: str) -> None:
     found: Any = policy.renderer if form == "exact" else renderer(HERMES)
     if form == "tags are text":
         found._tool_parser = HermesCalls(found._tokenizer)
-    return found
-
-
-@pytest.mark.parametrize("said", SAID)
-@pytest.mark.parametrize("form", FORMS)
-def test_a_conversation_goes_on_from_a_call_that_cannot_be_read(policy: Any, form: str, said: str) -> None:
-    found = renderer_of(form, policy)
     prompt = found.render_ids(ASKED, tools=WORD_TOOLS, add_generation_prompt=True)
     sampled = [*policy.tokenizer.encode(said), found.get_stop_token_ids()[0]]
     parsed = found.parse_response(sampled, prompt_ids=prompt)

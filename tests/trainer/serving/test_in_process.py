@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -155,8 +154,6 @@ def test_what_cannot_be_listened_on_is_refused_with_a_remedy():
         with pytest.raises(EndpointError, match="cannot listen on") as caught:
             listen(host, port)
         assert remedy in caught.value.remedy
-    with closing(listen("127.0.0.1", 0)) as listener, pytest.raises(EndpointError, match="in use"):
-        listen("127.0.0.1", listener.getsockname()[1])
 
 
 REQUEST = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
@@ -177,7 +174,7 @@ class Compiling:
 
 async def test_a_client_that_leaves_ends_its_turn_once_it_is_submitted() -> None:
     engine = Compiling()
-    turn = asyncio.create_task(sample_turn(engine, REQUEST))  # type: ignore[arg-type]
+    turn = asyncio.create_task(sample_turn(engine, REQUEST))
     await asyncio.to_thread(engine.began.wait)
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):

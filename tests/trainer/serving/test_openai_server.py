@@ -1,8 +1,8 @@
 """The endpoint over the embedded policy, through OpenAI's own client; replies that a grammar holds to a schema."""
 
 import asyncio
+import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Literal
@@ -27,11 +27,10 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING as RETURN
 from tests.trainer.conftest import TOOLS as RETURN_TOOLS
 from tests.trainer.conftest import WholeModel, attempt, full_logprobs
-from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of, until
+from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of
 
 pytestmark = pytest.mark.slow
 
@@ -70,22 +69,9 @@ def recited(policy) -> Recited:
     return Recited(policy)
 
 
-@pytest.fixture
-def recital(policy, recited) -> Iterator[EndpointServer]:
-    running = serve(policy, recited)
-    yield running
-    running.close()
-
-
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
     settings = {"model": "desk", "tools": TOOLS, "temperature": 0} | settings
     return (await client.chat.completions.create(messages=messages, **settings)).choices[0]
-
-
-async def refused(client: AsyncOpenAI, messages=OPENING, **settings) -> BadRequestError:
-    with pytest.raises(BadRequestError) as error:
-        await ask(client, messages, **settings)
-    return error.value
 
 
 async def test_a_reply_is_a_completion_with_all_that_exact_training_needs(client, policy):
@@ -100,13 +86,6 @@ async def test_a_reply_is_a_completion_with_all_that_exact_training_needs(client
     assert [len(choice.logprobs.content)] == [len(choice.token_ids)] == [completion.usage.completion_tokens]
     assert completion.usage.prompt_tokens == len(choice.prompt_token_ids)
     assert "".join(entry.token for entry in choice.logprobs.content) == policy.tokenizer.decode(choice.token_ids)
-
-
-async def test_logprobs_are_those_of_the_live_policy(client, embedded_base):
-    choice = await ask(client, temperature=1.3, seed=11)
-    ids = choice.prompt_token_ids + choice.token_ids
-    expected = full_logprobs(embedded_base, ids, 1.3)[len(choice.prompt_token_ids) - 1 :]
-    assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 THINKING, PLAIN = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (True, False))
@@ -140,7 +119,9 @@ async def test_arguments_of_the_template_render_that_turn_and_the_conversation_g
     ],
 )
 async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_takes(client, arguments, said):
-    assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
+    with pytest.raises(BadRequestError) as error:
+        await ask(client, extra_body={"chat_template_kwargs": arguments})
+    assert said in error.value.message
 
 
 async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy):
@@ -159,12 +140,13 @@ async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoi
 
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
-async def test_a_call_is_text_where_none_may_be_made(recital, recited, settings):
+async def test_a_call_is_text_where_none_may_be_made(policy, recited, settings):
     recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
-    async with client_of(recital) as client:
-        choice = await ask(client, **settings)
-        messages = [*OPENING, choice.message.model_dump(), {"role": "user", "content": "And?"}]
-        after = await ask(client, messages, **settings)
+    with contextlib.closing(serve(policy, recited)) as server:
+        async with client_of(server) as client:
+            choice = await ask(client, **settings)
+            messages = [*OPENING, choice.message.model_dump(), {"role": "user", "content": "And?"}]
+            after = await ask(client, messages, **settings)
     assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
     assert '"refund"' in choice.message.content
     assert after.continues_sampled
@@ -205,35 +187,6 @@ async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its
     server.close()
     assert recited.requests[0].max_tokens == (given or MAX_CONTEXT - len(choice.prompt_token_ids))
     assert model.max_model_len == MAX_CONTEXT
-
-
-async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(policy):
-    base = load_base("embedded/returns-desk", policy.dtype, policy.device)
-    reached, go_on = threading.Event(), threading.Event()
-
-    def before_every_pass(*_: object) -> None:
-        reached.set()
-        assert go_on.wait(HANG_SECONDS)
-
-    base.get_decoder().register_forward_pre_hook(before_every_pass)
-    engine = TransformersEngine(base, slots=1, max_context=MAX_CONTEXT)
-    submitted: list[Future[Sampled]] = []
-    submit = engine.submit
-    engine.submit = lambda request: submitted.append(submit(request)) or submitted[-1]  # type: ignore[method-assign]
-    server = serve(policy, engine)
-    async with client_of(server) as patient:
-        async with client_of(server) as hasty:
-            asking = asyncio.create_task(ask(hasty))
-            await until(reached.is_set)
-            asking.cancel()
-        await until(lambda: bool(submitted) and submitted[0].cancelled())
-        waiting = asyncio.create_task(ask(patient))
-        await until(lambda: len(submitted) == 2)
-        go_on.set()
-        assert (await waiting).token_ids  # there is one slot
-    server.close()
-    engine.close()
-    assert not engine._slots.busy.any()
 
 
 async def streamed(client: AsyncOpenAI, messages=OPENING, **settings):

@@ -136,10 +136,6 @@ async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
 objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)
 
 
-async def message_events(reply, **settings) -> list[dict]:
-    return [event async for event in MessageStream().events(chunks_of(reply, **settings))]
-
-
 def accumulated(events: list[dict]) -> dict:
     """The message that a client makes of the events."""
     made: dict = {}
@@ -166,7 +162,7 @@ def accumulated(events: list[dict]) -> dict:
 
 @given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
-    events = await message_events(reply, size=size, finish_reason=finish_reason)
+    events = [event async for event in MessageStream().events(chunks_of(reply, size, finish_reason))]
     assert accumulated(events) | {"id": ""} == message(completion_of(reply, finish_reason)) | {"id": ""}
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
@@ -321,21 +317,6 @@ async def test_a_captured_text_is_trained(server, client):
     assert found.trained_tokens == len(completion.choices[0].token_ids)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"echo": True},
-        {"prompt": []},
-        {"prompt": [1, 10**9]},
-        {"extra_body": {"unheard_of": 1}},
-        {"extra_body": {"prompt": {"a": 1}}},
-    ],
-)
-async def test_what_cannot_be_served_is_refused(client, setting):
-    with pytest.raises(BadRequestError):
-        await client.completions.create(**(COMPLETING | setting))
-
-
 async def test_prompts_of_one_request_are_sampled_together_up_to_a_limit(client):
     completion = await client.completions.create(**COMPLETING | {"prompt": [PROMPT, "hello"], "n": 2})
     assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
@@ -363,17 +344,17 @@ def test_token_ids_go_on_with_token_ids_and_their_log_probs(http, policy, embedd
         assert [value for _, value in pairs] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"prompt": {"prompt_token_ids": []}},
-        {"prompt": {"prompt_token_ids": [True]}},
-        {"prompt": "Hello", "logprobs": 5},
-    ],
-)
-def test_what_is_not_served_is_refused(http, body):
-    answer = http.post("/generate", json=body)
+REFUSED = [
+    *(("/v1/completions", COMPLETING | {"prompt": prompt}) for prompt in ([], [1, 10**9], {"a": 1})),
+    *(("/v1/completions", COMPLETING | body) for body in ({"echo": True}, {"unheard_of": 1})),
+    *(("/generate", {"prompt": {"prompt_token_ids": ids}}) for ids in ([], [True])),
+    *(("/generate", body) for body in ({}, {"prompt": "Hello", "logprobs": 5})),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REFUSED)
+def test_what_cannot_be_served_is_refused(http, path, body):
+    answer = http.post(path, json=body)
     assert (answer.status_code, "message" in answer.json()["error"]) == (400, True)
 
 

@@ -18,12 +18,10 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
-from tests.trainer.conftest import OPENING, attempt, gradient_of, registered, sampled_turn, stirred
+from tests.trainer.conftest import OPENING, a_model, attempt, gradient_of, registered, sampled_turn, stirred
 
 pytestmark = pytest.mark.slow
 
@@ -119,10 +117,6 @@ def test_token_ids_of_another_tokenizer_are_refused(policy, token):
         make_sft_batch([attempt(sampled_turn([1, 2], [3, token]))], policy)
 
 
-def a_model(name: str) -> TrainableModel:
-    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
-
-
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
     given = await demonstrations(24)
     async with registered(tmp_path, "pupil") as (model, backend):
@@ -148,9 +142,7 @@ async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Pa
 
 async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_a_restart(tmp_path: Path):
     given = await demonstrations(6)
-    sampler = a_model("sampler")
-    async with LocalBackend(tmp_path) as backend:
-        await sampler.register(backend)
+    async with registered(tmp_path, "sampler") as (sampler, _):
         task = scenario.sample("train", 1, seed=3)[0]
         group = await TrajectoryGroup(rollout(sampler, scenario, task, max_tokens=48, seed=n) for n in range(3))
         for number, trajectory in enumerate(group):

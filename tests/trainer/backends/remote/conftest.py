@@ -3,16 +3,15 @@
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import KEY, serving
+from tests.trainer.conftest import a_model
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +27,6 @@ def url(runs: Path) -> Generator[str]:
 
 AT_ONCE = 60
 """Seconds of patience in which what no attempt can mend has long been told."""
-
-
-def a_model(name: str = "clerk", project: str = "tests", **fields: Any) -> TrainableModel:
-    return TrainableModel(name=name, project=project, base_model=EMBEDDED_POLICY, **fields)
 
 
 @contextlib.asynccontextmanager

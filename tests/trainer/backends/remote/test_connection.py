@@ -28,8 +28,9 @@ from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
 from tests.cutting_proxy import CuttingProxy
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.conftest import AT_ONCE, a_model, registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, registered
 from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.conftest import a_model
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -59,9 +60,7 @@ def before(runs: Path, wrap: Callable[[Asgi], Asgi]) -> Asgi:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 99])
-async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_it_always_is(
-    tmp_path: Path, times: int
-) -> None:
+async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_it_always_is(tmp_path, times):
     altered = 0
 
     def wrap(app: Asgi) -> Asgi:
@@ -99,9 +98,7 @@ async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_
         (502, [], b"<html>Bad Gateway</html>", "has not answered"),
     ],
 )
-async def test_what_another_server_answers_is_told(
-    status: int, headers: list[tuple[bytes, bytes]], body: bytes, told: str
-) -> None:
+async def test_what_another_server_answers_is_told(status, headers, body, told):
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await receive()
@@ -208,9 +205,7 @@ def test_a_file_that_is_another_one_or_outside_is_refused(files: Any, tmp_path: 
 
 
 @pytest.mark.slow
-async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(url, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -235,9 +230,7 @@ async def test_an_address_of_ipv6_and_one_with_a_prefix_are_served(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_is_named(tmp_path, monkeypatch):
     key, certificate = _self_signed(tmp_path)
     app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
     with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port:
@@ -271,8 +264,8 @@ def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]
         listener.close()
 
 
-def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path, Path]:
-    """The key and a certificate, which holds for a day from `begins` on (default: since an hour)."""
+def _self_signed(directory: Path) -> tuple[Path, Path]:
+    """The key and a certificate, which holds for a day since an hour."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -280,7 +273,7 @@ def _self_signed(directory: Path, begins: datetime | None = None) -> tuple[Path,
 
     secret = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-box")])
-    begins = begins or datetime.now(UTC) - timedelta(hours=1)
+    begins = datetime.now(UTC) - timedelta(hours=1)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -30,8 +30,9 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.conftest import AT_ONCE, a_model, registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, registered
 from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.conftest import a_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -70,9 +71,7 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
     assert [len(group) for group in stored] == [2, 1, 2, 3, 0]
 
 
-async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_is_made_again(
-    url: str, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_is_made_again(url, runs, monkeypatch):
     train, begun = LocalBackend.train, threading.Event()
 
     async def slowly(self: LocalBackend, *arguments: Any) -> Any:
@@ -107,7 +106,6 @@ def test_ctrl_c_ends_a_program_that_waits_for_a_server_that_is_gone() -> None:
         program = subprocess.Popen(
             [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        assert program.stdout is not None
         assert program.stdout.readline() == b"asking\n"
         silent.accept()
         program.send_signal(2)
@@ -132,9 +130,7 @@ def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> No
     asyncio.run(backend.close())
 
 
-async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, monkeypatch):
     async with registered(url, "versions") as (_, model):
         dump = TrainConfig.model_dump
         monkeypatch.setattr(TrainConfig, "model_dump", lambda self, **given: dump(self, **given) | {"from_2030": 1})
@@ -152,9 +148,7 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
         assert answer.status_code == 422
 
 
-async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_path, monkeypatch):
     from gavel.base.files import write_atomically
     from gavel.scenarios import trajectory_store
     from gavel.trainer.backends.server import jobs, uploads

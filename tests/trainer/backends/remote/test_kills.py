@@ -19,11 +19,10 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from tests.backend_server import KEY, BackendServer, serving
 from tests.cutting_proxy import CuttingProxy
-from tests.trainer.backends.test_conformance import a_group, a_model
+from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.conftest import a_model, registered
 
 STEPS = 6
 CONFIG = TrainConfig(learning_rate=1e-3)
@@ -68,9 +67,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Traje
     runs = tmp_path_factory.mktemp("runs")
 
     async def record() -> list[TrajectoryGroup]:
-        async with LocalBackend(runs) as backend:
-            sampler = TrainableModel(name="sampler", project="tests", base_model=EMBEDDED_POLICY)
-            await sampler.register(backend)
+        async with registered(runs, "sampler") as (sampler, _):
             return [await a_group(sampler, 0.0, 1.0, 0.5) for _ in range(STEPS)]
 
     groups = asyncio.run(record())
@@ -101,9 +98,7 @@ KILLS = range(6)
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_server_that_is_killed_at_any_moment_trains_each_step_once(
-    recorded: tuple[Path, list[TrajectoryGroup], bytes, float], tmp_path: Path
-) -> None:
+def test_a_server_that_is_killed_at_any_moment_trains_each_step_once(recorded, tmp_path):
     _, groups, expected, seconds = recorded
     for seed in KILLS:
         runs = tmp_path / str(seed)
@@ -135,9 +130,7 @@ def test_a_server_that_is_killed_at_any_moment_trains_each_step_once(
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_client_that_is_killed_at_any_moment_goes_on_and_trains_each_step_once(
-    recorded: tuple[Path, list[TrajectoryGroup], bytes, float], server: BackendServer, tmp_path: Path
-) -> None:
+def test_a_client_that_is_killed_at_any_moment_goes_on_and_trains_each_step_once(recorded, server, tmp_path):
     file, _, expected, seconds = recorded
     moments = random.Random(0)
     command = [sys.executable, "-c", SCRIPT, server.url, str(file)]
@@ -155,9 +148,7 @@ def test_a_client_that_is_killed_at_any_moment_goes_on_and_trains_each_step_once
 
 
 @pytest.mark.slow
-def test_a_line_that_is_slow_and_cut_again_and_again_costs_time_alone(
-    recorded: tuple[Path, list[TrajectoryGroup], bytes, float], tmp_path: Path
-) -> None:
+def test_a_line_that_is_slow_and_cut_again_and_again_costs_time_alone(recorded, tmp_path):
     _, groups, expected, _ = recorded
     runs = tmp_path / "runs"
     app = create_app(LocalBackend(runs), key=KEY, root=runs)

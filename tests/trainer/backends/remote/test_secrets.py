@@ -13,13 +13,12 @@ from moto.server import ThreadedMotoServer
 from gavel.base.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import WrongKeyError
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.model import TrainableModel
 from tests.backend_server import BackendServer
 from tests.endpoint import Endpoint, scores
 from tests.fake_server import Answer, Call, FakeServer
 from tests.limits import HANG_SECONDS
 from tests.planted_secrets import Watcher, planted_files
+from tests.trainer.conftest import a_model
 
 pytestmark = pytest.mark.slow
 
@@ -75,14 +74,12 @@ def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tupl
 
 
 @pytest.mark.thorough
-async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(
-    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(tmp_path, environment, monkeypatch):
     import boto3
 
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, environment[name])
-    boto3.client("s3").create_bucket(Bucket="bucket")  # pyright: ignore
+    boto3.client("s3").create_bucket(Bucket="bucket")
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
@@ -105,7 +102,7 @@ async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(
 async def _errors(url: str) -> str:
     """What is told of mistakes and of what fails there; the push succeeds at last."""
     told: list[str] = []
-    model = TrainableModel(name="clerk", project="returns_desk", base_model=EMBEDDED_POLICY)
+    model = a_model("clerk", "returns_desk")
     async with RemoteBackend(url, BACKEND_KEY, patience=60) as backend:
         await model.register(backend)
         for address in ("s3://no-such-bucket/x", "s3://", "hf://desk/adapters"):

@@ -46,14 +46,13 @@ from gavel.trainer.serving.capture import given_key
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.conftest import registered
-from tests.trainer.backends.test_conformance import a_group, a_model
+from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.conftest import a_model
 from tests.trainer.serving.served import until
 
 
 @pytest.mark.slow
-async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(tmp_path, monkeypatch):
     finish = Journal.finish
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with registered(url, "clerk") as (_, model):
@@ -69,9 +68,9 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
         async with RemoteBackend(url, KEY, patience=20) as backend:
             again = a_model()
             await again.register(backend)
-            state = backend._states[again.key]  # pyright: ignore[reportPrivateUsage]
+            state = backend._states[again.key]
             assert state.step == 1
-            backend._states[again.key] = state.model_copy(update={"step": 0})  # pyright: ignore[reportPrivateUsage]
+            backend._states[again.key] = state.model_copy(update={"step": 0})
             result = await again.train([group])
             assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
             assert await again.get_step() == 1
@@ -80,9 +79,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
 
 
 @pytest.mark.slow
-async def test_one_client_alone_changes_a_model_and_another_step_than_the_client_knows_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_one_client_alone_changes_a_model_and_another_step_than_the_client_knows_is_refused(tmp_path):
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with RemoteBackend(url, KEY, patience=20) as first, RemoteBackend(url, KEY, patience=20) as second:
             old, new = a_model(), a_model()
@@ -94,8 +91,8 @@ async def test_one_client_alone_changes_a_model_and_another_step_than_the_client
             await new.train([group])
             await old.register(first)
             assert await old.get_step() == 1
-            state = first._states[old.key]  # pyright: ignore[reportPrivateUsage]
-            first._states[old.key] = state.model_copy(update={"step": 7})  # pyright: ignore[reportPrivateUsage]
+            state = first._states[old.key]
+            first._states[old.key] = state.model_copy(update={"step": 7})
             with pytest.raises(StepError, match="at step 1, and its client is at step 7"):
                 await old.train([group])
 
@@ -128,7 +125,7 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
         with pytest.raises(RemoteBackendError, match="has not answered"):
             await a_model().register(RemoteBackend("http://127.0.0.1:9", KEY, patience=0.5))
         old = RemoteBackend(url, KEY, patience=20)
-        old.connection._client.headers["Gavel-Protocol"] = "0"  # pyright: ignore[reportPrivateUsage]
+        old.connection._client.headers["Gavel-Protocol"] = "0"
         with pytest.raises(ProtocolError, match="Install the same version"):
             await a_model().register(old)
         async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
@@ -202,9 +199,7 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(tmp_path, monkeypatch):
     held: list[Future[Sampled]] = []
     local = LocalBackend(tmp_path)
     with serving(create_app(local, key=KEY, root=tmp_path)) as url:
@@ -228,19 +223,14 @@ async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_sa
 HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [100.0]
-    monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now[0])
-    return now
-
-
 @pytest.mark.slow
-async def test_questions_for_health_and_requests_without_the_key_are_no_use(clock: list[float], tmp_path: Path) -> None:
+async def test_questions_for_health_and_requests_without_the_key_are_no_use(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now)
     activity = Activity()
     app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path, activity=activity)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-        clock[0] = 110.0
+        now = 110.0
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/v1/models/a/b/history")).status_code == 401
         assert activity.idle_seconds() == 10.0

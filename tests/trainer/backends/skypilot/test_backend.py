@@ -15,7 +15,8 @@ from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord
 from gavel.trainer.backends.skypilot.hosts import ThisMachine
 from tests.fake_sky_cloud import FakeCloud
-from tests.trainer.backends.test_conformance import a_group, a_model
+from tests.trainer.backends.test_conformance import a_group
+from tests.trainer.conftest import a_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 SECRET = "hf_this_is_nobody_s_business"
@@ -59,8 +60,6 @@ async def test_a_server_that_ended_is_started_again_with_its_runs(here: dict[str
     async with await SkyPilotBackend.launch("mine", **here) as backend:
         await a_model().register(backend)
         after = ClusterRecord.find("mine")
-    assert before is not None
-    assert after is not None
     assert before.key == after.key
     assert before.job != after.job
 
@@ -71,15 +70,12 @@ async def test_a_server_that_cannot_start_shows_its_log(here: dict[str, Any], tm
         await SkyPilotBackend.launch("mine", **here)
 
 
-async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(
-    cloud: FakeCloud, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(cloud, state, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     said: list[str] = []
     more = {"port": free_port(), "runs": str(tmp_path / "runs")}
     async with await SkyPilotBackend.launch("mine", secrets=["HF_TOKEN"], say=said.append, **more) as backend:
         record = ClusterRecord.find("mine")
-        assert record is not None
         key = record.key.get_secret_value()
         model = a_model()
         await model.register(backend)
@@ -108,7 +104,6 @@ def _command_lines() -> str:
 def _environment_of(record: ClusterRecord) -> dict[str, str]:
     """Of the process that the cluster's run script became."""
     told = ClusterRecord.find(record.cluster)
-    assert told is not None
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes().split(b"\0")
@@ -142,7 +137,6 @@ async def test_a_cluster_of_another_machine_s_key_is_told(cloud: FakeCloud) -> N
     more = {"port": free_port(), "say": lambda _: None}
     async with await SkyPilotBackend.launch("mine", **more):
         record = ClusterRecord.find("mine")
-        assert record is not None
         ClusterRecord.delete("mine")
         with pytest.raises(ClusterError, match=r"(?s)was not started from here: its key is not known.*down mine"):
             await SkyPilotBackend.launch("mine", **more)

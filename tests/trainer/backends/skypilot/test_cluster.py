@@ -78,7 +78,6 @@ def test_a_record_comes_back_and_is_the_user_s_alone(state: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     found = ClusterRecord.find("gavel")
-    assert found is not None
     assert (found.key.get_secret_value(), found.job, found.machines) == (KEY, 3, {"num_nodes": 1})
     assert [record.cluster for record in ClusterRecord.all()] == ["gavel", "other"]
     ClusterRecord.delete("gavel")
@@ -109,7 +108,6 @@ def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> No
 @pytest.mark.slow
 def test_a_checkout_becomes_a_wheel_once_with_all_that_a_cluster_needs(tmp_path: Path) -> None:
     package = find_own_package(tmp_path)
-    assert package.wheel is not None
     names = set(zipfile.ZipFile(package.wheel).namelist())
     ours = "gavel/trainer/backends/skypilot/"
     assert {f"{ours}run.sh", f"{ours}setup.sh", f"{ours}backend.py", "gavel/cli/backend.py"} <= names

@@ -43,9 +43,6 @@ class ScriptedHost(FakeServer):
             return self.error(failure.status, failure.message)
         return self.answer(call)
 
-    def answer(self, call: Call) -> Answer:
-        raise NotImplementedError
-
     def error(self, status: int, message: str) -> Answer:
         """In the host's own form."""
         return Answer({"error": {"message": message}}, status, {"Retry-After": "0"} if status == 429 else {})

@@ -63,8 +63,6 @@ class FakeWandb(ScriptedHost):
 
     def answer(self, call: Call) -> Answer:
         path, _, operation = call.path.rpartition("/")
-        if path.startswith("/artifactsV2/") or path.endswith("/get"):  # a file that is fetched
-            return self._content(call, path)
         if path.startswith("/files/"):  # …/put of a file that is uploaded
             self.files[path.removesuffix("/put")] = call.body
             return Answer({})
@@ -100,13 +98,12 @@ class FakeWandb(ScriptedHost):
                 return {"project": {"artifact": None}}
             case "CreateArtifact":
                 return {"createArtifact": {"artifact": self._create(given)}}
-            case "CreateArtifactManifest" | "UpdateArtifactManifest":
-                artifact_id = given.get("artifactID") or given["artifactManifestID"].removeprefix("m-")
+            case "CreateArtifactManifest":
+                artifact_id = given["artifactID"]
                 url = f"{self.url}/files/{artifact_id}/wandb_manifest.json/put"
                 file = {"id": "f", "name": "wandb_manifest.json", "displayName": "wandb_manifest.json"}
                 file |= {"uploadUrl": url, "uploadHeaders": []}
-                manifest = {"artifactManifest": {"id": f"m-{artifact_id}", "file": file}}
-                return {operation[0].lower() + operation[1:]: manifest}
+                return {"createArtifactManifest": {"artifactManifest": {"id": f"m-{artifact_id}", "file": file}}}
             case "CreateArtifactFiles":
                 nodes = [{"node": self._file(each)} for each in given["artifactFiles"]]
                 return {"createArtifactFiles": {"files": {"edges": nodes}}}
@@ -114,10 +111,6 @@ class FakeWandb(ScriptedHost):
                 artifact = self.artifacts[given["artifactID"]]
                 self._commit(artifact)
                 return {"commitArtifact": {"artifact": {"id": artifact["id"], "digest": artifact["digest"]}}}
-            case "FetchArtifactManifest":
-                url = f"{self.url}/files/{given['id']}/wandb_manifest.json/get"
-                file = {"__typename": "File", "directUrl": url}
-                return {"artifact": {"currentManifest": {"file": file}}}
             case "ArtifactMembershipByName":
                 return {"project": {"artifactCollectionMembership": self._membership(given)}}
             case "ArtifactByID":
@@ -155,26 +148,8 @@ class FakeWandb(ScriptedHost):
         }
 
     def _commit(self, artifact: dict[str, Any]) -> None:
-        """The next version of its collection, and the newest."""
-        artifact["state"] = "COMMITTED"
-        others = [other for other in self.committed if other["name"] == artifact["name"] and other is not artifact]
-        for other in others:
-            other["aliases"] = [alias for alias in other["aliases"] if alias != "latest"]
-        if artifact["index"] is None:
-            artifact["index"] = len(others)
+        artifact |= {"state": "COMMITTED", "index": 0}
         artifact["aliases"].append("latest")
-
-    def _content(self, call: Call, path: str) -> Answer:
-        """By its place, or by the md5 that an address of a version's file has before the name."""
-        if path.endswith("/get"):
-            return Answer(self.files[path.removesuffix("/get")])
-        if not self.is_authorized(call):
-            return self.error(401, "user is not logged in")
-        wanted = path.split("/")[-2]
-        for content in self.files.values():
-            if hashlib.md5(content).hexdigest() == wanted:
-                return Answer(content)
-        return self.error(404, f"there is no {path}")
 
     def _file(self, given: dict[str, Any]) -> dict[str, Any]:
         artifact = self.artifacts[given["artifactID"]]
