@@ -1,23 +1,28 @@
 """Does credit for single turns help? Training with `advantage="critic"` beside training without, and where it stops.
 
-    OMP_NUM_THREADS=1 python benchmarks/turn_credit.py desks --scenario returns_desk --seeds 0 1 2 3 4
-    python benchmarks/turn_credit.py chain                   episodes of 2 to 64 turns, in a minute
-    python benchmarks/turn_credit.py tokens                  what states add to a judge's reply
+    export OMP_NUM_THREADS=1
+    python benchmarks/turn_credit.py embedded --results FILE   token policies, three desks, five seeds; FILE is resumed
+    python benchmarks/turn_credit.py chain                     episodes of 2 to 64 turns, in a minute
+    python benchmarks/turn_credit.py tokens                    what states add to a judge's reply
+    python benchmarks/turn_credit.py bound booking_desk        what the best critic could gain on a desk
 
-desks: the embedded policy learns from the judge `stand-in`, with as many calls in every leg. A leg is `mean`, or a
-lambda of the critic; `noisy` has states whose correlation with the stand-in's own is 0.3, `leak` states that are half
-the final score. A step's success is the share of its own attempts; "to .85" is the first step at which the mean of the
-last 192 attempts is there.
+embedded: both legs have the same tasks, seeds, groups and judge calls (the stand-in in two orders), each run a process.
+"To the level" is the first step at which the mean of the last 128 attempts is there; a run that never is counts as its
+number of steps. The level is .85, or the highest below it, in steps of .05, that every run of the desk reaches.
 
 chain: one decision at each of T turns, two actions, the attempt succeeds if the right one is chosen at one turn that is
 hidden from the policy and the same in all episodes; all other turns do nothing. The policy is a table of logits, the
 judge `distorted` truth. So nothing but the estimator differs, and the expected gradient is known.
+
+bound: the gradient of groups of eight, 64 attempts at each of eight tasks, after five steps of training. `n*` is how
+many groups have as much noise as signal; the cosine with the expected gradient is 1 / sqrt(1 + n* / n) for n groups.
 """
 
 import argparse
 import asyncio
 import json
 import math
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -25,11 +30,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import torch
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
@@ -42,88 +50,113 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.scripted_agent import played_by, players_of
+from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.data.advantages import critic_advantages
+from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.loop.train_loop import train_scenario
+from gavel.trainer.model import TrainableModel
 
-RATES = {"returns_desk": 4e-3, "booking_desk": 2e-3}
-POLICIES = {"returns_desk": "embedded/returns-desk", "booking_desk": "embedded/booking-desk"}
-LEVEL, WINDOW = 0.85, 3
-DISTORTIONS = {"noisy": Bias(state_correlation=0.3), "leak": Bias(state_leak=0.5)}
-FIGURES = ("success", "judge_score", "critic/lambda", "health/states_explained", "health/states_correlation")
-
-
-class Distorted:
-    """The stand-in, whose states are distorted."""
-
-    def __init__(self, bias: Bias, seed: int) -> None:
-        self.bias, self.seed = bias, seed
-        self.__qualname__ = "distorted stand-in"
-
-    async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> str:
-        reply = stand_in.reply("stand-in", messages)
-        told = json.loads(reply)["scores"]
-        scores = {each["trajectory_id"]: float(each["score"]) for each in told}
-        true = {each["trajectory_id"]: [state / 100 for state in each["states"][:-1]] for each in told}
-        random = Random(f"{self.seed}/{sorted(scores.items())}/{messages[-1]['content'][:200]}")
-        seen = distorted(true, scores, self.bias, random)
-        for each in told:
-            each["states"] = [round(100 * state) for state in seen[each["trajectory_id"]]]
-        return json.dumps({"scores": told})
+DESKS: dict[str, dict[str, Any]] = {
+    "returns_desk": {"policy": "embedded/returns-desk", "rate": 4e-3, "steps": 40, "held_out": 128},
+    "booking_desk": {"policy": "embedded/booking-desk", "rate": 2e-3, "steps": 40, "held_out": 128},
+    "retail_desk": {"policy": "tool-caller", "rate": 2e-3, "steps": 3, "held_out": 8},
+}
+CLONED = ("returns_desk", "booking_desk")
+TASKS, MEMBERS, WINDOW, LEVEL = 2, 8, 8, 0.85
+FIGURES = ("success", "judge_score", "turns", "groups_trained", "critic/lambda", "health/states_correlation")
+COUNTS = ("judge/calls", "judge/completion_tokens")
 
 
-async def learn(
-    name: str,
-    leg: str,
-    seed: int,
-    steps: int,
-    directory: str,
-    *,
-    tasks: int = 8,
-    group: int = 8,
-    rate: float = 0.0,
-) -> dict[str, Any]:
-    """One training run. `leg`: `mean`, or a lambda, or a lambda and a distortion: `1,noisy`."""
-    from gavel.trainer.backends.local import LocalBackend
-    from gavel.trainer.loop.train_loop import train_scenario
-    from gavel.trainer.model import TrainableModel
-
-    scenario = find_scenario(name)
-    gae_lambda, _, distortion = leg.partition(",")
-    critic: dict[str, Any] = {} if leg == "mean" else {"advantage": "critic", "gae_lambda": float(gae_lambda)}
-    model: Any = Distorted(DISTORTIONS[distortion], seed) if distortion else "stand-in"
-    judge = Judge(model, rubric=scenario.rubric, config=JudgeConfig(states=leg != "mean", seed=seed))
+async def learn(name: str, leg: str, seed: int, directory: str) -> dict[str, Any]:
+    """One training run. `leg`: `mean`, or a lambda."""
+    desk, scenario, is_critic = DESKS[name], find_scenario(name), leg != "mean"
+    judge = Judge("stand-in", rubric=scenario.rubric, config=JudgeConfig(states=is_critic, seed=seed))
     loop = LoopConfig(
-        steps=steps,
-        tasks_per_step=tasks,
-        group_size=group,
+        steps=desk["steps"],
+        tasks_per_step=TASKS,
+        group_size=MEMBERS,
         max_tokens=64,
         seed=seed,
-        evaluate_every=steps,
-        final_tasks=256,
-        concurrency=256,
+        evaluate_every=desk["steps"],
+        final_tasks=desk["held_out"],
     )
-    train = TrainConfig(learning_rate=rate or RATES[name], warmup_steps=3, total_steps=steps, **critic)
-    learner = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=POLICIES[name])
+    critic: dict[str, Any] = {"advantage": "critic", "gae_lambda": float(leg)} if is_critic else {}
+    train = TrainConfig(learning_rate=desk["rate"], warmup_steps=3, total_steps=desk["steps"], **critic)
+    model = TrainableModel(name=f"{leg}-{seed}", project=name, base_model=desk["policy"])
     started = time.process_time()
-    async with LocalBackend(directory, max_context=1024) as backend:
-        await learner.register(backend)
-        await train_scenario(learner, scenario, judge, loop, train)
-        rows = backend.history(learner, "train")
-        final = backend.history(learner, "held_out")[-1]["success"]
-        alarms = [row["alarm"] for row in backend.history(learner, "alarms")]
-    found: dict[str, Any] = {"scenario": name, "leg": leg, "seed": seed, "final": final, "alarms": alarms}
-    found |= {"tasks": tasks, "group": group, "rate": train.learning_rate}
-    found |= {figure: [round(row[figure], 3) for row in rows if figure in row] for figure in FIGURES}
-    return found | {
-        "to": steps_to(found["success"], window=math.ceil(WINDOW * 64 / (tasks * group))),
-        "cpu_seconds": round(time.process_time() - started),
-    }
+    async with LocalBackend(directory, max_context=1024 if name in CLONED else None) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, judge, loop, train)
+        rows, ends = backend.history(model, "train"), backend.history(model, "held_out")
+        alarms = [row["alarm"] for row in backend.history(model, "alarms")]
+    found: dict[str, Any] = {"scenario": name, "leg": leg, "seed": seed, "alarms": alarms}
+    found |= {"held_out": [row["success"] for row in ends]}
+    found |= {figure: [round(row[figure], 3) for row in rows if figure in row] for figure in FIGURES + COUNTS}
+    return found | {"cpu_seconds": round(time.process_time() - started)}
 
 
-def steps_to(successes: Sequence[float], level: float = LEVEL, window: int = WINDOW) -> int | None:
-    """The first step (from 1) at which the mean over the window that it ends is at the level."""
-    ends = range(window, len(successes) + 1)
-    return next((end for end in ends if fmean(successes[end - window : end]) >= level), None)
+def learn_apart(run: tuple[str, str, int]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(learn(*run, directory))
+
+
+def run_embedded(scenarios: Sequence[str], gae_lambda: str, seeds: Sequence[int], file: Path) -> None:
+    """Makes the runs that the file does not hold yet, one process each, seed by seed, and prints the tables."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    runs = {(row["scenario"], row["leg"], row["seed"]): row for row in map(json.loads, lines)}
+    wanted = [(name, leg, seed) for seed in seeds for name in scenarios for leg in ("mean", gae_lambda)]
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool, file.open("a") as kept:
+        for row in pool.imap(learn_apart, [run for run in wanted if run not in runs]):
+            runs[row["scenario"], row["leg"], row["seed"]] = row
+            print(json.dumps(row), file=kept, flush=True)
+    for name in scenarios:
+        show(name, *([runs[name, leg, seed] for seed in seeds] for leg in ("mean", gae_lambda)))
+
+
+def show(name: str, without: list[dict[str, Any]], critic: list[dict[str, Any]]) -> None:
+    """Prints the table of one desk; the interval is a bootstrap over the seeds, which both legs share."""
+    print(f"\n{name}, seeds {[row['seed'] for row in without]}")
+    for figure in ("success", "judge_score"):
+        curves = [[smooth(row[figure]) for row in leg] for leg in (without, critic)]
+        level = min(LEVEL, math.floor(20 * min(max(curve) for leg in curves for curve in leg)) / 20)
+        taken = [[steps_to(curve, level) for curve in leg] for leg in curves]
+        ratios = [math.log(a / b) for a, b in zip(*taken, strict=True)]
+        random = Random(0)
+        drawn = sorted(fmean(random.choices(ratios, k=len(ratios))) for _ in range(10_000))
+        low, high = (math.exp(drawn[at]) for at in (250, 9749))
+        times, means = math.exp(fmean(ratios)), [round(geometric_mean(leg), 1) for leg in taken]
+        print(f"  steps to a {figure} of {level:.2f}: without {taken[0]}, critic {taken[1]}; geometric means {means},")
+        print(f"    {times:.2f} times fewer [{low:.2f}, {high:.2f}]")
+    for title, leg in (("without", without), ("critic", critic)):
+        ends = [row["held_out"][-1] for row in leg]
+        print(
+            f"  {title}: held-out success {fmean(row['held_out'][0] for row in leg):.3f} -> {fmean(ends):.3f} {ends}, "
+            f"{fmean(fmean(row['turns']) for row in leg):.1f} turns, "
+            f"groups with a signal {sum(sum(row['groups_trained']) for row in leg):.0f} "
+            f"of {TASKS * sum(len(row['success']) for row in leg)}, "
+            f"judge calls {sum(sum(row['judge/calls']) for row in leg):.0f}, "
+            f"alarms {[each for row in leg for each in row['alarms']]}"
+        )
+    first = [sum(row["judge/completion_tokens"][0] for row in leg) for leg in (without, critic)]
+    print(f"  reply tokens of the same attempts (step 1): {first}, {first[1] / first[0] - 1:+.1%}")
+    used = [each < 1 for row in critic for each in row["critic/lambda"]]
+    print(f"  lambda below 1 in {sum(used)} of {len(used)} steps")
+
+
+def smooth(values: Sequence[float]) -> list[float]:
+    return [fmean(values[max(0, end - WINDOW) : end]) for end in range(min(WINDOW, len(values)), len(values) + 1)]
+
+
+def steps_to(curve: Sequence[float], level: float) -> int:
+    """The first step at the level, or the last step."""
+    lead = min(WINDOW, len(curve))
+    return next((lead + at for at, value in enumerate(curve) if value >= level), lead + len(curve) - 1)
+
+
+DISTORTIONS = {"noisy": Bias(state_correlation=0.3), "leak": Bias(state_leak=0.5)}
 
 
 def chain(turns: int, leg: str, seed: int, *, group: int = 8, steps: int = 400, rate: float = 0.15) -> int:
@@ -225,7 +258,7 @@ def chart(means: Mapping[str, Sequence[float]]) -> str:
 
 async def run_tokens() -> None:
     """Tokens of the stand-in's replies on the players of shipped scenarios, with states and without."""
-    for name in POLICIES:
+    for name in CLONED:
         scenario = find_scenario(name)
         players = players_of(name)
         task = scenario.sample("train", 1, seed=0)[0]
@@ -248,39 +281,79 @@ async def run_tokens() -> None:
         )
 
 
+SIZE, ATTEMPTS, PROJECTED = 8, 64, 2048
+
+
+async def run_bound(name: str) -> None:
+    """Noise of a desk's gradient within and between tasks; only the first is within a critic's reach."""
+    scenario, desk = find_scenario(name), DESKS[name]
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    model = TrainableModel(name="bound", project=name, base_model=desk["policy"])
+    loop = LoopConfig(steps=5, tasks_per_step=8, max_tokens=64, evaluate_every=5, final_tasks=4)
+    train = TrainConfig(learning_rate=desk["rate"], warmup_steps=3, total_steps=20)
+    found: list[np.ndarray] = []
+    with tempfile.TemporaryDirectory() as directory:
+        async with LocalBackend(directory, max_context=1024) as backend:
+            await model.register(backend)
+            await train_scenario(model, scenario, judge, loop, train)
+            policy = next(iter(backend._training.values())).policy  # pyright: ignore[reportPrivateUsage]
+            for number, task in enumerate(scenario.sample("train", 8, seed=77)):
+                seeds = range(1000 * number, 1000 * number + ATTEMPTS)
+                made = await asyncio.gather(*(rollout(model, scenario, task, seed=n, max_tokens=64) for n in seeds))
+                groups = [TrajectoryGroup([*made[at : at + SIZE]]) for at in range(0, ATTEMPTS, SIZE)]
+                judged = [await judge.score(group) for group in groups]
+                found.append(np.array([gradient(policy, g) for g in judged if None not in [m.reward for m in g]]))
+    within = fmean(each.var(0, ddof=1).sum() for each in found)
+    means = np.array([each.mean(0) for each in found])
+    spread = means.var(0, ddof=1).sum()
+    between = max(0.0, spread - fmean(each.var(0, ddof=1).sum() / len(each) for each in found))
+    signal = (means.mean(0) ** 2).sum() - spread / len(found)
+    for number in (8, 2):
+        alone, best = (1 + (within + between) / signal / number, 1 + between / signal / number)
+        print(
+            f"{name}, {number} groups a step: cosine {alone**-0.5:.3f}, without noise in tasks {best**-0.5:.3f}: "
+            f"at most {(alone / best) ** 0.5:.2f} times as fast"
+        )
+    print(f"n* {(within + between) / signal:.2f}, of which between tasks {between / signal:.2f}")
+
+
+def gradient(policy: Any, group: TrajectoryGroup) -> np.ndarray:
+    """The policy gradient of one group without a critic, projected at random."""
+    weights = [each for each in policy.model.parameters() if each.requires_grad]
+    size = sum(each.numel() for each in weights)
+    draw = torch.Generator().manual_seed(0)
+    to = torch.randint(0, PROJECTED, (size,), generator=draw)
+    sign = torch.randint(0, 2, (size,), generator=draw) * 2.0 - 1
+    rewards = [member.reward or 0.0 for member in group]
+    found = torch.zeros(PROJECTED)
+    for member, reward in zip(group, rewards, strict=True):
+        slope = torch.autograd.grad(trained_logprobs(policy, sequences(member)).sum(), weights)
+        flat = torch.cat([each.flatten() for each in slope]) * (reward - fmean(rewards)) / SIZE
+        found.index_add_(0, to, flat * sign)
+    return found.numpy()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["desks", "chain", "tokens"])
-    parser.add_argument("--scenario", choices=RATES, default="returns_desk")
-    parser.add_argument("--legs", nargs="+", default=["mean", "0.5"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--tasks", type=int, default=8, help="groups of a step: judge calls, by the orders")
-    parser.add_argument("--group", type=int, default=8, help="attempts of a group")
-    parser.add_argument("--rate", type=float, default=0.0, help="learning rate; default: the scenario's")
-    parser.add_argument("--chart", type=Path, help="SVG of the chain's curves")
+    parts = parser.add_subparsers(dest="part", required=True)
+    embedded = parts.add_parser("embedded")
+    embedded.add_argument("--scenarios", nargs="+", choices=DESKS, default=[*DESKS])
+    embedded.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    embedded.add_argument("--gae-lambda", default="0.5")
+    embedded.add_argument("--results", type=Path, required=True, help="JSON lines, one for each run that is done")
+    parts.add_parser("chain").add_argument("--chart", type=Path, help="SVG of the curves")
+    parts.add_parser("tokens")
+    parts.add_parser("bound").add_argument("scenario", choices=CLONED)
     options = parser.parse_args()
-    if options.part == "chain":
-        return run_chain(40, options.chart)
-    if options.part == "tokens":
-        return asyncio.run(run_tokens())
-    for seed in options.seeds:
-        for leg in options.legs:
-            with tempfile.TemporaryDirectory() as directory:
-                found = asyncio.run(
-                    learn(
-                        options.scenario,
-                        leg,
-                        seed,
-                        options.steps,
-                        directory,
-                        tasks=options.tasks,
-                        group=options.group,
-                        rate=options.rate,
-                    )
-                )
-            print(json.dumps(found), flush=True)
-    return None
+    match options.part:
+        case "embedded":
+            run_embedded(options.scenarios, options.gae_lambda, options.seeds, options.results)
+        case "chain":
+            run_chain(40, options.chart)
+        case "tokens":
+            asyncio.run(run_tokens())
+        case _:
+            asyncio.run(run_bound(options.scenario))
 
 
 if __name__ == "__main__":
