@@ -177,12 +177,10 @@ _BOOKKEEPING = (
     "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
     "prefix created created_at timestamp model usage"
 )
-_THOUGHT_FIELDS = (
-    "reasoning reasoning_content reasoning_details reasoning_text thinking thinking_blocks encrypted_content signature "
-    "extra_content thought_signature thoughtSignature"
-)
-NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} {_THOUGHT_FIELDS}".split())
-"""Fields that are never shown. An unknown field is shown as JSON."""
+NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} encrypted_content signature extra_content".split())
+"""Fields that are never shown, beside those of thoughts. An unknown field is shown as JSON."""
+_THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)?")
+"""Names of the fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
 MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
 """Fields of a message that hold more than text."""
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
@@ -446,7 +444,9 @@ def field_text(key: str, value: Any) -> str:
 
 def is_bookkeeping(key: str, value: Any) -> bool:
     """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
-    return key in NOT_CONTENT or is_empty(value) or (key == "status" and value in ("completed", "success"))
+    if key in NOT_CONTENT or _THOUGHT_FIELD.fullmatch(key) or is_empty(value):
+        return True
+    return key == "status" and value in ("completed", "success")
 
 
 def is_empty(value: Any) -> bool:

@@ -181,6 +181,13 @@ def test_all_that_is_text_is_shown(message, texts):
     assert group.members[0].flags == () or UNSEEN not in group.members[0].flags
 
 
+@pytest.mark.parametrize("field", ["thought", "thoughts", "thinking", "reasoning_text", "thinking_blocks"])
+def test_a_field_named_as_thoughts_is_not_shown(field: str) -> None:
+    transcript, _ = shown({"role": "assistant", "content": "Done.", field: "PLAN", "thoughtful_action": "look"})
+    assert "PLAN" not in transcript
+    assert "thoughtful_action" in transcript
+
+
 @pytest.mark.parametrize(
     "part",
     [
