@@ -19,7 +19,7 @@ UNFINISHED = ".unfinished"
 
 def is_inside(root: Path, file: Path) -> bool:
     """Whether a file is below the directory, whatever links lead to it."""
-    return file.resolve().is_relative_to(root.resolve())
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root))  # resolve() fails on a circle of links
 
 
 @contextlib.contextmanager

@@ -308,7 +308,7 @@ def _read_stream(text: str) -> dict[str, Any] | None:
         chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
     except ValueError:
         return None
-    if not all("choices" in chunk and "error" not in chunk for chunk in chunks):
+    if not all(is_mapping(chunk) and "choices" in chunk and "error" not in chunk for chunk in chunks):
         return None
     litellm = load_litellm()
     return litellm.stream_chunk_builder([litellm.ModelResponseStream(**chunk) for chunk in chunks]).model_dump()

@@ -147,11 +147,12 @@ def test_links_out_of_the_directory_are_not_followed(index, root, tmp_path):
     elsewhere.write_text(to_line(group(member("secret", 0.5))) + "\n")
     (root / "link.jsonl").symlink_to(elsewhere)
     (root / "linked").symlink_to(tmp_path / "runs" / RUN)
+    (root / "circle.jsonl.zst").symlink_to(root / "circle.jsonl.zst")
     (root / "inner.jsonl").symlink_to(root / "judged.jsonl")
     (root / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
     index.update()
     assert index.counts() == {RUN: 4, "judged.jsonl": 1, "inner.jsonl": 1}
-    assert [path for path, _ in index.problems()] == ["link.jsonl"]
+    assert [path for path, _ in index.problems()] == ["circle.jsonl.zst", "link.jsonl"]
     (root / "judged.jsonl").unlink()
     (root / "judged.jsonl").symlink_to(elsewhere)  # after it was read
     with pytest.raises(NoSuchGroup):
