@@ -17,6 +17,11 @@ UNFINISHED = ".unfinished"
 """Suffix of a file that is being written, or that a killed process left unfinished."""
 
 
+def is_inside(root: Path, file: Path) -> bool:
+    """Whether a file is below the directory, whatever links lead to it."""
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root))  # resolve() fails on a circle of links
+
+
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
     """Gives the path of a new file beside `path`, and puts it in place of `path` when the block ends.

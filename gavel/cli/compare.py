@@ -50,6 +50,7 @@ from gavel.cli.run_file import Table, paths_seen_from, to_toml
 from gavel.cli.terminal import RESUME, print_figures, run_to_end, say, show_progress
 from gavel.cli.training import (
     check_begun,
+    check_run,
     print_run_estimates,
     read_seen_lengths,
     trainable,
@@ -294,7 +295,7 @@ def _judged_by(cells: Sequence[Cell]) -> str:
 
 
 def print_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path) -> None:
-    """Prints an estimate of the missing runs of each arm."""
+    """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm."""
     check_cells(cells, scenario, folder_of(scenario, root))
     arms: dict[str, tuple[Judge | None, int]] = {}
     loop, fewer = with_tasks_there_are(cells[0].config.resolved().loop, scenario)
@@ -306,6 +307,7 @@ def print_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path) -> Non
         if "judge" in config.loop.reward:
             judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
         check_turn_limits(scenario, config.loop.turn_limits)
+        check_run(config, scenario, root)
         first, runs = arms.get(cell.arm, (judge, 0))
         arms[cell.arm] = first, runs + 1
     estimates = [(f"{arm}: {counted(runs, 'run')}", judge, loop, runs) for arm, (judge, runs) in arms.items()]

@@ -31,6 +31,7 @@ from gavel.cli.options import (
     RUN_JUDGE_FLAGS,
     START_FLAG,
     Assignments,
+    DryRun,
     Flag,
     announce_stand_in,
     check_stand_in,
@@ -40,12 +41,14 @@ from gavel.cli.options import (
     with_default_judge,
     with_options,
 )
-from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress
-from gavel.cli.training import status_of
+from gavel.cli.terminal import print_figures, print_table, run_interruptibly, run_to_end, say, show_progress
+from gavel.cli.training import print_run_estimates, read_seen_lengths, status_of
 from gavel.judge.config import JudgeConfig
+from gavel.judge.estimate import Estimate
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
+from gavel.llm.prices import price, prices_from_environment
 from gavel.reports.model_table import (
     Episode,
     ModelTable,
@@ -114,6 +117,7 @@ def evaluate_command(
         typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO; of several, …/A+B."),
     ] = None,
     assignments: Assignments = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Measure models on held-out tasks: success, pass@k, a judge's scores and wins, cost.
 
@@ -125,10 +129,17 @@ def evaluate_command(
     named = None if models is None else names_in(models)
     if named == []:
         raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
-    run_to_end(
-        _evaluate_all(sources, values, named, samples, fresh, out, assignments),
-        "What is sampled and judged is kept; the same command goes on from there.",
-    )
+    if dry_run:
+        prepared, failed = run_interruptibly(_prepare(sources, values, named, assignments, dry_run=True))
+        if failed:
+            raise next(iter(failed.values()))
+        for each in prepared:
+            _print_estimate(each, samples, fresh=fresh)
+    else:
+        run_to_end(
+            _evaluate_all(sources, values, named, samples, fresh, out, assignments),
+            "What is sampled and judged is kept; the same command goes on from there.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +158,11 @@ async def _prepare(
     values: Mapping[str, Any],
     named: list[str] | None,
     assignments: list[str] | None,
+    *,
+    dry_run: bool = False,
 ) -> tuple[list[_Prepared], dict[str, GavelError]]:
     """The scenarios that can be evaluated, and the errors of the others. Raises `GavelError` for an error that affects
-    all of them."""
+    all of them. A `dry_run` asks no backend for its policy."""
     register_likelihood()
     asked = None if values["judge"] == _NO_JUDGE else values["judge"]
     wants_judge = asked is not None or (len(named or ()) > 1 and values["judge"] != _NO_JUDGE)
@@ -169,6 +182,11 @@ async def _prepare(
             raise GavelError(
                 f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
                 "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
+            )
+        if dry_run and config.backend.url is not None:
+            raise GavelError(
+                f"--dry-run does not ask {config.backend.url} for its policy.",
+                "Leave --dry-run out, and bound the judge: --max-cost 1.",
             )
         limits = config.judge.max_cost_usd, config.judge.max_tokens
         budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
@@ -230,6 +248,37 @@ async def _evaluate_all(
             f"{counted(len(failed), 'scenario')} of {len(sources)} could not be evaluated; the first: {first.message}",
             f"{first.remedy} The same command goes on with what is missing.",
         )
+
+
+def _print_estimate(each: _Prepared, samples: int, *, fresh: bool) -> None:
+    """Prints what is missing of a scenario, with the calls, tokens and dollars of its API models and its judge."""
+    scenario, loop, folder = each.scenario, each.config.loop, folder_of(each.scenario)
+    tasks = scenario.sample("held_out", loop.final_tasks, seed=loop.seed)
+    lengths = read_seen_lengths(scenario, each.config.backend.max_context)
+    turns = "with all turns" if scenario.rollout is None else "if its own rollout takes as many turns"
+    kept = {
+        name: {} if fresh else _kept(model.file(folder, scenario, loop), tasks, samples)
+        for name, model in zip(_checked_names(each.models, loop.final_tasks, samples), each.models, strict=True)
+    }
+    for model in each.models:
+        episodes = len(tasks) * samples - len(kept[model.name])
+        typer.echo(f"{scenario.name}, {model.name}: {counted(episodes, 'episode')} to sample.")
+        if "api" in model.identity:
+            rate = price(model.name, prices_from_environment())
+            for label, length in lengths.items():
+                replies = episodes * length // 2
+                estimate = Estimate(
+                    calls=episodes * scenario.max_turns,
+                    prompt_tokens=replies * scenario.max_turns,
+                    completion_tokens=replies,
+                    cost_usd=replies * (scenario.max_turns * rate[0] + rate[1]) / 1e6 if rate else 0.0,
+                    unpriced=() if rate else (model.name,),
+                )
+                typer.echo(f"{label} ({counted(length, 'token')} each), {turns}: {estimate.words}")
+    if each.judge is not None:
+        judged = {} if fresh else judged_before(joint_groups(kept), judged_file(each.judge, folder))
+        size = {"tasks_per_step": len(tasks) - len(judged), "group_size": len(kept) * samples, "steps": 1, "refill": 0}
+        print_run_estimates([("The judge:", each.judge, loop.model_copy(update=size), 1)], lengths)
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:

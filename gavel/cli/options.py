@@ -337,9 +337,7 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect of the judge; ask nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect; ask nothing.")]
 Recipe = Annotated[
     RecipeName | None,
     typer.Option("--recipe", help="Settings of a published algorithm; other options override them."),

@@ -51,7 +51,7 @@ from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored
-from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
+from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -101,6 +101,13 @@ def score(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
+    retry_unscored: Annotated[
+        bool,
+        typer.Option(
+            "--retry-unscored",
+            help="FILE holds judged groups: judge those again in which nobody was scored, and keep the others.",
+        ),
+    ] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
     ] = False,
@@ -113,9 +120,9 @@ def score(
     config = judge_config(values)
     columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
     if dry_run:
-        print_estimate(file, config, by, out, fresh=fresh, columns=columns)
+        print_estimate(file, config, by, out, fresh=fresh, columns=columns, retry_unscored=retry_unscored)
     else:
-        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns)
+        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns, retry_unscored=retry_unscored)
 
 
 def print_estimate(
@@ -126,6 +133,7 @@ def print_estimate(
     *,
     fresh: bool = False,
     columns: Columns | None = None,
+    retry_unscored: bool = False,
 ) -> None:
     """Prints what judging the file's groups would take, but for those that `out` holds already; nothing is asked.
 
@@ -135,9 +143,9 @@ def print_estimate(
     groups = read_attempts(file, by, columns)
     config = with_cassette(with_default_judge(config), replies_directory(out))
     judge = config.build(cassette=recorded(config))
-    done: Mapping[int, TrajectoryGroup] = {}
+    done = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}
     if out is not None and not fresh:
-        done = judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
+        done |= judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
     estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
     already = f", {len(done):,} judged already" if done else ""
     typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
@@ -152,6 +160,7 @@ def score_and_print(
     fresh: bool = False,
     batch: bool = False,
     columns: Columns | None = None,
+    retry_unscored: bool = False,
 ) -> None:
     """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
@@ -167,8 +176,9 @@ def score_and_print(
         judge = batches.judge() if batches else config.build()
         output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
         answer = batches.answer if batches else None
+        options = {"fresh": fresh, "retry_unscored": retry_unscored}
         judged = run_interruptibly(
-            score_file(file, judge, by=by, columns=columns, out=output, fresh=fresh, answer_first=answer)
+            score_file(file, judge, by=by, columns=columns, out=output, answer_first=answer, **options)
         )
         if batches and judge.stopped is None:
             batches.batches.remove()
@@ -224,12 +234,13 @@ async def score_file(
     columns: Columns | None = None,
     out: Output | Path | None = None,
     fresh: bool = False,
+    retry_unscored: bool = False,
     answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
 ) -> list[TrajectoryGroup]:
     """The judged groups of `file` (see `read_file`), also written to `out`; its progress goes to stderr.
 
     `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
-    `fresh`. `answer_first` receives
+    `fresh`. `retry_unscored`: keeps the groups of a judged `file` in which somebody was scored. `answer_first` receives
     the groups that are left to judge, before the first of them is judged. Raises `RowError` or `StoreError` when the
     file cannot be read, and `GavelError` when the judge has no key or `out` cannot be used; nothing is judged then.
     """
@@ -240,12 +251,16 @@ async def score_file(
         check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_is_among(file, out))
+    kept = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}
     if out is None:
         if answer_first:
-            await answer_first(groups)
-        judged = await _judge_all(groups, {}, judge, None)
+            await answer_first([group for index, group in enumerate(groups) if index not in kept])
+        judged = await _judge_all(groups, kept, judge, None)
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
+        for index in kept.keys() - done.keys():
+            await asyncio.to_thread(out.append, index, kept[index])
+        done = kept | done
         if done:
             typer.echo(f"Judged already: {len(done):,} of {counted(len(groups), 'group')}.", err=True)
         try:
@@ -295,6 +310,10 @@ async def _judge_all(
 def _is_among(file: Files, out: Path) -> bool:
     files = [file] if isinstance(file, Path) else file
     return out.exists() and any(each.exists() and out.samefile(each) for each in files)
+
+
+def _names(file: Files) -> str:
+    return str(file) if isinstance(file, Path) else ", ".join(map(str, file))
 
 
 def _place(out: Path | None) -> str:

@@ -36,6 +36,7 @@ from gavel.cli.training import (
     RunDisplay,
     check_begun,
     check_fresh_is_here,
+    check_run,
     open_backend,
     open_run,
     print_run_estimates,
@@ -93,6 +94,7 @@ def train(
         check_begun(config, scenario, judge, directory)
     check_model(config, given, scenario)
     if dry_run:
+        check_run(config, scenario, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
         return print_run_estimates([("", judge, loop, 1)], lengths, fewer)

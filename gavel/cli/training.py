@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.base.errors import GavelError
+from gavel.base.extras import missing_parts
 from gavel.base.files import write_atomically
 from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
@@ -36,14 +38,18 @@ from gavel.reports.run_page import write_run_report
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
+from gavel.trainer.embedded import EMBEDDED
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import (
+    PULLED,
+    RunDirectory,
     RunDirectoryError,
     check_description,
     run_path,
@@ -417,6 +423,42 @@ def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
     yield
     if missing_key is not None:
         raise missing_key
+
+
+def check_run(config: RunConfig, scenario: "Scenario | Mixture", root: Path, *, fresh: bool = False) -> None:
+    """Raises `GavelError` where the run would not begin: base model, starting checkpoint, directory below `root`.
+
+    Asks the hub for a model that is not here. Leaves nothing behind.
+    """
+    check_fresh_is_here(config.backend, fresh)
+    if config.backend.url is not None:
+        return
+    directory = RunDirectory(root, scenario.name, config.model.name or config.model.base_model, config.backend.tracker)
+    try:
+        if missing_parts("train"):
+            typer.echo("Base model and starting checkpoint were not looked for: that needs the extra train.", err=True)
+            return
+        model = trainable(config, scenario.name)
+        check_base(model.base_model)
+        if not fresh:
+            directory.check(describe_model(model))
+        if model.from_checkpoint is not None:
+            from gavel.trainer.backends.run_start import RunStart
+
+            RunStart(model, directory, fresh=fresh)
+    finally:
+        shutil.rmtree(directory.path / PULLED, ignore_errors=True)
+        directory.close()
+        directory.discard_if_new()
+
+
+def check_base(base_model: str) -> None:
+    """Raises `GavelError` for a base model that is not here and that the hub does not have."""
+    if base_model in EMBEDDED:
+        return  # it is a part of Gavel; for others torch is loaded
+    from gavel.trainer.policy.policy import check_exists, load_config, source_of
+
+    (load_config if Path(source_of(base_model)).is_dir() else check_exists)(base_model)
 
 
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:

@@ -7,7 +7,8 @@ On the direct wire LiteLLM resolves model, key, address and parameters. Its clie
 ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of LiteLLM's own parameters,
 a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
 
-On both wires errors are those of OpenAI's client, and a reply ends with an error after `MAX_REPLY_BYTES`.
+On both wires errors are those of OpenAI's client, a reply that a server streams unasked is read, and one ends with an
+error after `MAX_REPLY_BYTES`.
 
 The accepted parameters are learned from rejections, once per endpoint and process:
 
@@ -20,7 +21,9 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from ssl import create_default_context
@@ -275,6 +278,8 @@ async def _send_directly(sent: _DirectRequest) -> dict[str, Any]:
         words = f"no answer of {sent.url}: {error or type(error).__name__}"
         raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
     text = content.decode("utf-8", "replace")
+    if answer.status < 300 and (streamed := _read_stream(text)):
+        return streamed
     try:
         body: object = json.loads(text)
     except ValueError as error:
@@ -289,6 +294,24 @@ async def _send_directly(sent: _DirectRequest) -> dict[str, Any]:
     words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
     status = answer.status if answer.status >= 300 else _status_in(inner, 500)
     raise status_error(status, f"HTTP {answer.status}: {words}", body, sent.url, answer.headers)
+
+
+_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
+
+
+def _read_stream(text: str) -> dict[str, Any] | None:
+    """The completion in server-sent events; None for any other text."""
+    if not _EVENT.match(text):
+        return None
+    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    try:
+        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
+    except ValueError:
+        return None
+    if not all(is_mapping(chunk) and "choices" in chunk and "error" not in chunk for chunk in chunks):
+        return None
+    litellm = load_litellm()
+    return litellm.stream_chunk_builder([litellm.ModelResponseStream(**chunk) for chunk in chunks]).model_dump()
 
 
 def _status_in(error: object, otherwise: int) -> int:
@@ -319,6 +342,8 @@ class _BoundedStream:
             self._left -= len(chunk)
             if self._left < 0:
                 raise aiohttp.ClientPayloadError(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
+            if (received := _received.get()) is not None:
+                received.append(chunk)
             yield chunk
 
     async def read(self) -> bytes:
@@ -361,22 +386,31 @@ _sessions: WeakKeyDictionary[
 ] = WeakKeyDictionary()
 
 
+_received: ContextVar[list[bytes] | None] = ContextVar("_received", default=None)
+"""Of the request that LiteLLM is sending: what came of its reply."""
+
+
 async def _send_by_litellm(**request: Any) -> dict[str, Any]:
-    """Sends through LiteLLM, which rejects a message in content parts; such a reply is complete and paid for, so its
-    body is passed on."""
+    """Sends through LiteLLM, which rejects a message in content parts, and a stream that was not asked for; such a
+    reply is complete and paid for, so its body is passed on."""
     litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
 
     def listen(call: Mapping[str, Any]) -> None:
         if isinstance(body := call.get("original_response"), str):
             bodies.append(body)
 
+    token = _received.set(received := list[bytes]())
     try:
         response = await litellm.acompletion(**request, logger_fn=listen)
     except openai.OpenAIError as error:
+        if streamed := _read_stream(b"".join(received).decode("utf-8", "replace")):
+            return streamed
         if bodies and "Invalid response object" in str(error) and "input_type=list" in str(error):
             return json.loads(bodies[-1])
         if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
             words = f"the server answered with status 200 and an error: {error}"
             raise litellm.APIError(500, words, "", str(request.get("model"))) from error
         raise
+    finally:
+        _received.reset(token)
     return {**response.model_dump(warnings=False), "response_cost": response._hidden_params.get("response_cost")}

@@ -8,18 +8,33 @@ The members of a group are shown side by side, round by round.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.types import Message
-from gavel.scenarios.formats.row import as_list, first_of, is_object, loaded
+from gavel.scenarios.formats.row import as_list, first_of, is_list, is_object, loaded
 from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
 _LONGEST_TITLE = 90
 """Characters."""
+_BLOCKS = 96
+"""Max blocks of a heat strip."""
+_HEAT = (-0.1, -0.7, -2.3, -4.6)
+"""Log-probs of .9, .5, .1 and .01: the upper bounds of the strip's colours, from the likeliest."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatStrip:
+    """The log-probs of a turn's tokens, as blocks of a picture: the least likely token of each block counts."""
+
+    blocks: tuple[tuple[float, float, int], ...]
+    """(left, width, heat): in per cent of the strip, and 0 (likely) to 4 (one in a hundred or less)."""
+    tokens: int
+    mean: float
+    lowest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,8 @@ class ShownTurn:
     text: str = ""
     reasoning: str = ""
     calls: tuple[ShownCall, ...] = ()
+    strip: HeatStrip | None = None
+    """Heat strip of a sampled turn with log-probs."""
     sampled: bool = False
     cut: bool = False
     """Whether the reply ran out of tokens."""
@@ -117,6 +134,7 @@ def _turn(item: MessageOrChoice) -> ShownTurn:
         text=shown_text(message.get("content") or message.get("refusal")),
         reasoning=shown_text(message.get("reasoning_content") or message.get("reasoning")),
         calls=tuple(_calls(message)),
+        strip=_strip(_logprobs(choice)) if choice else None,
         sampled=choice is not None,
         cut=choice is not None and choice.finish_reason == "length",
     )
@@ -127,6 +145,26 @@ def _calls(message: Mapping[str, Any]) -> Iterator[ShownCall]:
         function: Message = (first_of(call, "function", "custom") if is_object(call) else None) or {}
         arguments = function.get("arguments", function.get("input", ""))
         yield ShownCall(str(function.get("name", "")), pretty_json(arguments))
+
+
+def _logprobs(choice: Choice) -> list[float]:
+    if is_list(compact := (choice.model_extra or {}).get("token_logprobs")):
+        return [value for value in compact if isinstance(value, int | float)]
+    content = choice.logprobs.content if choice.logprobs else None
+    return [entry.logprob for entry in content or ()]
+
+
+def _strip(logprobs: Sequence[float]) -> HeatStrip | None:
+    if not logprobs:
+        return None
+    count = len(logprobs)
+    size = -(-count // _BLOCKS)
+    blocks: list[tuple[float, float, int]] = []
+    for start in range(0, count, size):
+        part = logprobs[start : start + size]
+        heat = sum(min(part) < bound for bound in _HEAT)
+        blocks.append((round(100 * start / count, 3), round(100 * len(part) / count, 3), heat))
+    return HeatStrip(tuple(blocks), count, sum(logprobs) / count, min(logprobs))
 
 
 def pretty_json(text: Any) -> str:

@@ -432,6 +432,18 @@ def _content(group: TrajectoryGroup) -> str:
 _INPUT_FIELDS = ("messages_and_choices", "tools", "additional_histories", "metadata", "status")
 
 
+def scored_already(
+    file: object, groups: Sequence[TrajectoryGroup], settings: Mapping[str, JsonValue]
+) -> dict[int, TrajectoryGroup]:
+    """The groups of a judged file that this judge (by its settings) has scored finally, by index. Raises
+    `JudgedFileError` if another judge did."""
+    found = {index: group for index, group in enumerate(groups) if _is_final(group)}
+    found = {index: group for index, group in found.items() if any(each.reward is not None for each in group)}
+    for group in found.values():
+        check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
+    return found
+
+
 def check_settings(file: object, group: TrajectoryGroup, settings: Mapping[str, JsonValue], remedy: str) -> None:
     """Raises `JudgedFileError` for a group that was judged with different settings."""
     if group.judgement is None or not group.trajectories:

@@ -1,4 +1,5 @@
 import asyncio
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -181,6 +182,27 @@ async def test_a_reply_without_an_end_is_broken_off(endpoint, wire, monkeypatch,
         await asking.ask(PROMPT, SCHEMA)
     assert sent == [1]
     assert asking.budget.unpriced_calls == 1, "it may be charged for"
+
+
+CHUNKS = [
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": '{"a": "it\'s'}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {"content": ' \\"so\\""}'}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": USAGE},
+]
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_a_reply_that_is_streamed_unasked_is_read(endpoint, wire, model, kind):
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    events = "".join(f"data: {json.dumps(head | chunk)}\n\n" for chunk in CHUNKS)
+    endpoint.script = [
+        lambda _: Answer(f": hello\n\n{events}data: [DONE]\n\n".encode(), headers={"Content-Type": kind})
+    ]
+    reply = await client(endpoint, model).ask(PROMPT, SCHEMA)
+    assert json.loads(reply.text) == {"a": 'it\'s "so"'}
+    assert (reply.prompt_tokens, reply.completion_tokens, len(endpoint.requests)) == (100, 20, 1)
 
 
 def with_error(error):

@@ -18,7 +18,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from gavel.base.errors import GavelError
-from gavel.base.files import write_atomically
+from gavel.base.files import is_inside, write_atomically
 from gavel.judge.audit.golden_set import GoldenGroup
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
@@ -101,6 +101,8 @@ class Annotations:
         return found
 
     def _read(self) -> dict[tuple[str, int], TrajectoryGroup]:
+        if not is_inside(self.path.parent, self.path):
+            raise AnnotationError(f"{self.path} is a link to a file elsewhere", "Copy that file here.")
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:

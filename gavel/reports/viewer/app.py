@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import gavel.judge.service.http.pages as service_pages
 from gavel.base.errors import GavelError
+from gavel.base.files import is_inside
 from gavel.base.text import counted
 from gavel.judge.service.http.pages import FILTERS
 from gavel.reports.page import environment
@@ -75,8 +76,17 @@ class _Pages:
         self._list_runs = list_runs
         self._annotations = Annotations(index.root)
 
+    def _runs(self) -> Iterator[RunSummary]:
+        for run in self._list_runs():
+            root = self._index.root
+            if all(is_inside(root, file) for file in (root / run.name).glob("*") if file.is_file()):
+                yield run
+            else:
+                why = "a file of it is a link to one elsewhere; copy that one here"
+                yield RunSummary(run.name, "unreadable", 0, None, why, "–", run.age)
+
     def runs(self, request: Request) -> Response:
-        found = sorted(self._list_runs(), key=lambda run: run.age)
+        found = sorted(self._runs(), key=lambda run: run.age)
         counts = self._index.counts()
         files = {name: count for name, count in counts.items() if name not in {run.name for run in found}}
         return _page(
@@ -94,7 +104,7 @@ class _Pages:
 
     def run(self, request: Request) -> Response:
         name = str(request.path_params["name"])
-        found = next((run for run in self._list_runs() if run.name == name), None)
+        found = next((run for run in self._runs() if run.name == name), None)
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
         directory = self._index.root / name

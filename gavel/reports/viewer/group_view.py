@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from gavel.base.files import is_inside
 from gavel.judge.service.http.pages import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
@@ -29,6 +30,8 @@ class MemberView:
     trajectory: Trajectory
     transcripts: list[Transcript]
     bar: ScoreBar | None
+    tokens: int
+    """Sampled."""
 
     @property
     def score(self) -> float | None:
@@ -54,6 +57,10 @@ class GroupView:
     """The rounds of the main conversations: for each round, the turns of every member, or nothing."""
     tools: list[ShownTool]
     """That any of the members could call."""
+
+    @property
+    def has_strips(self) -> bool:
+        return any(member.tokens for member in self.members)
 
 
 def group_view(
@@ -88,7 +95,8 @@ def _member(number: int, trajectory: Trajectory) -> MemberView:
     bar = None
     if judged is not None and judged.score is not None:
         bar = ScoreBar.of(judged.score, judged.standard_error, [vote.score for vote in judged.votes])
-    return MemberView(number, trajectory, transcripts, bar)
+    turns = (turn for each in transcripts for part in each.rounds for turn in part)
+    return MemberView(number, trajectory, transcripts, bar, sum(turn.strip.tokens for turn in turns if turn.strip))
 
 
 def _rank(view: MemberView) -> tuple[bool, float]:
@@ -113,7 +121,7 @@ def cassette_of(root: Path, path: str) -> Path | None:
     """The cassette nearest to a trajectory file, in its directory or one above it; none outside of `root`."""
     directory = (root / path).parent
     while directory.is_relative_to(root):
-        if (found := directory / CASSETTE).is_file():
+        if (found := directory / CASSETTE).is_file() and is_inside(root, found):
             return found
         if directory == root:
             return None

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gavel.base.errors import GavelError
+from gavel.base.files import is_inside
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
 from gavel.reports.viewer.group_summary import GroupSummary, summarize
 from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
@@ -203,6 +204,8 @@ class Index:
         self._read_to_end: dict[str, _State] = {}
         """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
         an unfinished record."""
+        self._links: list[str] = []
+        """Files that are not read: links out of the directory."""
         self._database = database
         self._updating = threading.Lock()
         try:
@@ -227,6 +230,9 @@ class Index:
             rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
             known = {path: (inode, seen) for path, inode, seen in rows}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
+            self._links = [path for path, file in files.items() if not is_inside(self.root, file)]
+            for path in self._links:
+                del files[path]
             for path in known.keys() - files.keys():
                 _forget(connection, path)
             news: dict[str, int] = {}
@@ -268,6 +274,8 @@ class Index:
     def group(self, path: str, number: int) -> TrajectoryGroup:
         """The group itself, from its file. Raises `NoSuchGroup`, and `StoreError` for a file that changed meanwhile."""
         (offset,) = self._one("SELECT offset FROM groups JOIN files ON files.id = file", path, number)
+        if not is_inside(self.root, self.root / path):
+            raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
         for _, _, row in _stored_rows(self.root / path, offset):
             try:
                 return from_row(row)
@@ -314,7 +322,8 @@ class Index:
     def problems(self) -> list[tuple[str, str]]:
         """Files that could not be read, or not whole, with the reason."""
         with self._connection() as connection:
-            return connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
+            found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
+        return [*found, *((path, "it is a link to a file elsewhere; copy that one here") for path in self._links)]
 
     def _enter(self, connection: sqlite3.Connection, path: str, file: Path) -> Iterator[int]:
         """Enters what the file has anew; gives the bytes that were read after every batch."""

@@ -84,6 +84,19 @@ def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> 
     assert "named twice" in mistake("evaluate", *SMALL, "--models", f"{BASE},{BASE}", cwd=tmp_path)
 
 
+def test_a_dry_run_tells_what_is_missing_and_its_cost_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    models = f"{BASE},openai/gpt-5-mini"
+    command = ("evaluate", *SMALL, "--models", models, "--samples", "2", "--judge", "openai/gpt-5-mini", "--dry-run")
+    told = run_gavel(*command, cwd=tmp_path, OPENAI_API_KEY="none")
+    assert told.returncode == 0, told.stderr
+    assert f"returns_desk, {BASE}: 6 episodes to sample" in told.stdout
+    assert f"{6 * 6} calls, about" in told.stdout  # of the model: episodes, turns
+    assert "3 groups of 4" in told.stdout
+    assert f"{3 * 2} calls, about" in told.stdout  # of the judge: tasks, orders
+    assert not list(tmp_path.iterdir())
+    assert "OPENAI_API_KEY" in mistake(*command, cwd=tmp_path)
+
+
 TASKS = [Task(user=f"What is {number} + 1?", data={"answer": number + 1}) for number in range(12)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
@@ -190,6 +191,27 @@ def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(tmp_path, monkey
     assert "USD" in result.output
     assert "Nothing was asked." in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--from-checkpoint", "adapter", "--lora-rank", "3"], "rank 3"),
+        (["--model", "empty"], "empty"),
+        (["--judge", "nobody/nothing"], "nobody/nothing"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_before_it_prints_anything(options, wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8}')
+    save_file({}, tmp_path / "adapter" / "adapter_model.safetensors")
+    refused = CliRunner().invoke(train.app, ["returns_desk", "--judge", "constant", *options, "--dry-run"])
+    assert isinstance(refused.exception, GavelError)
+    assert wrong in refused.exception.message
+    assert not refused.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "empty"]
 
 
 def test_a_training_with_a_wrong_key_ends_before_any_work(endpoint: Endpoint, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from gavel.scenarios.judged_file import TABLE_SUFFIXES, JudgedFileError, read_ta
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.batches import BatchService
-from tests.endpoint import Answer, Endpoint, Request, fails, says, scores
+from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.forked import gavel, start_gavel
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
@@ -257,7 +258,7 @@ def test_the_last_line_tells_what_this_run_has_cost_apart_from_earlier_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint
 ):
     path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "judged.jsonl"
-    config = paid(endpoint, cassette="none")
+    config = paid(endpoint, cassette=Path("none"))
     score_and_print(path, config, "n", out)
     assert "4 calls · 400 + 80 tokens · 0.50 USD" in " ".join(capsys.readouterr().out.split())
     out.write_text("".join(out.read_text().splitlines(keepends=True)[:3]))
@@ -288,6 +289,41 @@ def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
         print_estimate(path, config.model_copy(update={"orders": 2}), "n", out)
     assert len(endpoint.requests) == asked
     assert out.read_text() == "".join(whole.splitlines(keepends=True)[:3])
+
+
+@pytest.mark.parametrize("onto", ["judged.jsonl", None])
+def test_what_nobody_was_scored_in_is_judged_again_and_the_rest_is_not_paid_for(
+    onto: str | None, tmp_path: Path, endpoint: Endpoint
+):
+    rows = [{"task": n, "messages": [{"role": "assistant", "content": f"{n}{a}"}]} for n in range(3) for a in "ab"]
+    file, out = written(tmp_path / "rows.jsonl", *rows), tmp_path / "judged.jsonl"
+
+    def declines_one_group(request: Any) -> Any:
+        if "1a" not in str(request["messages"]):
+            return scores(0.9, 0.1)(request)
+        entries = [{"trajectory_id": label, "explanation": "?", "score": None} for label in labels_in(request)]
+        return says(json.dumps({"scores": entries}))
+
+    def ready(_: Any) -> Any:
+        return says('{"ready": true}')
+
+    endpoint.script = [ready, declines_one_group]
+    config = JudgeConfig(models="openai/judge", orders=1, params=endpoint.params, cassette=Path("none"))
+    with suppress(JudgeError):
+        score_and_print(file, config, "task", out)
+    assert [g.judgement and g.judgement.status for g in read_groups(out)] == ["scored", "unscored", "scored"]
+    before, earlier = read_groups(out), len(endpoint.requests)
+    endpoint.script = [ready, scores(0.9, 0.1)]
+    again = tmp_path / onto if onto else None
+    score_and_print(out, config, None, again, retry_unscored=True)
+    assert len(endpoint.requests) == earlier + 2
+    if again is not None:
+        after = read_groups(again)
+        assert [g.judgement and g.judgement.status for g in after] == ["scored"] * 3
+        assert [after[n] for n in (0, 2)] == [before[n] for n in (0, 2)]
+    other = config.model_copy(update={"rubric": "Be kind."})
+    with pytest.raises(GavelError, match="rubric"):
+        score_and_print(out, other, None, tmp_path / "other.jsonl", retry_unscored=True)
 
 
 GROUPS = 6

@@ -68,10 +68,22 @@ def test_a_trajectory_is_an_opening_and_rounds_of_a_turn_and_what_came_back():
     assert whole.title == ""
 
 
-def test_a_turn_that_ran_out_of_tokens_and_one_that_was_not_sampled_are_marked():
+@pytest.mark.parametrize("count", [1, 96, 97, 5000])
+def test_a_strip_covers_all_tokens_and_shows_the_least_likely_of_each_block(count):
+    logprobs = tuple(-9.0 if at == count // 2 else -0.01 for at in range(count))
+    strip = transcribe(Trajectory(messages_and_choices=[sampled("x", logprobs=logprobs)]))[0].rounds[0][0].strip
+    assert strip is not None
+    assert strip.tokens == count
+    assert len(strip.blocks) <= 96
+    assert sum(width for _, width, _ in strip.blocks) == pytest.approx(100, abs=0.2)
+    assert [heat for *_, heat in strip.blocks].count(4) == 1
+    assert strip.lowest == -9.0
+
+
+def test_a_turn_that_ran_out_of_tokens_and_one_without_logprobs_are_marked():
     out_of_tokens = sampled("x", finish_reason="length", logprobs=())
     cut = transcribe(Trajectory(messages_and_choices=[out_of_tokens]))[0].rounds[0][0]
-    assert (cut.cut, cut.sampled) == (True, True)
+    assert (cut.cut, cut.strip, cut.sampled) == (True, None, True)
     plain = transcribe(Trajectory(messages_and_choices=[{"role": "assistant", "content": "x"}]))[0].rounds[0][0]
     assert (plain.sampled, plain.cut) == (False, False)
 

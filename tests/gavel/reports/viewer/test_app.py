@@ -15,6 +15,7 @@ from gavel.llm.cassette import Question, SqliteStorage
 from gavel.llm.types import Reply
 from gavel.reports.viewer.app import COOKIE, Guard, create_app
 from gavel.reports.viewer.index import Index
+from gavel.scenarios.group import to_line
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import History, RolloutError
 from gavel.trainer.runs.run_listing import read_runs
@@ -89,7 +90,7 @@ def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
     assert 'id="member-0"' not in client.get(f"{GROUP}?member=1").text
 
 
-def test_a_group_is_titled_by_its_task_and_shows_tools_and_what_the_judge_could_not_read(root, tmp_path):
+def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_judge_could_not_read(root, tmp_path):
     tools = [
         {"type": "function", "function": {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}}
     ]
@@ -106,7 +107,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_and_what_the_judge_could_
         assert "0f3a9c11b2de" not in heading
         assert len(heading) < 200
         text = Page(html).text
-        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite"):
+        for part in ("1 tool:", HOSTILE, '"type": "object"', "not read: is polite", "0.01 to 0.1"):
             assert part in text
         listed = shown(client, "/groups")
         assert "Where is my lamp?" in listed
@@ -133,6 +134,22 @@ def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
         assert "was not kept" in shown(client, f"{address}2")
         shown(client, f"{address}3", 404)
         shown(client, f"{address}x", 422)
+
+
+@pytest.mark.parametrize("name", [RUN, f"{RUN}/metrics.jsonl", f"{RUN}/model.json", "annotations.jsonl"])
+def test_a_link_out_of_the_directory_shows_nothing_of_what_it_leads_to(name, root, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    if name == "annotations.jsonl":
+        elsewhere.write_text(to_line(group(member("secret", 0.5))))
+    else:
+        (root / name).rename(elsewhere)
+    (root / name).symlink_to(elsewhere)
+    with served(root, tmp_path) as client:
+        told = client.get("/").text
+        assert "is a link to" in told
+        assert "success 0.50 at step 2" not in told
+        assert ("0.75" in client.get(f"/run/{RUN}").text) == (name == "annotations.jsonl")
+        assert "secret" not in client.get("/annotations/golden.json").text
 
 
 def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):

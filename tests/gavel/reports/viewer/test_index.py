@@ -4,6 +4,7 @@ import os
 import pytest
 import zstandard
 
+from gavel.reports.viewer.group_view import CASSETTE, cassette_of
 from gavel.reports.viewer.index import GroupFilter, Index, NoSuchGroup
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
@@ -139,6 +140,28 @@ def test_a_file_whose_name_is_no_text_is_passed_over(index, root):
         stream.write(store(root, 1).path.read_bytes())
     index.update()
     assert (index.counts(), index.problems()) == ({RUN: 4}, [])
+
+
+def test_links_out_of_the_directory_are_not_followed(index, root, tmp_path):
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text(to_line(group(member("secret", 0.5))) + "\n")
+    (root / "link.jsonl").symlink_to(elsewhere)
+    (root / "linked").symlink_to(tmp_path / "runs" / RUN)
+    (root / "circle.jsonl.zst").symlink_to(root / "circle.jsonl.zst")
+    (root / "inner.jsonl").symlink_to(root / "judged.jsonl")
+    (root / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
+    index.update()
+    assert index.counts() == {RUN: 4, "judged.jsonl": 1, "inner.jsonl": 1}
+    assert [path for path, _ in index.problems()] == ["circle.jsonl.zst", "link.jsonl"]
+    (root / "judged.jsonl").unlink()
+    (root / "judged.jsonl").symlink_to(elsewhere)  # after it was read
+    with pytest.raises(NoSuchGroup):
+        index.group("judged.jsonl", 0)
+    cassette = tmp_path / CASSETTE
+    cassette.write_bytes(b"")
+    assert cassette_of(root, STEP_1) is None
+    (root / CASSETTE).symlink_to(cassette)
+    assert cassette_of(root, STEP_1) is None
 
 
 def test_a_record_that_expands_without_end_is_a_problem(index, root, monkeypatch):
