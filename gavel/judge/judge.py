@@ -293,8 +293,10 @@ class Judge:
         if group.pending:
             await group
         if not group.trajectories:
+            given = "Give gavel.TrajectoryGroup([trajectory, …]): the attempts at one task."
             raise JudgeError(
-                f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed)."
+                f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed).",
+                "Mend what raised: group.exceptions has the tracebacks." if group.exceptions else given,
             )
         attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
         if empty := [
