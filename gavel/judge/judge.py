@@ -49,6 +49,7 @@ from gavel.llm.errors import LlmError
 from gavel.llm.prices import Prices, prices_from_environment
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Activity, Limits
+from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
@@ -282,9 +283,9 @@ class Judge:
         reference and criteria are those of `gavel.scenarios.truth.truth_of`.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed, for
-        tasks with different references, rubrics or criteria in one group, for a juror that cannot be asked (see
-        `check`; a wrong key or an empty account shows when a model is asked), and when no juror has room for two
-        members. All other failures are recorded in the judgements.
+        one where unknown roles speak and the assistant does not, for tasks with different references, rubrics or
+        criteria in one group, for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when
+        a model is asked), and when no juror has room for two members. All other failures stand in the judgements.
         """
         started = time.monotonic()
         if not isinstance(group, TrajectoryGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -292,8 +293,10 @@ class Judge:
         if group.pending:
             await group
         if not group.trajectories:
+            given = "Give gavel.TrajectoryGroup([trajectory, …]): the attempts at one task."
             raise JudgeError(
-                f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed)."
+                f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed).",
+                "Mend what raised: group.exceptions has the tracebacks." if group.exceptions else given,
             )
         attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
         if empty := [
@@ -303,6 +306,10 @@ class Judge:
                 f"trajectory {empty[0]} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
+        for i, t in attempts.items():
+            said = [] if any(t.choices()) else [message for each in t.histories() for message in each.messages()]
+            if misnamed := misnamed_assistant(said):
+                raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
         loop = asyncio.get_running_loop()
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(_PREFETCH * self.config.concurrency)

@@ -7,6 +7,7 @@ or one group's scores, until there are more than `max_exceptions` allows: then e
 
 import asyncio
 import inspect
+import logging
 import math
 import numbers
 import sys
@@ -18,12 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.text import counted
 from gavel.scenarios.deadline import Deadline, name_of, unless_stuck, watched
 from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+_LOG = logging.getLogger(__name__)
 
 REFRESHES_PER_SECOND = 4
 
@@ -131,7 +135,8 @@ def gather_display(
 
 
 T = TypeVar("T")
-AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
+_Scored = TrajectoryGroup | list[TrajectoryGroup] | None
+AfterEach = Callable[[TrajectoryGroup], Awaitable[_Scored] | _Scored]
 
 
 class GatherError(GavelError):
@@ -153,13 +158,13 @@ async def gather_trajectory_groups(
 ) -> list[TrajectoryGroup]:
     """Runs the rollouts of all groups at once; gives the groups in input order, members in input order.
 
-    A group may be pending, complete, or a coroutine that returns one. `after_each(group)` gives the group to keep, a
-    list of groups, or None to drop it. A failure is recorded in its group's `exceptions`: a member that raises; a
-    coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member has a reward,
-    and one that a rollout had set is kept in `metrics["independent_reward"]`).
+    A group may be pending, complete, or a coroutine that returns one. `after_each(group)`, plain or async, gives the
+    group to keep, a list of groups, or None to drop it. A failure is recorded in its group's `exceptions`: a member
+    that raises; a coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member
+    has a reward, and one that a rollout had set is kept in `metrics["independent_reward"]`).
 
-    `max_exceptions`: tolerated failures; between 0 and 1, a share of all rollouts. `concurrency`: rollouts running at a
-    time, over all groups (None = all). Tasks that already run, and rollouts that a coroutine makes without awaiting a
+    `max_exceptions`: tolerated failures; a float up to 1 is a share of all rollouts. `concurrency`: rollouts running at
+    a time, over all groups (None = all). Tasks that already run, and rollouts that a coroutine makes without awaiting a
     `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
     counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
     `TimeoutError`, and so does an `after_each` (None = no limit). Code that swallows its cancellation is left to itself
@@ -282,7 +287,7 @@ class _Gathering:
         rollout_seconds: float | None = None,
     ) -> None:
         if not max_exceptions >= 0:
-            raise ValueError(f"max_exceptions must be a count, or a share between 0 and 1; it is {max_exceptions}")
+            raise ValueError(f"max_exceptions must be a count, or a share as a float up to 1; it is {max_exceptions}")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {concurrency}")
         if rollout_seconds is not None and not (
@@ -301,6 +306,8 @@ class _Gathering:
         self.completed: dict[int, TrajectoryGroup] = {}
         """The groups whose rollouts are done, by source index."""
         self.first: Exception | RolloutError | None = None
+        self.unscored = 0
+        """Groups for which `after_each` raised."""
         self.stopped = False
 
     async def run(self) -> list[TrajectoryGroup]:
@@ -311,7 +318,10 @@ class _Gathering:
             ]
         if self.stopped:
             raise self._error() from (self.first if isinstance(self.first, Exception) else None)
-        return [group for task in self.tasks for group in task.result()]
+        kept = [group for task in self.tasks for group in task.result()]
+        if self.tasks and not kept:  # only after_each drops a group
+            _LOG.warning("after_each gave None, or no group, for every group: return the group that it scored")
+        return kept
 
     def kept(self) -> list[TrajectoryGroup]:
         """The finished part in input order, at any time: of a running group, its finished rollouts."""
@@ -386,9 +396,10 @@ class _Gathering:
         if self.after_each is None:
             return [group]
         try:
-            scoring = contain_cancellation(self.after_each(group))
+            scoring = contain_cancellation(_result(self.after_each, group))
             return _kept(await self._in_time(scoring, name_of(self.after_each), "after_each"))
         except Exception as error:
+            self.unscored += 1
             self._failed(tally, error)
             # A reward set by the rollout must not stand in for the missing score.
             failed = unscored(group, f"scoring failed: {type(error).__name__}: {error}")
@@ -421,19 +432,23 @@ class _Gathering:
     def _error(self) -> GatherError:
         first = RolloutError.of(self.first) if isinstance(self.first, Exception) else self.first
         assert first is not None
-        failed, members = sum(tally.failed for tally in self.tallies), sum(tally.members for tally in self.tallies)
+        failed = sum(tally.failed for tally in self.tallies) - self.unscored
+        members = sum(tally.members for tally in self.tallies)
+        rollouts = f"{failed} of {members} rollouts failed" if failed else ""
+        scoring = f"after_each failed for {counted(self.unscored, 'group')}" if self.unscored else ""
+        bearing = " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."
         return GatherError(
-            f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: "
-            f"{first.type}: {first.message}",
+            f"{' and '.join(filter(None, (rollouts, scoring)))}, more than max_exceptions={self.max_exceptions}. "
+            f"First: {first.type}: {first.message}",
             "Mend what raised it: the error's `__cause__` has its traceback."
-            + ("" if self.max_exceptions else " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."),
+            + (bearing if failed and not self.max_exceptions else ""),
         )
 
 
 def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
     """Whether more failures than allowed are certain: a share needs the final number of rollouts."""
     failed = sum(tally.failed for tally in tallies)
-    if not 0 < max_exceptions < 1:
+    if not (isinstance(max_exceptions, float) and 0 < max_exceptions <= 1):
         return failed > max_exceptions
     members = sum(tally.members for tally in tallies)
     return failed > max_exceptions * members and all(tally.certain for tally in tallies)
@@ -444,6 +459,11 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
     if not isinstance(group, TrajectoryGroup):
         raise TypeError(f"a coroutine among the groups must return a TrajectoryGroup, not {type(group).__name__}")
     return await group
+
+
+async def _result(after_each: AfterEach, group: TrajectoryGroup) -> _Scored:
+    result = after_each(group)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _kept(result: object) -> list[TrajectoryGroup]:

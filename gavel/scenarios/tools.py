@@ -273,10 +273,11 @@ def no_such_tool(name: str, names: Iterable[str]) -> ToolResult:
 def arguments_for(
     function: Callable[..., Any], positional: Iterable[object], given: Mapping[type, object]
 ) -> dict[str, Any]:
-    """Keyword arguments for a user's function: those of `given` that its annotations ask for, and `positional` in order
-    for the other parameters without a default."""
+    """Keyword arguments for a user's function: those of `given` that its annotations ask for, or without one a name
+    such as `episode`, and `positional` in order for the other parameters without a default."""
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
-    kinds = {name: _kind_among(hints.get(name), given) for name in parameters}
+    by_name = {kind.__name__.lower(): kind for kind in given}
+    kinds = {name: _kind_among(hints[name], given) if name in hints else by_name.get(name) for name in parameters}
     arguments = {name: given[kind] for name, kind in kinds.items() if kind is not None}
     left = [value for value in positional if not any(value is each for each in arguments.values())]
     others = [

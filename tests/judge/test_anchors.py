@@ -77,7 +77,6 @@ async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_the
         lambda: anchor("a", 1.1),
         lambda: anchor("a", math.nan),
         lambda: Anchor(Trajectory(), 0.5),
-        lambda: check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)]),
         lambda: Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)]),
         lambda: Judge("stand-in", anchors=[anchor("low", 0.2)], mode="pairwise"),
         lambda: read_attempts({0: desk()}, (Anchor(HEARD, 0.5),), View(), "unscored"),
@@ -86,6 +85,12 @@ async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_the
 def test_anchors_that_make_no_sense_or_are_not_seen_are_refused(make):
     with pytest.raises(JudgeError):
         make()
+
+
+def test_anchors_that_look_the_same_are_named() -> None:
+    with pytest.raises(JudgeError, match=r"scores, 0\.5, 0\.6: .* end with \"aa\"") as caught:
+        check_anchors([anchor("aa", 0.5), anchor("b", 0.5), anchor("aa", 0.6)])
+    assert "one score" in caught.value.remedy
 
 
 def scored(file: Path, *groups: dict[str, float | None]) -> Path:

@@ -183,6 +183,23 @@ async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_fail
     assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.2]
 
 
+async def test_a_group_without_trajectories_is_told_what_to_give_or_to_mend():
+    for group, remedy in (TrajectoryGroup([]), "Give gavel"), (TrajectoryGroup(exceptions=[OSError()]), "Mend what"):
+        with pytest.raises(JudgeError, match=remedy):
+            await Judge(prefers_length).score(group)
+
+
+async def test_a_trajectory_whose_answer_has_an_unknown_role_is_an_error():
+    def of(role: str, text: str = "bb") -> Trajectory:
+        return Trajectory(messages_and_choices=[{"role": "user", "content": "Hi"}, {"role": role, "content": text}])
+
+    with pytest.raises(JudgeError, match=r"trajectory 1 .*user, asistant") as caught:
+        await Judge(prefers_length).score(TrajectoryGroup([of("assistant"), of("asistant")]))
+    assert "Rename asistant to assistant" in caught.value.remedy
+    judged = await Judge(prefers_length).score(TrajectoryGroup([of("bot"), of("ai", "a")]))
+    assert [trajectory.reward for trajectory in judged] == [0.2, 0.1]
+
+
 async def test_the_environment_names_the_judge(monkeypatch):
     with pytest.raises(JudgeError):
         Judge()

@@ -361,6 +361,19 @@ async def test_class_methods_and_cached_methods_are_tools():
     assert all("cls" not in str(tool.schema) and "self" not in str(tool.schema) for tool in tools.values())
 
 
+async def test_parameters_without_annotations_are_filled_in_by_their_names():
+    class Bare:
+        def reset(self, task, episode):
+            return f"{task.user} {episode.seed}"
+
+        def success(self, episode, attempt):
+            return attempt.messages()[-1]["content"] == "I am done." and episode.seed == 3
+
+    done = await rollout(scripted("I am done."), scenario(Bare), TASK, seed=3)
+    assert f"{TASK.user} 3" in str(done.messages())
+    assert done.metrics["success"] == 1
+
+
 async def test_a_plain_world_that_hangs_costs_its_own_episode_alone():
     release, threads = threading.Event(), []
 

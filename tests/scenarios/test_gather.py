@@ -127,6 +127,16 @@ async def test_none_drops_a_group_and_a_list_extends() -> None:
     assert names(*groups) == [["b"], ["b"], ["c"]]
 
 
+async def test_a_plain_after_each_is_as_an_async_one_and_none_for_every_group_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = TrajectoryGroup([Trajectory()])
+    assert await gather_trajectory_groups([group], after_each=lambda group: [group, group]) == [group, group]
+    assert not caplog.messages
+    assert await gather_trajectory_groups([group], after_each=lambda group: None) == []
+    assert "after_each gave None" in caplog.text
+
+
 async def refuse(group: TrajectoryGroup) -> TrajectoryGroup:
     raise RuntimeError("the judge is out")
 
@@ -151,8 +161,9 @@ async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(
     assert [len(group.exceptions) for group in groups] == [1, 1]
     assert all(trajectory.reward is None for group in groups for trajectory in group)
     assert complete.exceptions == []
-    with pytest.raises(GatherError) as caught:
+    with pytest.raises(GatherError, match=r"^after_each failed for 1 group, more than") as caught:
         await gather_trajectory_groups([complete], after_each=after_each)
+    assert "max_exceptions" not in caught.value.remedy
     assert isinstance(caught.value.__cause__, Exception)
 
 
@@ -223,7 +234,7 @@ async def test_too_many_failures_cancel_the_rest_and_leave_nothing_unawaited() -
 
 
 @pytest.mark.parametrize(
-    ("share", "allowed"), [(0.25, True), (0.24, False), (1, False), (2, True), (float("inf"), True)]
+    ("share", "allowed"), [(0.25, True), (0.24, False), (1, False), (1.0, True), (2, True), (float("inf"), True)]
 )
 async def test_a_share_counts_against_all_rollouts(share: float, allowed: bool) -> None:
     groups = [TrajectoryGroup([act(), fail(), act(), act()]), TrajectoryGroup([act(), act(), act(), fail()])]

@@ -54,10 +54,10 @@ class Agreement:
     """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
 
-def agreement(groups: Iterable[TrajectoryGroup], reference: Reference = INDEPENDENT) -> Agreement:
+def agreement(groups: Iterable[TrajectoryGroup] | TrajectoryGroup, reference: Reference = INDEPENDENT) -> Agreement:
     """The judge's scores compared with a reference, over the members that have both.
 
-    Raises `JudgeError` when no member is judged, or none has the reference.
+    Raises `JudgeError` when no member is judged, or none has the reference, and `GroupError` for anything but groups.
     """
     groups = judged_groups(groups)
     name = reference if isinstance(reference, str) else getattr(reference, "__name__", "reference")
@@ -158,10 +158,10 @@ class InterRaterReliability:
     """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
 
 
-def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
+def judge_vs_judge(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> InterRaterReliability | None:
     """Reliability between the judge models that voted, each by its mean vote for a member; None with fewer than two.
 
-    Raises `JudgeError` when no member is judged.
+    Raises `JudgeError` when no member is judged, and `GroupError` for anything but groups.
     """
     groups = judged_groups(groups)
     votes = [[{name: fmean(own[name]) for name in own} for own in votes_by_model(group).values()] for group in groups]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.aggregate import Answer, group_noise
 from gavel.judge.panel.standard_errors import NoisePrior, fit_prior
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup, as_groups
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -41,9 +41,10 @@ class JudgeCall:
         return [self.scores[member] for member in members] if complete else []
 
 
-def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """The groups as a list. Raises `JudgeError` where no member of any is judged, or a score is outside [0, 1]."""
-    groups = list(groups)
+def judged_groups(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> list[TrajectoryGroup]:
+    """The groups as a list. Raises `JudgeError` where no member of any is judged, or a score is outside [0, 1], and
+    `GroupError` for anything but groups."""
+    groups = as_groups(groups, single=False)
     for number, group in enumerate(groups, 1):
         for at, member in enumerate(group, 1):
             judgement = member.judgement or Judgement()

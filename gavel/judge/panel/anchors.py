@@ -15,6 +15,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import UNSEEN, UnseenPolicy, unseen_reasons, with_flags
 from gavel.judge.prompt.provider_formats import View
+from gavel.llm.types import text_of
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 
@@ -54,7 +55,13 @@ def check_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
         )
     for member in canonicalize({n: anchor.trajectory for n, anchor in enumerate(anchors)}).members:
         if len(scores := sorted({anchors[n].score for n in member.indices})) > 1:
-            raise JudgeError(f"anchors that look the same to a judge have different scores: {scores}.")
+            messages = anchors[member.indices[0]].trajectory.messages()
+            task = next((text_of(each) for each in messages if each.get("role") == "user"), "")
+            raise JudgeError(
+                f"anchors that look the same to a judge have different scores, {', '.join(map(str, scores))}: the "
+                f'attempts at "{task[:80]}" that end with "{text_of(messages[-1])[:80]}".',
+                "Give these attempts one score (gavel view stores a person's), or keep one of them.",
+            )
     return anchors
 
 

@@ -101,6 +101,22 @@ def as_chat(items: Sequence[Message]) -> list[Message]:
     return list(items) if all(map(_is_openais, items)) else _link_results(_convert_all(items, None)[0])
 
 
+def misnamed_assistant(messages: Sequence[Message]) -> tuple[str, str] | None:
+    """The problem and its remedy, where other roles speak than those that are known, and none is the assistant's."""
+    if any(message.get("role") == "assistant" for message in messages):
+        return None
+    roles = dict.fromkeys(role for message in as_chat(messages) if isinstance(role := message.get("role"), str))
+    strange = [role for role in roles if role not in KNOWN_ROLES]
+    if "assistant" in roles or not strange:
+        return None
+    told = "user" in roles or len(strange) == 1
+    renamed = [f"{strange[-1]} to assistant", *([] if told else [f"{strange[0]} to user"])]
+    return (
+        f"none of its messages is the assistant's. Its roles: {', '.join(roles)}.",
+        f"Rename {' and '.join(renamed)}, if the judge is to score what {strange[-1]} says.",
+    )
+
+
 def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message], dict[str, None]]:
     """The messages, and the names of their forms. Raises `RowError` for an unknown item, unless `where` is None."""
     found: list[Message] = []

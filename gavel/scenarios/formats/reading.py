@@ -25,7 +25,7 @@ from openai.types.chat.chat_completion import Choice
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.chat import KNOWN_ROLES
+from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant
 from gavel.scenarios.formats.fields import (
     COMPLETIONS,
     CONVERSATIONS,
@@ -184,7 +184,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         found += form.read(rows, source)
     for each in found:
         if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
-            _check_roles(each)
+            if misnamed := misnamed_assistant(each.trajectory.messages()):
+                raise refused(each.row.where, *misnamed)
             each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
     grouped = group(found, by, form.task if form else "")
     for each in grouped.unasked:
@@ -208,20 +209,6 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
             *grouped.notes,
         ],
     )
-
-
-def _check_roles(attempt: Attempt) -> None:
-    """Raises `RowError` where other roles speak than those that are known, and none is the assistant's."""
-    roles = dict.fromkeys(str(item.get("role")) for item in attempt.trajectory.messages())
-    strange = [role for role in roles if role not in KNOWN_ROLES]
-    if strange:
-        told = "user" in roles or len(strange) == 1
-        renamed = [f"{strange[-1]} to assistant", *([] if told else [f"{strange[0]} to user"])]
-        raise refused(
-            attempt.row.where,
-            f"none of its messages is the assistant's. Its roles: {', '.join(roles)}.",
-            f"Rename {' and '.join(renamed)}, if the judge is to score what {strange[-1]} says.",
-        )
 
 
 def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:

@@ -16,7 +16,7 @@ from gavel.judge.audit.agreement import (
 )
 from gavel.judge.audit.bootstrap import RESAMPLES, IntervalEstimate, estimate, mean_over_groups
 from gavel.judge.errors import JudgeError
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import GroupError, TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
 
@@ -166,6 +166,9 @@ def test_members_without_a_score_or_a_reference_are_left_out() -> None:
     got = agreement([group])
     assert (got.reference, got.members) == ("independent_reward", 2)
     assert got.tau.value == pytest.approx(1)
+    assert agreement(group) == got
+    with pytest.raises(GroupError, match=r"TrajectoryGroup\(\["):
+        agreement(group.trajectories)  # type: ignore[arg-type]
 
 
 def test_a_reference_that_nobody_has_is_an_error_that_names_what_there_is() -> None:
