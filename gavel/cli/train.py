@@ -142,7 +142,7 @@ async def run_training(
         rows = [
             (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
             for name, value in last.items()
-            if name not in _COUNTS
+            if name not in _COUNTS and not name.startswith("judge/")
         ]
         tasks = counted(round(last["trajectories"]), "held-out task")
         print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))

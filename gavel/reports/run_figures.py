@@ -48,6 +48,8 @@ _BY_SCENARIO = (
 )
 """Title, split and metric of the charts of a run with several scenarios."""
 STEP_COLUMNS = ("reward", "success", "loss", "entropy", "kl", "gradient_norm", "cut", "judge/cost_usd")
+JUDGED_SPLITS = ("train", "iterations", "held_out")
+"""Splits whose rows tell the judge's calls and cost."""
 _NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "step", "split", "time"}
 
 
@@ -137,7 +139,11 @@ def step_rows(rows: Sequence[Row]) -> list[StepRow]:
 def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
     """Figures of held-out attempts by step, all but success and counts."""
     names = dict.fromkeys(
-        name for row in rows if row["split"] == "held_out" for name in row if name not in _NO_MEASURES
+        name
+        for row in rows
+        if row["split"] == "held_out"
+        for name in row
+        if name not in _NO_MEASURES and not name.startswith("judge/")
     )
     curves = {name: curve_of(rows, "held_out", name) for name in names}
     return {name: curve for name, curve in curves.items() if curve}
@@ -154,10 +160,10 @@ def total_of(rows: Sequence[Row], split: str, name: str) -> float:
 
 
 def cost_of(rows: Sequence[Row]) -> float | None:
-    """Dollars of the judge; None where a step's are not known."""
-    training = [row for row in rows if row["split"] in ("train", "iterations") and row.get("judge/calls")]
-    known = [row["judge/cost_usd"] for row in training if _is_number(row.get("judge/cost_usd"))]
-    return math.fsum(known) if len(known) == len(training) else None
+    """Dollars of the judge; None where a row's are not known."""
+    judged = [row for row in rows if row["split"] in JUDGED_SPLITS and row.get("judge/calls")]
+    known = [row["judge/cost_usd"] for row in judged if _is_number(row.get("judge/cost_usd"))]
+    return math.fsum(known) if len(known) == len(judged) else None
 
 
 def seconds_of(rows: Sequence[Row]) -> dict[str, float]:

@@ -27,6 +27,8 @@ from tests.judge.groups import choice
 def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
     rows = read_run(made_run(tmp_path / "run")).rows
     assert cost_of(rows) == pytest.approx(0.75)
+    rows[1] |= {"judge/calls": 64, "judge/cost_usd": 1.0}  # held-out attempts were compared
+    assert cost_of(rows) == pytest.approx(1.75)
     del rows[2]["judge/cost_usd"]
     assert cost_of(rows) is None
 
