@@ -95,7 +95,7 @@ def train(
     if dry_run:
         lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
-        return print_run_estimates([("", judge, loop, 1)], lengths, fewer)
+        return print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once

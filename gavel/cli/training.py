@@ -36,7 +36,7 @@ from gavel.reports.run_page import write_run_report
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
-from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
+from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation, most_comparisons
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
@@ -370,7 +370,10 @@ def with_tasks_there_are(loop: LoopConfig, scenario: "Scenario | Mixture") -> tu
 
 
 def print_run_estimates(
-    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]], member_tokens: dict[str, int], note: str = ""
+    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]],
+    scenario: "Scenario | Mixture",
+    member_tokens: dict[str, int],
+    note: str = "",
 ) -> None:
     """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
 
@@ -391,6 +394,9 @@ def print_run_estimates(
             for label, tokens in member_tokens.items():
                 estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
                 typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
+            if comparisons := runs * most_comparisons(Mixture.of(scenario), loop):
+                estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
+                typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
             if loop.refill:
                 further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
                 typer.echo(

@@ -255,6 +255,15 @@ def judged_tasks(scenario: Scenario, config: LoopConfig) -> int:
     return _JUDGED_TASKS if scenario.success is None else 0
 
 
+def most_comparisons(scenarios: Iterable[Scenario], config: LoopConfig) -> int:
+    """The number of groups of `judge_wins` in a whole run, where the base has tried every task."""
+    steps = [step for step in range(1, config.steps + 1) if step % config.evaluate_every == 0 or step == config.steps]
+    sizes = [config.final_tasks if step == config.steps else config.evaluation_tasks for step in steps]
+    return sum(
+        min(judged_tasks(each, config), tasks, len(each.tasks("held_out"))) for each in scenarios for tasks in sizes
+    )
+
+
 async def judge_wins(
     judge: Judge, attempts: Sequence[Trajectory], rivals: Mapping[str, Sequence[Trajectory]], most: int
 ) -> list[TrajectoryGroup]:
