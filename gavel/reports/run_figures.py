@@ -87,7 +87,8 @@ def read_run(directory: Path) -> RunRows:
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
     """A figure by step."""
-    return {row["step"]: float(row[name]) for row in rows if row["split"] == split and _is_number(row.get(name))}
+    of_split = training_rows(rows) if split == "train" else [row for row in rows if row["split"] == split]
+    return {row["step"]: float(row[name]) for row in of_split if _is_number(row.get(name))}
 
 
 def by_scenario(rows: Sequence[Row], split: str, metric: str) -> list[str]:
@@ -119,7 +120,7 @@ class StepRow:
 
 def step_rows(rows: Sequence[Row]) -> list[StepRow]:
     """Newest first."""
-    training = {row["step"]: row for row in rows if row["split"] == "train"}
+    training = {row["step"]: row for row in training_rows(rows)}
     held_out = curve_of(rows, "held_out", "success")
     evaluated = {row["step"] for row in rows if row["split"] == "held_out"}
     curves = {name: curve for name in STEP_COLUMNS if (curve := curve_of(rows, "train", name))}
@@ -174,6 +175,11 @@ def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
             parts = ("rollout", "judge", "train", "evaluation", "whole")
             found.update({name: row[name] for name in parts if _is_number(row.get(name))})
     return dict(found)
+
+
+def training_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of training steps; others of their split have metrics that a program added."""
+    return [row for row in rows if row.get("split") == "train" and ("groups_trained" in row or "loss" in row)]
 
 
 def is_trained(row: Row) -> bool:

@@ -14,7 +14,7 @@ from typing import cast
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
-from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of
+from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of, training_rows
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -88,7 +88,7 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
     """The outcome of the run in `directory`; `history` are its metrics rows. `habit`: the measure that is low where the
     base's bad habit shows."""
     curve = [_point(row) for row in history if row["split"] == EVALUATION]
-    training = [row for row in history if row["split"] == "train"]
+    training = training_rows(history)
     groups = list(_groups(directory / "trajectories" / "train"))
     seconds = seconds_of(history)
     before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step), habit)
@@ -123,7 +123,7 @@ def outcome_in_words(
           cut at 48 tokens.",
          "Try --fresh --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
     """
-    steps = [row for row in rows if row.get("split") == "train"]
+    steps = training_rows(rows)
     evaluations = [row for row in rows if row.get("split") == EVALUATION]
     gain, unsure = _gain(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ("", False)
     if not steps:
@@ -180,7 +180,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
         scenario=str(experiment.get("scenario") or "SCENARIO"),
         judges=[str(each) for each in cast("list[object]", names)] if isinstance(names, list) else (),
     )
-    steps = [row for row in rows if row.get("split") == "train"]
+    steps = training_rows(rows)
     without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)
     if unscored and without_score and not any(map(is_trained, steps)):
         reason, count = max(unscored.items(), key=lambda item: item[1])

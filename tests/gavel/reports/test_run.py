@@ -47,6 +47,13 @@ def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> No
     assert found[3].left_out == []
 
 
+def test_a_row_that_a_program_added_is_no_step() -> None:
+    added = {"split": "train", "step": 1, "my_metric": 0.5, "reward": 0.1}
+    rows = [step_row(1, 2, reward=0.9), added]
+    assert outcome_in_words(rows) == ["1 step trained; no held-out tasks were measured since."]
+    assert step_rows(rows)[0].figures["reward"] == 0.9
+
+
 def member(success: bool, reward: float | None = None, task: str = "1") -> Trajectory:
     return Trajectory(
         messages_and_choices=[choice(f"{success}")],
