@@ -111,13 +111,18 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
 
 
 def outcome_in_words(
-    rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO", judges: Sequence[str] = ()
+    rows: Sequence[Row],
+    *,
+    max_tokens: int | None = None,
+    scenario: str = "SCENARIO",
+    judges: Sequence[str] = (),
+    settable: bool = True,
 ) -> list[str]:
     """The run's outcome in one sentence or more, then a suggestion if there is one.
 
     `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: the run's limit of a reply. `scenario`:
-    its name in commands. `judges`: the models. A run is pinned to its settings, so a suggestion that changes one begins
-    anew.
+    its name in commands. `judges`: the models. `settable`: the command takes every setting. A run is pinned to its
+    settings, so a suggestion that changes one begins anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
           cut at 48 tokens.",
@@ -133,7 +138,7 @@ def outcome_in_words(
     limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
     were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
     longer = "--fresh with a higher --max-tokens" if max_tokens is None else f"--fresh --max-tokens {4 * max_tokens}"
-    tries = [*([longer] if were_cut else []), f"`gavel check {scenario}` to see what tells attempts apart"]
+    tries = [*([longer] if were_cut and settable else []), f"`gavel check {scenario}` to see what tells attempts apart"]
     if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
     said = f"{were_cut}.".capitalize() if were_cut else ""
@@ -147,13 +152,8 @@ def outcome_in_words(
     gain = gain or f"{counted(sum(map(is_trained, steps)), 'step')} trained; no held-out tasks were measured since."
     if idle or were_cut:
         return [f"{gain} {said}", f"Try {tries[0]}."]
-    return [gain, *([_UNSURE] if unsure else [])]
-
-
-_UNSURE = (
-    "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, "
-    "where the scenario has more."
-)
+    tasks = "; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, where the scenario has more"
+    return [gain, *([f"More --steps may show a gain{tasks if settable else ''}."] if unsure else [])]
 
 
 def _imitation(losses: Sequence[float]) -> str:
@@ -179,6 +179,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
         max_tokens=limit if isinstance(limit, int) else None,
         scenario=str(experiment.get("scenario") or "SCENARIO"),
         judges=[str(each) for each in cast("list[object]", names)] if isinstance(names, list) else (),
+        settable=(directory / "run.toml").exists(),  # which `gavel demo` and a program write not
     )
     steps = training_rows(rows)
     without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)

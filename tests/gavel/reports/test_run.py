@@ -135,6 +135,9 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     assert run(0.71, 96).startswith("It learned: held-out success 0.22 → 0.71 (+0.49 ± ")
     assert run(0.30, 16).startswith("It cannot be told")
     assert run(0.02, 96).startswith("It got worse")
+    unsure = [evaluation(0, 0.5), step_row(1, 1), evaluation(9, 0.5)]
+    assert "--set" in outcome_in_words(unsure)[1]
+    assert outcome_in_words(unsure, settable=False)[1] == "More --steps may show a gain."  # `gavel demo` has no --set
 
 
 @pytest.mark.parametrize(("score", "is_told"), [(0.4, True), (1.0, False)])
