@@ -34,6 +34,8 @@ _CHANGED = 0.1
 _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
 _NO_HABITS = {"success", "truncated", "failed", "reward", "judge_score"}
 _Z95 = 1.959964
+_FEWEST_TASKS = 8
+"""Held-out tasks from which a gain can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +217,13 @@ def _gain(first: Row, last: Row) -> tuple[str, bool]:
         half = _Z95 * _error(wins, tasks)
         told = f"its held-out attempts beat the base's at {wins:.2f} ± {half:.2f} "
         told += f"({counted(tasks, 'task')}; 0.50 is a draw)"
-        learned = wins - 0.5
+        learned, sure = wins - 0.5, _adjusted(wins, tasks) - 0.5
     else:
         half = _Z95 * math.hypot(_error(before, int(first.get("trajectories", 0))), _error(after, tasks))
         learned = after - before
+        sure = _adjusted(after, tasks) - _adjusted(before, int(first.get("trajectories", 0)))
         told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {counted(tasks, 'task')})"
-    unsure = abs(learned) <= half
+    unsure = tasks < _FEWEST_TASKS or abs(sure) <= half
     verdict = "It cannot be told whether it learned" if unsure else "It learned" if learned > 0 else "It got worse"
     return f"{verdict}: {told}.{_habit(first, last)}", unsure
 
@@ -242,9 +245,14 @@ def _is_share(value: object) -> bool:
     return isinstance(value, float) and 0 <= value <= 1
 
 
+def _adjusted(share: float, count: int) -> float:
+    """The middle of Agresti and Coull's interval."""
+    return (share * count + 2) / (count + 4)
+
+
 def _error(share: float, count: int) -> float:
     """Agresti–Coull's standard error of a share, which is not 0 where all or none succeeded."""
-    adjusted = (share * count + 2) / (count + 4)
+    adjusted = _adjusted(share, count)
     return math.sqrt(adjusted * (1 - adjusted) / (count + 4))
 
 

@@ -135,6 +135,9 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     assert run(0.71, 96).startswith("It learned: held-out success 0.22 → 0.71 (+0.49 ± ")
     assert run(0.30, 16).startswith("It cannot be told")
     assert run(0.02, 96).startswith("It got worse")
+    assert run(1.0, 7).startswith("It cannot be told")
+    few = [{"split": "held_out", "step": step, "trajectories": 2, "wins/base": 1.0} for step in (0, 1)]
+    assert told(step_row(1, 1), *few).startswith("It cannot be told")
     unsure = [evaluation(0, 0.5), step_row(1, 1), evaluation(9, 0.5)]
     assert "--set" in outcome_in_words(unsure)[1]
     assert outcome_in_words(unsure, settable=False)[1] == "More --steps may show a gain."  # `gavel demo` has no --set
