@@ -5,6 +5,7 @@ Reads the run directory alone, so that a run that was interrupted and resumed ha
 """
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -140,7 +141,10 @@ def outcome_in_words(
     limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
     were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
     longer = "--fresh with a higher --max-tokens" if max_tokens is None else f"--fresh --max-tokens {4 * max_tokens}"
-    tries = [*([longer] if were_cut and settable else []), f"`gavel check {scenario}` to see what tells attempts apart"]
+    tries = [
+        *([longer] if were_cut and settable else []),
+        f"`gavel check {shlex.quote(scenario)}` to see what tells attempts apart",
+    ]
     if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
     said = f"{were_cut}.".capitalize() if were_cut else ""
