@@ -265,6 +265,7 @@ class RunDisplay(Observer):
         self._work = Work()
         self._of_steps: list[float] = []
         self._untold = False
+        self._rollouts, self._failures = 0, list[str]()
         self._judge = judge if judge is not None and judge.asks_servers else None
         self._on_start, self._report = on_start, report
         self._progress = Progress(
@@ -285,6 +286,9 @@ class RunDisplay(Observer):
                 yield
         finally:
             self._tell()
+            if self._failures:
+                failed = f"{len(self._failures):,} of {counted(self._rollouts, 'rollout')} failed"
+                say(self._console, f"{failed}; the first: {self._failures[0]}", "yellow")
 
     def doing(self, what: str) -> None:
         if self._on_start is not None:
@@ -302,6 +306,9 @@ class RunDisplay(Observer):
         for name, seconds in (("rollouts", report.rollout), ("judge", report.judge), ("learning", report.train)):
             self._seconds[name] += seconds
         self._of_steps.append(report.whole)
+        members = [member for group in report.groups for member in group]
+        self._rollouts += len(members)
+        self._failures += [str(member.status_reason) for member in members if member.status == "failed"]
         self._reached(report.result.step)
         if not report.result.trained:
             say(self._console, f"step {self._step}: {report.result.reason}")
