@@ -7,6 +7,7 @@
 import asyncio
 import contextlib
 import json
+import shlex
 from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -265,7 +266,7 @@ def pull(
     found = pull_checkpoint(open_store(home), f"{project}/{last}", step, runs_root(), key)
     typer.echo(run_path(runs_root(), *key) / "checkpoints" / f"{found:06d}")
     run = "/".join(key)
-    told = f"Step {found} of the run {run} is here now. As a model for other programs: gavel export {run}"
+    told = f"Step {found} of the run {run} is here now. As a model for other programs: gavel export {shlex.quote(run)}"
     typer.echo(told, err=True)
 
 

@@ -314,7 +314,7 @@ def print_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path) -> Non
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
     lengths = read_seen_lengths(scenario, cells[0].config.backend.max_context)
-    print_run_estimates(estimates, lengths, fewer if arms else "")
+    print_run_estimates(estimates, scenario, lengths, fewer if arms else "")
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:

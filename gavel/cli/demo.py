@@ -311,7 +311,7 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     summary = _summary(demo, outcome, seconds)
     write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
-    told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario)
+    told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario, settable=False)
     gained = outcome.trained.success - outcome.base.success
     if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
         told.append(job.learned)

@@ -8,6 +8,7 @@ golden     a test of a judge and its prompts on groups of known order, shipped o
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -67,7 +68,9 @@ def rubric(
         out.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         raise GavelError(f"{out} cannot be written: {error}", "Copy the rubric from above.") from error
-    typer.echo(f"Written to {out}. Read and edit it, then: gavel score FILE --rubric @{out}", err=True)
+    typer.echo(
+        f"Written to {out}. Read and edit it, then: gavel score FILE --rubric {shlex.quote(f'@{out}')}", err=True
+    )
 
 
 _REASON = 200

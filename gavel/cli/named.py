@@ -1,5 +1,6 @@
 """Resolves a command's arguments: a scenario, a run here or at a backend, a file of attempts, a file to write."""
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,7 +81,9 @@ def read_attempts(
     paths = [file_named(each) for each in ([file] if isinstance(file, Path) else file)]
     for path in paths:
         if path.suffix == ".py":
-            raise GavelError(f"{path} is a program, not trajectories.", f"To play its scenario: gavel check {path}")
+            raise GavelError(
+                f"{path} is a program, not trajectories.", f"To play its scenario: gavel check {shlex.quote(str(path))}"
+            )
     reading = read_file(paths, by, columns)
     console = Console(stderr=True)
     say(console, reading.summary)

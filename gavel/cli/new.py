@@ -6,6 +6,7 @@ With --mcp ADDRESS tasks are drafted for the tools of a server. `gavel scenarios
 import json
 import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,7 @@ def _write(
         ) from error
     typer.echo(f"Written: {', '.join(str(folder / file) for file in files)}")
     judge = f" --judge {values['model']}" if "model" in values else ""
-    typer.echo(f"Next: gavel check {folder / 'scenario.py'}{judge}")
+    typer.echo(f"Next: gavel check {shlex.quote(str(folder / 'scenario.py'))}{judge}")
 
 
 RECORD = "drafting.json"

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -93,7 +94,9 @@ def report(
     for line in outcome_of_run(directory, read.rows):
         typer.echo(line)
     typer.echo(f"Report: {page}")
-    typer.echo(f"Open it in a browser; each transcript with its scores: gavel view {directory}", err=True)
+    typer.echo(
+        f"Open it in a browser; each transcript with its scores: gavel view {shlex.quote(str(directory))}", err=True
+    )
     for line in read.damage:
         print_warning(line)
 
@@ -131,7 +134,8 @@ def view(
         raise GavelError(f"there is no directory {shown}.", "Name one that holds runs or judged files: gavel view DIR.")
     if shown.is_file() and not holds_groups(shown):
         raise GavelError(
-            f"{shown} is no judged file in JSON lines.", f"Judge it first: gavel score {directory} --out judged.jsonl."
+            f"{shown} is no judged file in JSON lines.",
+            f"Judge it first: gavel score {shlex.quote(str(directory))} --out judged.jsonl.",
         )
     root = _root_of(shown)
     index = Index(root, _index_file(shown), shown)

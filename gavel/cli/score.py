@@ -10,6 +10,7 @@ With --batch the calls of the judge go through the vendor's batch interface. The
 
 import asyncio
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
@@ -201,7 +202,7 @@ def score_and_print(
     if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
         try:  # the scores are kept whether or not the report can be written
             if len(shown) > _MOST_REPORTED:
-                typer.echo(f"How far to trust these scores: gavel judge report {out}", err=True)
+                typer.echo(f"How far to trust these scores: gavel judge report {shlex.quote(str(out))}", err=True)
             else:
                 typer.echo(f"Report: {write_judged_page(shown, out)}")
         except GavelError as error:

@@ -97,7 +97,7 @@ def train(
         check_run(config, scenario, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
-        return print_run_estimates([("", judge, loop, 1)], lengths, fewer)
+        return print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
@@ -144,7 +144,7 @@ async def run_training(
         rows = [
             (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
             for name, value in last.items()
-            if name not in _COUNTS
+            if name not in _COUNTS and not name.startswith("judge/")
         ]
         tasks = counted(round(last["trajectories"]), "held-out task")
         print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))

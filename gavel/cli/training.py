@@ -39,7 +39,7 @@ from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import EMBEDDED
-from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation
+from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation, most_comparisons
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
@@ -271,6 +271,7 @@ class RunDisplay(Observer):
         self._work = Work()
         self._of_steps: list[float] = []
         self._untold = False
+        self._rollouts, self._failures = 0, list[str]()
         self._judge = judge if judge is not None and judge.asks_servers else None
         self._on_start, self._report = on_start, report
         self._progress = Progress(
@@ -291,6 +292,9 @@ class RunDisplay(Observer):
                 yield
         finally:
             self._tell()
+            if self._failures:
+                failed = f"{len(self._failures):,} of {counted(self._rollouts, 'rollout')} failed"
+                say(self._console, f"{failed}; the first: {self._failures[0]}", "yellow")
 
     def doing(self, what: str) -> None:
         if self._on_start is not None:
@@ -308,6 +312,9 @@ class RunDisplay(Observer):
         for name, seconds in (("rollouts", report.rollout), ("judge", report.judge), ("learning", report.train)):
             self._seconds[name] += seconds
         self._of_steps.append(report.whole)
+        members = [member for group in report.groups for member in group]
+        self._rollouts += len(members)
+        self._failures += [str(member.status_reason) for member in members if member.status == "failed"]
         self._reached(report.result.step)
         if not report.result.trained:
             say(self._console, f"step {self._step}: {report.result.reason}")
@@ -376,7 +383,10 @@ def with_tasks_there_are(loop: LoopConfig, scenario: "Scenario | Mixture") -> tu
 
 
 def print_run_estimates(
-    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]], member_tokens: dict[str, int], note: str = ""
+    estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]],
+    scenario: "Scenario | Mixture",
+    member_tokens: dict[str, int],
+    note: str = "",
 ) -> None:
     """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
 
@@ -397,6 +407,9 @@ def print_run_estimates(
             for label, tokens in member_tokens.items():
                 estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
                 typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
+            if comparisons := runs * most_comparisons(Mixture.of(scenario), loop):
+                estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
+                typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
             if loop.refill:
                 further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
                 typer.echo(

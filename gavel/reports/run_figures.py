@@ -48,6 +48,8 @@ _BY_SCENARIO = (
 )
 """Title, split and metric of the charts of a run with several scenarios."""
 STEP_COLUMNS = ("reward", "success", "loss", "entropy", "kl", "gradient_norm", "cut", "judge/cost_usd")
+JUDGED_SPLITS = ("train", "iterations", "held_out")
+"""Splits whose rows tell the judge's calls and cost."""
 _NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "step", "split", "time"}
 
 
@@ -85,7 +87,8 @@ def read_run(directory: Path) -> RunRows:
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
     """A figure by step."""
-    return {row["step"]: float(row[name]) for row in rows if row["split"] == split and _is_number(row.get(name))}
+    of_split = training_rows(rows) if split == "train" else [row for row in rows if row["split"] == split]
+    return {row["step"]: float(row[name]) for row in of_split if _is_number(row.get(name))}
 
 
 def by_scenario(rows: Sequence[Row], split: str, metric: str) -> list[str]:
@@ -117,7 +120,7 @@ class StepRow:
 
 def step_rows(rows: Sequence[Row]) -> list[StepRow]:
     """Newest first."""
-    training = {row["step"]: row for row in rows if row["split"] == "train"}
+    training = {row["step"]: row for row in training_rows(rows)}
     held_out = curve_of(rows, "held_out", "success")
     evaluated = {row["step"] for row in rows if row["split"] == "held_out"}
     curves = {name: curve for name in STEP_COLUMNS if (curve := curve_of(rows, "train", name))}
@@ -137,7 +140,11 @@ def step_rows(rows: Sequence[Row]) -> list[StepRow]:
 def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
     """Figures of held-out attempts by step, all but success and counts."""
     names = dict.fromkeys(
-        name for row in rows if row["split"] == "held_out" for name in row if name not in _NO_MEASURES
+        name
+        for row in rows
+        if row["split"] == "held_out"
+        for name in row
+        if name not in _NO_MEASURES and not name.startswith("judge/")
     )
     curves = {name: curve_of(rows, "held_out", name) for name in names}
     return {name: curve for name, curve in curves.items() if curve}
@@ -154,10 +161,10 @@ def total_of(rows: Sequence[Row], split: str, name: str) -> float:
 
 
 def cost_of(rows: Sequence[Row]) -> float | None:
-    """Dollars of the judge; None where a step's are not known."""
-    training = [row for row in rows if row["split"] in ("train", "iterations") and row.get("judge/calls")]
-    known = [row["judge/cost_usd"] for row in training if _is_number(row.get("judge/cost_usd"))]
-    return math.fsum(known) if len(known) == len(training) else None
+    """Dollars of the judge; None where a row's are not known."""
+    judged = [row for row in rows if row["split"] in JUDGED_SPLITS and row.get("judge/calls")]
+    known = [row["judge/cost_usd"] for row in judged if _is_number(row.get("judge/cost_usd"))]
+    return math.fsum(known) if len(known) == len(judged) else None
 
 
 def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
@@ -168,6 +175,11 @@ def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
             parts = ("rollout", "judge", "train", "evaluation", "whole")
             found.update({name: row[name] for name in parts if _is_number(row.get(name))})
     return dict(found)
+
+
+def training_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of training steps; others of their split have metrics that a program added."""
+    return [row for row in rows if row.get("split") == "train" and ("groups_trained" in row or "loss" in row)]
 
 
 def is_trained(row: Row) -> bool:

@@ -5,6 +5,7 @@ Reads the run directory alone, so that a run that was interrupted and resumed ha
 """
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import cast
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
-from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of
+from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of, training_rows
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -34,6 +35,8 @@ _CHANGED = 0.1
 _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
 _NO_HABITS = {"success", "truncated", "failed", "reward", "judge_score"}
 _Z95 = 1.959964
+_FEWEST_TASKS = 8
+"""Held-out tasks from which a gain can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
     """The outcome of the run in `directory`; `history` are its metrics rows. `habit`: the measure that is low where the
     base's bad habit shows."""
     curve = [_point(row) for row in history if row["split"] == EVALUATION]
-    training = [row for row in history if row["split"] == "train"]
+    training = training_rows(history)
     groups = list(_groups(directory / "trajectories" / "train"))
     seconds = seconds_of(history)
     before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step), habit)
@@ -111,19 +114,24 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
 
 
 def outcome_in_words(
-    rows: Sequence[Row], *, max_tokens: int | None = None, scenario: str = "SCENARIO", judges: Sequence[str] = ()
+    rows: Sequence[Row],
+    *,
+    max_tokens: int | None = None,
+    scenario: str = "SCENARIO",
+    judges: Sequence[str] = (),
+    settable: bool = True,
 ) -> list[str]:
     """The run's outcome in one sentence or more, then a suggestion if there is one.
 
     `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: the run's limit of a reply. `scenario`:
-    its name in commands. `judges`: the models. A run is pinned to its settings, so a suggestion that changes one begins
-    anew.
+    its name in commands. `judges`: the models. `settable`: the command takes every setting. A run is pinned to its
+    settings, so a suggestion that changes one begins anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
           cut at 48 tokens.",
          "Try --fresh --max-tokens 192, or `gavel check returns.py` to see what tells attempts apart."]
     """
-    steps = [row for row in rows if row.get("split") == "train"]
+    steps = training_rows(rows)
     evaluations = [row for row in rows if row.get("split") == EVALUATION]
     gain, unsure = _gain(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ("", False)
     if not steps:
@@ -133,7 +141,10 @@ def outcome_in_words(
     limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
     were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
     longer = "--fresh with a higher --max-tokens" if max_tokens is None else f"--fresh --max-tokens {4 * max_tokens}"
-    tries = [*([longer] if were_cut else []), f"`gavel check {scenario}` to see what tells attempts apart"]
+    tries = [
+        *([longer] if were_cut and settable else []),
+        f"`gavel check {shlex.quote(scenario)}` to see what tells attempts apart",
+    ]
     if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
     said = f"{were_cut}.".capitalize() if were_cut else ""
@@ -147,13 +158,8 @@ def outcome_in_words(
     gain = gain or f"{counted(sum(map(is_trained, steps)), 'step')} trained; no held-out tasks were measured since."
     if idle or were_cut:
         return [f"{gain} {said}", f"Try {tries[0]}."]
-    return [gain, *([_UNSURE] if unsure else [])]
-
-
-_UNSURE = (
-    "More --steps may show a gain; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, "
-    "where the scenario has more."
-)
+    tasks = "; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, where the scenario has more"
+    return [gain, *([f"More --steps may show a gain{tasks if settable else ''}."] if unsure else [])]
 
 
 def _imitation(losses: Sequence[float]) -> str:
@@ -179,8 +185,9 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
         max_tokens=limit if isinstance(limit, int) else None,
         scenario=str(experiment.get("scenario") or "SCENARIO"),
         judges=[str(each) for each in cast("list[object]", names)] if isinstance(names, list) else (),
+        settable=(directory / "run.toml").exists(),  # which `gavel demo` and a program write not
     )
-    steps = [row for row in rows if row.get("split") == "train"]
+    steps = training_rows(rows)
     without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)
     if unscored and without_score and not any(map(is_trained, steps)):
         reason, count = max(unscored.items(), key=lambda item: item[1])
@@ -214,12 +221,13 @@ def _gain(first: Row, last: Row) -> tuple[str, bool]:
         half = _Z95 * _error(wins, tasks)
         told = f"its held-out attempts beat the base's at {wins:.2f} ± {half:.2f} "
         told += f"({counted(tasks, 'task')}; 0.50 is a draw)"
-        learned = wins - 0.5
+        learned, sure = wins - 0.5, _adjusted(wins, tasks) - 0.5
     else:
         half = _Z95 * math.hypot(_error(before, int(first.get("trajectories", 0))), _error(after, tasks))
         learned = after - before
+        sure = _adjusted(after, tasks) - _adjusted(before, int(first.get("trajectories", 0)))
         told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {counted(tasks, 'task')})"
-    unsure = abs(learned) <= half
+    unsure = tasks < _FEWEST_TASKS or abs(sure) <= half
     verdict = "It cannot be told whether it learned" if unsure else "It learned" if learned > 0 else "It got worse"
     return f"{verdict}: {told}.{_habit(first, last)}", unsure
 
@@ -241,9 +249,14 @@ def _is_share(value: object) -> bool:
     return isinstance(value, float) and 0 <= value <= 1
 
 
+def _adjusted(share: float, count: int) -> float:
+    """The middle of Agresti and Coull's interval."""
+    return (share * count + 2) / (count + 4)
+
+
 def _error(share: float, count: int) -> float:
     """Agresti–Coull's standard error of a share, which is not 0 where all or none succeeded."""
-    adjusted = (share * count + 2) / (count + 4)
+    adjusted = _adjusted(share, count)
     return math.sqrt(adjusted * (1 - adjusted) / (count + 4))
 
 

@@ -16,6 +16,7 @@ from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.reports.charts import BINS, CurvePoint, curves_chart
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
+    JUDGED_SPLITS,
     Row,
     cost_of,
     left_out_of,
@@ -136,7 +137,7 @@ def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
 
 
 def _of_judging(rows: Sequence[Row], name: str) -> float:
-    return sum(total_of(rows, split, name) for split in ("train", "iterations"))
+    return sum(total_of(rows, split, name) for split in JUDGED_SPLITS)
 
 
 def _read_attempts(directory: Path) -> _Attempts:

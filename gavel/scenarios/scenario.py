@@ -17,6 +17,7 @@ import inspect
 import math
 import pkgutil
 import random
+import shlex
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -267,7 +268,8 @@ def module_from_file(path: Path) -> ModuleType:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
         where = f"{path}, line {lines[-1]}" if lines else str(path)
         raise ScenarioError(
-            f"{where}: {type(error).__name__}: {error}", f"Mend it; `python {path}` shows the whole traceback."
+            f"{where}: {type(error).__name__}: {error}",
+            f"Mend it; `python {shlex.quote(str(path))}` shows the whole traceback.",
         ) from error
     finally:
         sys.path.remove(str(folder))

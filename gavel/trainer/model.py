@@ -112,7 +112,15 @@ class Model(ModelSpec):
         *,
         step: int | None = None,
     ) -> dict[str, float]:
-        """Stores trajectories and their mean metrics under a step, by default the current one; returns the means."""
+        """Stores trajectories and their mean metrics under a step, by default the current one; returns the means.
+
+        Raises `GavelError` for "train" of a model that is trained: its steps store their own.
+        """
+        if split == "train" and isinstance(self, TrainableSpec):
+            raise GavelError(
+                'the split "train" is of the training steps, which store their groups and metrics themselves',
+                'Leave the call out, or log under another split: log(groups, "explored").',
+            )
         return await self.backend.log(self, as_groups(groups), split, step)
 
     def _address(self) -> tuple[str | None, str | None]:

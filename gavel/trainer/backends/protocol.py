@@ -69,9 +69,15 @@ class Backend(Protocol):
         ...
 
     async def log(
-        self, model: ModelSpec, groups: list[TrajectoryGroup], split: str, step: int | None = None
+        self,
+        model: ModelSpec,
+        groups: list[TrajectoryGroup],
+        split: str,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Stores trajectories and their mean metrics under a step (None = the current one); returns the means."""
+        """Stores trajectories, their mean metrics and further `metrics` under a step (None = the current one); returns
+        all of these metrics."""
         ...
 
     async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:

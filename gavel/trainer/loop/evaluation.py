@@ -32,6 +32,7 @@ from gavel.trainer.config import LoopConfig
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.watchdog import Watchdog, held_out_scenario
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.metrics import judge_totals
 
 EVALUATION, TIMES = "held_out", "times"
 """Splits of a run's metrics: points of the learning curve, and seconds."""
@@ -53,6 +54,8 @@ class Evaluation:
     """`success` when the scenario can tell, the scenario's own measures, `truncated`, `turns`, `tool_errors`; and
     `failed` where rollouts did: their share of all, which the other means leave out."""
     trajectories: list[Trajectory]
+    compared: tuple[TrajectoryGroup, ...] = ()
+    """The groups in which the judge compared them with others' attempts."""
 
     @property
     def success(self) -> float | None:
@@ -77,7 +80,7 @@ def evaluated_together(evaluations: Sequence[Evaluation]) -> Evaluation:
     if any("failed" in each.measures for each in evaluations):
         tried = sum(each.tasks / (1 - each.measures.get("failed", 0.0)) for each in evaluations)
         means["failed"] = 1 - tasks / tried
-    return Evaluation(tasks, means, trajectories)
+    return Evaluation(tasks, means, trajectories, tuple(group for each in evaluations for group in each.compared))
 
 
 def interval(share: float, count: int) -> float:
@@ -226,7 +229,8 @@ async def evaluate_once(
             found.append(evaluation if finish is None else await finish(each, evaluation))
     together = evaluated_together(found)
     seconds = time.monotonic() - started
-    await model.log([TrajectoryGroup([each]) for each in together.trajectories], EVALUATION)
+    groups = [TrajectoryGroup([each]) for each in together.trajectories]
+    await backend.log(model, groups, EVALUATION, step, judge_totals(together.compared))
     backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
     return together
 
@@ -241,33 +245,54 @@ WINS = "wins/"
 """Prefix of the rival's name."""
 
 
+_JUDGED_TASKS = 64
+
+
+def judged_tasks(scenario: Scenario, config: LoopConfig) -> int:
+    """The number of held-out tasks of a point at which the judge compares attempts."""
+    if config.judged_tasks is not None:
+        return config.judged_tasks
+    return _JUDGED_TASKS if scenario.success is None else 0
+
+
+def most_comparisons(scenarios: Iterable[Scenario], config: LoopConfig) -> int:
+    """The number of groups of `judge_wins` in a whole run, where the base has tried every task."""
+    steps = [step for step in range(1, config.steps + 1) if step % config.evaluate_every == 0 or step == config.steps]
+    sizes = [config.final_tasks if step == config.steps else config.evaluation_tasks for step in steps]
+    return sum(
+        min(judged_tasks(each, config), tasks, len(each.tasks("held_out"))) for each in scenarios for tasks in sizes
+    )
+
+
 async def judge_wins(
     judge: Judge, attempts: Sequence[Trajectory], rivals: Mapping[str, Sequence[Trajectory]], most: int
-) -> None:
-    """Adds the metrics `wins/<rival>` to the first `most` attempts whose task a rival has tried too.
+) -> list[TrajectoryGroup]:
+    """Adds the metrics `wins/<rival>` to the first `most` attempts whose task a rival has tried too; returns the groups
+    that were judged.
 
     Raises `JudgeError` for a judge that cannot be asked, or has stopped.
     """
     tried = {name: {_task(rival): rival for rival in theirs} for name, theirs in rivals.items()}
     comparable = [each for each in attempts if any(_task(each) in theirs for theirs in tried.values())]
 
-    async def compare(attempt: Trajectory) -> None:
+    async def compare(attempt: Trajectory) -> TrajectoryGroup:
         names = [name for name, theirs in tried.items() if _task(attempt) in theirs]
         members = [attempt, *(tried[name][_task(attempt)] for name in names)]
         group = TrajectoryGroup([_bare(member) for member in members])
         judged = await judge.score(group)
         if judged.judgement is not None and judged.judgement.status == "degenerate":  # they did the same
             attempt.metrics |= {f"{WINS}{name}": 0.5 for name in names}
-            return
+            return judged
         own, *others = (member.judgement.score if member.judgement else None for member in judged)
         for name, other in zip(names, others, strict=True):
             if own is not None and other is not None:
                 attempt.metrics[f"{WINS}{name}"] = 0.5 if own == other else float(own > other)
+        return judged
 
     with first_error():
         async with asyncio.TaskGroup() as tasks:
-            for attempt in comparable[:most]:
-                tasks.create_task(compare(attempt))
+            running = [tasks.create_task(compare(attempt)) for attempt in comparable[:most]]
+    return [each.result() for each in running]
 
 
 def best_step(rows: Sequence[Mapping[str, Any]], prefix: str = "") -> int | None:

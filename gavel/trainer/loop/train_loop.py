@@ -21,7 +21,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -55,6 +55,7 @@ from gavel.trainer.loop.evaluation import (
     best_step,
     evaluate_once,
     judge_wins,
+    judged_tasks,
 )
 from gavel.trainer.loop.experiment import describe_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge, with_scenario_metrics
@@ -224,7 +225,6 @@ CUT = "cut"
 """Metric of a step: the share of its trajectories with a reply that was cut at its token limit."""
 STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
-_JUDGED_TASKS = 64
 _NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
 
 
@@ -455,17 +455,15 @@ class _Loop:
 
     async def _finish_evaluation(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
         """Adds how often its attempts beat those of the base and of the best step so far, where that is wanted."""
-        tasks = self.config.judged_tasks
-        if tasks is None:
-            tasks = _JUDGED_TASKS if scenario.success is None else 0
+        tasks = judged_tasks(scenario, self.config)
         if step and tasks and self.judge:
-            await self._judge_wins(scenario, evaluation, tasks)
-            evaluation = evaluation.remeasured()
+            compared = await self._judge_wins(scenario, evaluation, tasks)
+            evaluation = replace(evaluation.remeasured(), compared=tuple(compared))
         if len(self.mixture) > 1:
             with_scenario_metrics(scenario, evaluation.trajectories)
         return evaluation
 
-    async def _judge_wins(self, scenario: Scenario, evaluation: Evaluation, tasks: int) -> None:
+    async def _judge_wins(self, scenario: Scenario, evaluation: Evaluation, tasks: int) -> list[TrajectoryGroup]:
         backend, rivals = self.model.backend, {BASE: 0}
         prefix = f"{scenario.name}/" if len(self.mixture) > 1 else ""
         if (best := best_step(backend.history(self.model, EVALUATION), prefix)) is not None:
@@ -481,7 +479,7 @@ class _Loop:
         }
         self.observer.doing("judging held-out attempts")
         with self.maker.judging, self.watchdog.during("judging", "groups of the evaluation"):
-            await judge_wins(self.maker.judges[scenario.name], evaluation.trajectories, theirs, tasks)
+            return await judge_wins(self.maker.judges[scenario.name], evaluation.trajectories, theirs, tasks)
 
 
 def _times(report: StepReport) -> dict[str, float]:

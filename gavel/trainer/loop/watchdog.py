@@ -121,6 +121,10 @@ async def end(tasks: "Collection[asyncio.Future[Any]]") -> None:
 
 
 RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
+_MEND = (
+    "Mend what is outside the scenario, and the same command resumes after the last finished step. A run of a changed "
+    "scenario begins anew: --fresh, or another --name."
+)
 
 
 def stop_at_outage(judge: Judge | None, groups: list[TrajectoryGroup]) -> None:
@@ -130,10 +134,10 @@ def stop_at_outage(judge: Judge | None, groups: list[TrajectoryGroup]) -> None:
     errors = [error.message for group in groups for error in group.exceptions]
     if all(trajectory.status == "failed" for trajectory in trajectories):
         reasons = [trajectory.status_reason for trajectory in trajectories] + errors
-        raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", RESUME)
+        raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", _MEND)
     if judge is None:
         if all(trajectory.reward is None for trajectory in trajectories):
-            raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", RESUME)
+            raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", _MEND)
         return
     if (stopped := judge.stopped) is not None:
         raise LoopError(stopped.message, f"{stopped.remedy} {RESUME}")

@@ -190,7 +190,10 @@ def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(tmp_path, monkey
     assert f"{3 * 2 * 2} calls, about" in result.output
     assert "USD" in result.output
     assert "Nothing was asked." in result.output
+    assert "held-out" not in result.output  # which its success measures
     assert list(tmp_path.iterdir()) == []
+    judged = CliRunner().invoke(train.app, [*dry, "--set", "loop.judged_tasks=5", "--set", "loop.evaluate_every=2"])
+    assert f"held-out attempts with the base's, on top: {2 * 5 * 2} calls" in judged.output
 
 
 @pytest.mark.parametrize(

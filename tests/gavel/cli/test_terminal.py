@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from rich.console import Console
 from gavel.cli.terminal import heartbeat, print_figures, show_progress, waiting_for
 from gavel.cli.training import LiveReport, RunDisplay
 from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import EVALUATING, Evaluation
 from gavel.trainer.loop.train_loop import StepReport
@@ -76,6 +79,15 @@ def test_every_step_has_one_line_of_at_most_80_characters() -> None:
     middle = lines[2]  # of the run whose judge has a price
     assert all(part in middle for part in ("held-out success 0.00 → 0.50", "score 0.50", "2 min left", "USD")), middle
     assert "left" not in lines[-1]
+
+
+def test_rollouts_that_failed_are_told_at_the_end() -> None:
+    text = io.StringIO()
+    display = RunDisplay(Console(file=text, width=80), 1)
+    with display.shown():
+        members = [Trajectory(), Trajectory(status="failed", status_reason="database is down")]
+        display.stepped(replace(report(1), groups=[TrajectoryGroup(members)]))
+    assert text.getvalue().splitlines()[-1] == "1 of 2 rollouts failed; the first: database is down"
 
 
 class Heard(io.StringIO):

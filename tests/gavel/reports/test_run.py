@@ -27,6 +27,8 @@ from tests.judge.groups import choice
 def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
     rows = read_run(made_run(tmp_path / "run")).rows
     assert cost_of(rows) == pytest.approx(0.75)
+    rows[1] |= {"judge/calls": 64, "judge/cost_usd": 1.0}  # held-out attempts were compared
+    assert cost_of(rows) == pytest.approx(1.75)
     del rows[2]["judge/cost_usd"]
     assert cost_of(rows) is None
 
@@ -43,6 +45,13 @@ def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> No
     assert found[1].figures == {"success": 0.5, "loss": -0.1}
     assert found[1].left_out == [(2, "groups whose members all have the same score")]
     assert found[3].left_out == []
+
+
+def test_a_row_that_a_program_added_is_no_step() -> None:
+    added = {"split": "train", "step": 1, "my_metric": 0.5, "reward": 0.1}
+    rows = [step_row(1, 2, reward=0.9), added]
+    assert outcome_in_words(rows) == ["1 step trained; no held-out tasks were measured since."]
+    assert step_rows(rows)[0].figures["reward"] == 0.9
 
 
 def member(success: bool, reward: float | None = None, task: str = "1") -> Trajectory:
@@ -109,6 +118,7 @@ def test_a_run_that_trained_nothing_says_so_first_with_the_reason_and_what_to_tr
     assert "100 % of the replies were cut at 48 tokens" in said
     assert "--fresh --max-tokens 192" in said, "the run is pinned to its settings"
     assert "gavel check mine.py" in said
+    assert "gavel check 'my own.py'" in " ".join(outcome_in_words([step_row(1, 0)], scenario="my own.py"))
     unscored = told(step_row(1, 0, **{"left_out/unscored": 8}))
     assert "8 members without a score" in unscored
     assert "alike" not in unscored
@@ -126,6 +136,12 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     assert run(0.71, 96).startswith("It learned: held-out success 0.22 → 0.71 (+0.49 ± ")
     assert run(0.30, 16).startswith("It cannot be told")
     assert run(0.02, 96).startswith("It got worse")
+    assert run(1.0, 7).startswith("It cannot be told")
+    few = [{"split": "held_out", "step": step, "trajectories": 2, "wins/base": 1.0} for step in (0, 1)]
+    assert told(step_row(1, 1), *few).startswith("It cannot be told")
+    unsure = [evaluation(0, 0.5), step_row(1, 1), evaluation(9, 0.5)]
+    assert "--set" in outcome_in_words(unsure)[1]
+    assert outcome_in_words(unsure, settable=False)[1] == "More --steps may show a gain."  # `gavel demo` has no --set
 
 
 @pytest.mark.parametrize(("score", "is_told"), [(0.4, True), (1.0, False)])

@@ -16,6 +16,7 @@ import pytest
 import torch
 from openai.types.chat.chat_completion import Choice
 
+from gavel.base.errors import GavelError
 from gavel.base.network import free_port
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -130,6 +131,8 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
         assert isinstance(turn, Choice)
         assert (turn.model_extra or {})["policy_version"] == 1
         assert backend.checkpoints(model) == [1]
+        with pytest.raises(GavelError, match="another split"):
+            await model.log([group], "train")  # its step has stored it
         means = await model.log([group], "val")
         assert means["reward"] == 0.5
         (stored,) = await backend.logged(model, "val", 1)

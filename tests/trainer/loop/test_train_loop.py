@@ -263,6 +263,7 @@ async def test_a_scenario_without_success_has_wins_against_the_base_as_its_learn
         assert [row["step"] for row in curve] == [0, 1, 2]
         assert ["wins/base" in row for row in curve] == [False, True, True]
         assert ["wins/best" in row for row in curve] == [False, False, True]
+        assert ["judge/calls" in row for row in curve] == [False, True, True]
         for step, tasks in ((1, 6), (2, 8)):
             (logged,) = [await backend.logged(model, "held_out", step)]
             wins = [member.metrics["wins/base"] for group in logged for member in group]

@@ -203,8 +203,10 @@ class RemoteBackend:
         groups: list[TrajectoryGroup],
         split: str,
         step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        return (await self._run(model, "log", {"split": split, "step": step}, groups)).result["means"]  # type: ignore[index]
+        arguments = {"split": split, "step": step, "metrics": dict(metrics or {})}
+        return (await self._run(model, "log", arguments, groups)).result["means"]  # type: ignore[index]
 
     async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
         if all(row["step"] != step for row in await asyncio.to_thread(self.history, model, split)):

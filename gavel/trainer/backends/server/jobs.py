@@ -367,7 +367,8 @@ class Jobs:
                 return asdict(await backend.train_sft(trained, members, sft))
             case "log":
                 groups = await asyncio.to_thread(self._groups, job)
-                return {"means": await backend.log(spec, groups, given["split"], given.get("step"))}
+                means = await backend.log(spec, groups, given["split"], given.get("step"), given.get("metrics"))
+                return {"means": means}
             case "record":
                 backend.record(spec, given["values"], given["split"])
             case "pin":
