@@ -278,7 +278,7 @@ def _print_estimate(each: _Prepared, samples: int, *, fresh: bool) -> None:
     if each.judge is not None:
         judged = {} if fresh else judged_before(joint_groups(kept), judged_file(each.judge, folder))
         size = {"tasks_per_step": len(tasks) - len(judged), "group_size": len(kept) * samples, "steps": 1, "refill": 0}
-        print_run_estimates([("The judge:", each.judge, loop.model_copy(update=size), 1)], lengths)
+        print_run_estimates([("The judge:", each.judge, loop.model_copy(update=size), 1)], None, lengths)
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:

@@ -384,13 +384,14 @@ def with_tasks_there_are(loop: LoopConfig, scenario: "Scenario | Mixture") -> tu
 
 def print_run_estimates(
     estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]],
-    scenario: "Scenario | Mixture",
+    scenario: "Scenario | Mixture | None",
     member_tokens: dict[str, int],
     note: str = "",
 ) -> None:
     """Prints calls, tokens and dollars: for each name, those of its judge in so many runs of its loop. Asks nothing.
 
-    `member_tokens`: lengths to assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed;
+    `scenario`: whose held-out attempts are compared with the base's; None if none are. `member_tokens`: lengths to
+    assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed;
     for a key that is not set, which the estimate does not need, after it.
     """
     judges = [judge for _, judge, _, _ in estimates if judge is not None]
@@ -407,7 +408,7 @@ def print_run_estimates(
             for label, tokens in member_tokens.items():
                 estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
                 typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
-            if comparisons := runs * most_comparisons(Mixture.of(scenario), loop):
+            if scenario is not None and (comparisons := runs * most_comparisons(Mixture.of(scenario), loop)):
                 estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
                 typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
             if loop.refill:

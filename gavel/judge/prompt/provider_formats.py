@@ -180,7 +180,7 @@ _BOOKKEEPING = (
 NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} encrypted_content signature extra_content".split())
 """Fields that are never shown, beside those of thoughts. An unknown field is shown as JSON."""
 _THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)?")
-"""Names of the fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
+"""Names of fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
 MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
 """Fields of a message that hold more than text."""
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
