@@ -50,7 +50,7 @@ from gavel.reports.page import render_page, write_page
 from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome, with_judged_pair
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
-from gavel.trainer.data.left_out import sentence_of
+from gavel.trainer.data.left_out import counted_left_out, sentence_of
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
@@ -483,7 +483,7 @@ def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path) -> No
     unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
     say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
     for reason, count in outcome.left_out.most_common():
-        say(console, f"left out: {count} {sentence_of(reason)}")
+        say(console, f"left out: {counted_left_out(reason, count)}")
     say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 

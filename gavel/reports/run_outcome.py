@@ -19,7 +19,7 @@ from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.data.left_out import LeftOut, sentence_of
+from gavel.trainer.data.left_out import LeftOut, counted_left_out
 from gavel.trainer.loop.evaluation import BASE, WINS, interval
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
 from gavel.trainer.runs.run_listing import is_running, read_object, read_wanted_steps
@@ -205,7 +205,7 @@ def _why_idle(idle: Sequence[Row]) -> str:
     found = +left_out_of(idle)
     if found and set(found) <= _ALIKE:
         return "the members of every group scored alike"
-    return ", ".join(f"{count:,} {sentence_of(name)}" for name, count in found.most_common()) or "no group came of it"
+    return ", ".join(counted_left_out(name, count) for name, count in found.most_common()) or "no group came of it"
 
 
 def _gain(first: Row, last: Row) -> tuple[str, bool]:

@@ -58,3 +58,11 @@ class LeftOut(StrEnum):
 def sentence_of(key: str) -> str:
     """The sentence of a key; a key that is not known (of another version's run) is returned as it is."""
     return next((reason.sentence for reason in LeftOut if reason.value == key), key)
+
+
+def counted_left_out(key: str, count: int) -> str:
+    """Returns the number with the sentence of a key, such as `1 group without a member that can be trained`."""
+    noun, _, rest = sentence_of(key).partition(" ")
+    if count == 1:
+        noun = {"groups": "group", "members": "member", "trajectories": "trajectory"}.get(noun, noun)
+    return f"{count:,} {noun} {rest}".rstrip()

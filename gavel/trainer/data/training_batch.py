@@ -32,7 +32,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import credit, critic_advantages, group_advantages
-from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.left_out import LeftOut, counted_left_out
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, Turn, sequences, turns_of
 
@@ -289,7 +289,7 @@ class Batch:
     def why_empty(self) -> str:
         """One sentence for a batch that trains nothing."""
         left_out = self.left_out_groups + self.left_out_members
-        reasons = [f"{count} {reason.sentence}" for reason, count in left_out.most_common()]
+        reasons = [counted_left_out(reason, count) for reason, count in left_out.most_common()]
         return "nothing was trained: " + ("; ".join(reasons) if reasons else "nothing was given")
 
 

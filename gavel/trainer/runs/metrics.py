@@ -132,7 +132,7 @@ def whole_rows(path: Path) -> WholeRows:
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     """Means over all trajectories (reward and judge_score: of the scored ones), the share
-    that failed, and counts."""
+    that failed, and counts, also of rewards that are not finite."""
     groups = list(groups)
     values: dict[str, list[float]] = {}
     trajectories = [trajectory for group in groups for trajectory in group]
@@ -146,6 +146,8 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         values.setdefault("failed", []).append(float(trajectory.status == "failed"))
     exceptions = sum(len(group.exceptions) for group in groups)
     means = {name: fmean(numbers) for name, numbers in values.items()}
+    if odd := sum(each.reward is not None and not math.isfinite(each.reward) for each in trajectories):
+        means["left_out/reward_not_finite"] = float(odd)  # as a training step counts them
     return means | {"trajectories": float(len(trajectories)), "exceptions": float(exceptions)}
 
 

@@ -89,9 +89,9 @@ async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tm
         assert checkpoint.with_name("adapter_model.safetensors").read_bytes() == first
     assert not result.trained
     assert result.step == 1
-    assert "1 groups whose members all have the same score" in result.reason
-    assert "1 groups without a member that can be trained" in result.reason
-    assert "1 groups whose members are all identical" in result.reason
+    assert "1 group whose members all have the same score" in result.reason
+    assert "1 group without a member that can be trained" in result.reason
+    assert "1 group whose members are all identical" in result.reason
 
 
 async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule(tmp_path: Path) -> None:

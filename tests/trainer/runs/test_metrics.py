@@ -126,6 +126,7 @@ def test_means_are_over_the_trajectories_that_have_a_value():
         "failed": 0.25,
         "trajectories": 4.0,
         "exceptions": 1.0,
+        "left_out/reward_not_finite": 1.0,
     }
     assert trajectory_means([]) == {"trajectories": 0.0, "exceptions": 0.0}
 
