@@ -302,7 +302,9 @@ _TOKEN = re.compile(
     r"(?!\d+-[^\W\d]{2,}(?!\w)|\d+e-\d{1,3}(?!\w))(?=\w+-\w)"
     r"(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[^\W\d])\w+(?:-\w+)+(?:\.\d+(?!\w))*"  # `A-100`, not `30-day`
     r"|(?P<sign>(?<![\w)-])-[$€£¥]?(?=\.?\d))?"
-    rf"(?P<number>(?:{_NUMBER})(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"  # with all of a date, time or range
+    rf"(?P<number>(?:\d+ (?=\d+ ?/ ?\d))?(?:{_NUMBER})"
+    # with all of a date, time, range or fraction
+    rf"(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"
     r"|[^\W\d]\w*(?:\.\d+)*|[^\s\0]"
 )
 

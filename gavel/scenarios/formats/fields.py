@@ -467,6 +467,12 @@ def is_answered(value: Any) -> bool:
     return any(KNOWN_ROLES.get(str(role).lower()) == "assistant" for role in roles)
 
 
+def are_rivals(value: Any) -> bool:
+    """Whether messages are several answers rather than one: all are the assistant's, and none has calls."""
+    items = as_list(value)
+    return len(items) > 1 and all(is_answered([each]) and not each.get("tool_calls") for each in items)
+
+
 def _alternatives(value: Any) -> list[Any]:
     """The answers of a side: a list of texts, or of lists of messages, is as many."""
     given = [each for each in as_list(value) if each is not None]
@@ -523,7 +529,7 @@ class Columns:
         ]
         fields = _divide(row.value, [name for name, _ in columns])
         names = (self.prompt,) if self.prompt else ("prompt", "messages")
-        is_whole = all(value is None or is_answered(value) for _, value in columns)
+        is_whole = all(value is None or (is_answered(value) and not are_rivals(value)) for _, value in columns)
         if is_whole and not self.prompt and not any(name in known for name in names):
             for name, value in columns:
                 if value is None:
@@ -561,7 +567,8 @@ def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any, Mess
     Raises `RowError` for an object that holds text beside other values, unless one text has a known name: a label
     would be shown to the judge; and for lists of texts within a list, which may be one answer or many.
     """
-    if not isinstance(value, dict | list) or not value or _are_messages(as_list(value) or [value]):
+    rivals = are_rivals(value)
+    if not isinstance(value, dict | list) or not value or (not rivals and _are_messages(as_list(value) or [value])):
         return [(name, value, {})]
     if is_list(value) and all(is_list(each) and all(isinstance(text, str) for text in each) for each in value):
         raise refused(
@@ -569,7 +576,7 @@ def _split_answers(row: Row, name: str, value: Any) -> list[tuple[str, Any, Mess
             f"{name} holds lists of texts within a list.",
             f"Name the list whose texts are the answers: --answer-column {name}.0.",
         )
-    if is_list(value) and _may_be_answer(value):
+    if is_list(value) and (rivals or _may_be_answer(value)):
         return [answer for n, each in enumerate(value) for answer in _split_answers(row, f"{name}.{n}", each)]
     texts = [each for _, each in leaves(value) if each is not None]
     if _may_be_answer(value) or 0 < sum(isinstance(each, str) for each in texts) < len(texts):

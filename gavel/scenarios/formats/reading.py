@@ -38,6 +38,7 @@ from gavel.scenarios.formats.fields import (
     TEXTS,
     UNANSWERED,
     Columns,
+    are_rivals,
     columns_by_stem,
     is_answered,
     leaves,
@@ -348,7 +349,7 @@ _SHAPE = (
 _ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 """Column names to propose; the user decides."""
-_EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label", re.I)
+_EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label|^gts?$", re.I)
 """Names of columns with expected answers, which are never proposed: nobody wants them judged."""
 _IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
@@ -391,6 +392,8 @@ def _proposals(fields: dict[str, Any]) -> Iterator[Columns]:
     found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
     found.sort(key=lambda each: each[0].count("."))
     talks = [path for path, _ in _columns(fields) if is_list(value := at(fields, path)) and is_conversation(value)]
+    rivals = [path for path in talks if are_rivals(at(fields, path))]
+    talks = [path for path in talks if path not in rivals]
     whole = [path for path in talks if is_answered(at(fields, path))]
     if whole and is_answered(at(fields, whole[0])[-1:]):
         yield Columns(None, whole)
@@ -404,7 +407,7 @@ def _proposals(fields: dict[str, Any]) -> Iterator[Columns]:
     short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
     alike = [list(columns.values()) for columns in columns_by_stem(fields).values() if len(columns) > 1]
     of_several = [path for path, _ in likely if any(path in columns for columns in alike)]
-    for answered in [*written, *short, *of_several] if asked else ():
+    for answered in [*rivals, *written, *short, *of_several] if asked else ():
         yield Columns(asked, next((columns for columns in alike if answered in columns), [answered]))
     if whole:
         yield Columns(None, whole)
@@ -480,7 +483,8 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
         truths = _texts(told)
         said = truths + _texts([each.messages() for each in members])
         for each in members:
-            for path, value in leaves(without(each.metadata, *COLUMNS, *beside_messages(each))):
+            own = ("answer_column", "preference")
+            for path, value in leaves(without(each.metadata, *own, *COLUMNS, *beside_messages(each))):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 last, text = name.rpartition(".")[2], str(value).strip()
                 is_expected = _EXPECTED.search(last) and not _IDENTIFIER.search(last)

@@ -157,6 +157,13 @@ def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> No
     assert "answer" not in reading.groups[0].metadata
 
 
+def test_a_list_of_the_assistant_s_messages_is_as_many_answers(tmp_path: Path) -> None:
+    said = [{"role": "assistant", "content": text} for text in ("apple", "carrot")]
+    (tmp_path / "t.json").write_text(json.dumps([{"question": "Name a fruit.", "candidates": said}]))
+    reading = read_file(tmp_path / "t.json", columns=Columns("question", ("candidates",)))
+    assert [each.messages()[1:] for each in reading.groups[0]] == [[each] for each in said]
+
+
 def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
     rows = [
         {"in": {"q": "Q"}, "out": 4},

@@ -169,7 +169,7 @@ async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_pa
     async with registered(tmp_path, "idle") as (model, _):
         result = await model.train_sft([Trajectory(messages_and_choices=OPENING)])
         assert (result.trained, result.step) == (False, 1)
-        assert result.reason == "nothing was trained: 1 trajectories without an assistant turn"
+        assert result.reason == "nothing was trained: 1 trajectory without an assistant turn"
         assert result.metrics["left_out/no_assistant_turn"] == 1
         assert not (await model.train_sft([])).trained
 
