@@ -143,8 +143,6 @@ class Cassette:
         self.path = None if isinstance(storage, StorageThread) else Path(storage)
         """The file; None = another storage."""
         self.mode: Mode = mode
-        self.misses = 0
-        """Questions that were not stored when they were asked."""
         self.replayed = 0
         """Questions that were answered from the storage."""
         self._pid = os.getpid()
@@ -214,7 +212,6 @@ class Cassette:
     ) -> Reply:
         if reply := await self.stored(question, accept):
             return reply
-        self.misses += 1
         if self.mode == "replay":
             where = f"the cassette {self.path}" if self.path else "the cassette"
             raise CassetteError(

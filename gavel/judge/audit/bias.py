@@ -13,7 +13,7 @@ from itertools import combinations
 from gavel.judge.audit.agreement import Reference, reference_value
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
-from gavel.judge.stats import PositionBias, centred_positions, centred_sums, characters_written
+from gavel.judge.stats import centred_positions, centred_sums, characters_written
 from gavel.scenarios.group import TrajectoryGroup
 
 _SAME = 1e-9
@@ -32,24 +32,17 @@ class BiasReport:
     """Of the pairs of members that two calls of one judge both rank, the share that they rank oppositely."""
     tie_rate: IntervalEstimate
     """Of the pairs of different members of a group, the share with equal scores."""
-    position_means: dict[int, PositionBias]
-    """Mean gain of each position over its call's mean, by the number of members shown."""
 
 
 def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
     """All diagnostics. Raises `JudgeError` when no member is judged."""
     groups = judged_groups(groups)
     calls = [judge_calls(group) for group in groups]
-    position_means: dict[int, PositionBias] = {}
-    for call in (call for of_group in calls for call in of_group):
-        if scores := call.scores_by_position:
-            position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
         position_slope=ratio(map(_slope_sums, calls)),
         length_correlation=length_correlation(groups),
         flip_rate=ratio(map(_flips, calls)),
         tie_rate=ratio(map(_ties, groups)),
-        position_means=position_means,
     )
 
 
