@@ -465,8 +465,6 @@ def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, 
     """The label of each measure beside success, and its figures before and after."""
     shown = {} if job.habit is None else {job.habit: job.habit.replace("_", " ")}
     for name, label in (shown | dict(job.measures)).items():
-        if name not in outcome.base.measures or name not in outcome.trained.measures:
-            continue  # a run that an earlier version began
         digits = job.decimals.get(name, 2)
         before, after = outcome.base.measures[name], outcome.trained.measures[name]
         yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")

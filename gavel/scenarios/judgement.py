@@ -105,7 +105,7 @@ class GroupJudgement(BaseModel):
     seed: int | None = None
     settings: dict[str, JsonValue] | None = None
     """The judge's settings that may change a score (`Judge.settings`), and the task's: `truth`, and `task_rubric`, the
-    id of the rubric that was used. None in files of earlier versions."""
+    id of the rubric that was used."""
     repairs: dict[str, int] = Field(default_factory=dict)
     """Repairs needed to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

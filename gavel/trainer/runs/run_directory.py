@@ -54,15 +54,6 @@ def check_format_version(found: object, what: str) -> int:
     return version
 
 
-def with_later_settings(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A description of an earlier Gavel, whose tables lack the settings that came since: they are those of `asked`."""
-    completed = dict(begun)
-    for name, value in begun.items():
-        if isinstance(value, Mapping) and isinstance(asked.get(name), Mapping):
-            completed[name] = {**asked[name], **value}  # the tables of settings alone: a reward's weights are one value
-    return completed
-
-
 _LOCK = ".lock"
 EXPERIMENT = "experiment.json"
 TRAINER_STATE = "trainer_state"
@@ -151,7 +142,7 @@ def check_description(run: Path, description: dict[str, Any], file_name: str = E
             return
     begun = read_description(file)
     check_format_version(begun.get("format_version"), str(file))
-    if changed := differences(with_later_settings(begun, description), description):
+    if changed := differences(begun, description):
         remedy = "Go on with the old settings, start over with --fresh, or give the new run another --name."
         if all(each.endswith(_REORDERED) for each in changed):
             remedy = "Sort them where they are made (a set has another order in each process): start over with --fresh."

@@ -19,7 +19,6 @@ from gavel.trainer.runs.run_directory import (
     RunDirectory,
     RunDirectoryError,
     runs_root,
-    with_later_settings,
 )
 
 DESCRIPTION = {"base_model": "embedded/returns-desk", "lora": {"rank": 16}}
@@ -208,15 +207,6 @@ def test_a_mount_that_lacks_something_as_those_of_buckets_do_is_refused_by_name(
     assert "GAVEL_RUNS" in caught.value.remedy
     assert not (tmp_path / "runs").exists()
     RunDirectory(tmp_path / "runs", "desk", "clerk").close()
-
-
-def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts_do():
-    begun = {"scenario": "returns_desk", "training": {"beta": 0.0}}
-    asked = {"scenario": "returns_desk", "training": {"beta": 0.0, "adam_betas": [0.9, 0.95]}, "judge": ["a"]}
-    assert with_later_settings(begun, asked) == {"scenario": "returns_desk", "training": asked["training"]}
-    assert with_later_settings({"training": {"beta": 1.0}}, asked)["training"]["beta"] == 1.0
-    rewards = {"loop": {"reward": {"judge": 1.0}}}, {"loop": {"reward": {"judge": 1.0, "hand": 0.5}}}
-    assert with_later_settings(*rewards) == rewards[0]
 
 
 def a_run(root: Path, name: str = "one", reward: float = 0.5) -> Path:
