@@ -99,7 +99,10 @@ def test_contents_and_calls_of_every_kind_are_text():
 
 
 OUTCOME = Outcome(
-    curve=[Point(0, 0.43, 512, {}), Point(45, 0.9, 512, {})],
+    curve=[
+        Point(0, 0.43, 512, {"looked_before_acting": 0.31, "turns": 3.0}),
+        Point(45, 0.9, 512, {"looked_before_acting": 0.97, "turns": 3.5}),
+    ],
     rewards={1: 0.6, 45: 0.95},
     scored=[(0.25, False), (1.0, True)],
     tau=0.91,
@@ -121,6 +124,7 @@ def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
     text = " ".join(Page(rendered()).text.split())
     for shown in (
         "held-out success 0.43 ± 0.04 0.90 ± 0.03",
+        "looked before acting 0.31 0.97",
         "on 512 tasks",
         "0.25 ± 0.03 It did not look.",
         "no score no vote: the judge was away",
