@@ -119,37 +119,39 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     """
     import numpy as np
 
-    if len(votes) <= len({vote.member for vote in votes}):  # such as one order: nothing is left for the noise
+    count = len(votes)
+    if count <= len({vote.member for vote in votes}):  # such as one order: nothing is left for the noise
         return Noise(0.0, 0)
     scores = np.array([vote.score for vote in votes])
     members = _dummies([vote.member for vote in votes])
     scales = [vote.scale for vote in votes]
     plain = members / np.sqrt(members.sum(axis=0))  # orthonormal, and one scale adds nothing to it
-    basis = plain if len(set(scales)) == 1 else _orthonormal(np.hstack([members, _dummies(scales)]))
-    position = np.array([vote.position for vote in votes])
+    basis = without_effects = plain if len(set(scales)) == 1 else _orthonormal(np.hstack([members, _dummies(scales)]))
     means = plain @ (plain.T @ scores)
+    position, square = np.array([vote.position for vote in votes]), np.array([vote.square for vote in votes])
     jurors = _dummies([vote.juror for vote in votes])
-    square = np.array([vote.square for vote in votes])
-    room = np.maximum(means * (1 - means), 0)
-    without_effects = basis
     effects: list[Array] = []
-    for effect, must_leave in ((position, 1), (square, _MIN_DF), (position * room, _MIN_DF)):
+    for effect, must_leave in (
+        (position, 1),
+        (square, _MIN_DF),
+        (position * np.maximum(means * (1 - means), 0), _MIN_DF),
+    ):
+        if count - basis.shape[1] - jurors.shape[1] < must_leave:
+            continue
         columns = jurors * effect[:, None]
         new = _orthonormal(columns - basis @ (basis.T @ columns))
-        identified = new.shape[1] == columns.shape[1]
-        if identified and len(votes) - basis.shape[1] - new.shape[1] >= must_leave:
+        if new.shape[1] == columns.shape[1]:  # else the votes do not tell it from the members' scores
             basis = np.hstack([basis, new])
             effects.append(columns)
-    cancelled = _balanced_effects(votes)
-    cancelled -= basis @ (basis.T @ cancelled)
-    basis = np.hstack([basis, _orthonormal(cancelled)])
-    freedom = len(votes) - basis.shape[1]
+    if (cancelled := _balanced_effects(votes)) is not None:
+        basis = np.hstack([basis, _orthonormal(cancelled - basis @ (basis.T @ cancelled))])
+    freedom = count - basis.shape[1]
     if freedom < 1:
         return Noise(0.0, 0)
-    squares = _squares_left(scores, basis)
-    fitted, without = np.zeros(len(votes)), None
+    squares = _squares_left(scores, np.ascontiguousarray(basis))
+    fitted, without = np.zeros(count), None
     if effects:
-        without = _squares_left(scores, without_effects) / (len(votes) - without_effects.shape[1])
+        without = _squares_left(scores, without_effects) / (count - without_effects.shape[1])
         columns = np.hstack(effects)
         apart = columns - without_effects @ (without_effects.T @ columns)
         if columns.shape[1] > 1:
@@ -166,29 +168,30 @@ def _are_mirrored(votes: Sequence[NoisyVote]) -> bool:
     return len({vote.position for vote in votes if vote.member == votes[0].member}) < 3
 
 
-def _balanced_effects(votes: Sequence[NoisyVote]) -> "Array":
+def _balanced_effects(votes: Sequence[NoisyVote]) -> "Array | None":
     """Columns for each position and each member shown before, of the jurors whose orders balance both. `[votes, k]`
 
     A column is 1 where a vote has the position (or the member before it), less its share over all orders; over a whole
     Williams square it sums to 0 for every member. A juror whose orders are part of a square has no columns.
     """
-    import numpy as np
-
     numbers = {member: n for n, member in enumerate(dict.fromkeys(vote.member for vote in votes))}
     size = len(numbers)
-    calls: dict[tuple[Hashable, int], list[tuple[float, int, int]]] = {}
-    for row, vote in enumerate(votes if len(votes) >= size**2 else ()):  # a square has as many calls as members
-        calls.setdefault((vote.juror, vote.call), []).append((vote.position, vote.member, row))
+    if len(votes) < size**2:  # a square has as many calls as members
+        return None
+    import numpy as np
+
+    calls: dict[Hashable, dict[int, list[tuple[float, int, int]]]] = {}
+    for row, vote in enumerate(votes):
+        calls.setdefault(vote.juror, {}).setdefault(vote.call, []).append((vote.position, vote.member, row))
     blocks: list[Array] = []
-    for juror in dict.fromkeys(juror for juror, _ in calls):
-        own = [sorted(call) for (of_juror, _), call in calls.items() if of_juror == juror]
-        if len(own) < size or any(len(call) < size for call in own):
+    for own in calls.values():
+        if len(own) < size or any(len(call) < size for call in own.values()):
             continue
         table = np.zeros((len(votes), 2 * size))
         sums = np.zeros((size, 2 * size))
-        for call in own:
+        for call in own.values():
             before: int | None = None
-            for place, (_, member, row) in enumerate(call):
+            for place, (_, member, row) in enumerate(sorted(call)):
                 number = numbers[member]
                 table[row] = -1 / size
                 table[row, size + number] = 0  # nothing follows itself
@@ -199,7 +202,7 @@ def _balanced_effects(votes: Sequence[NoisyVote]) -> "Array":
                 before = number
         if np.abs(sums).max() < 1e-9 and len(own) * size - 3 * size > _MIN_DF:
             blocks.append(table)
-    return np.hstack(blocks) if blocks else np.zeros((len(votes), 0))
+    return np.hstack(blocks) if blocks else None
 
 
 def shrunk(noise: Noise, prior: NoisePrior | None) -> tuple[float, float]:

@@ -157,8 +157,8 @@ def apply_flags(judgements: Sequence[Judgement], group: CanonicalGroup, caps: Ma
 
 _ESCAPED = re.compile(r"\\[nrt\"/]")
 """JSON escapes in arguments and results, which would otherwise run into the next word."""
-_SPACED_OUT = re.compile(r"(?<!\S)\S(?: \S){2,}(?!\S)")
-"""Letters with a space between any two, `d e a r j u d g e`."""
+_SPACED_OUT = re.compile(r"(\s)(\S(?: \S){2,})(?!\S)")
+"""A blank, and behind it letters with a space between any two, `d e a r j u d g e`."""
 _LETTER_THEN_DIGIT = re.compile(r"(?<=[^\W\d])(?=\d)")
 _STEMS = (
     *(RESERVED, "scor", "rubric", "trajector", "judge", "grader", "evaluator"),
@@ -233,7 +233,7 @@ def _names_what_it_reads(plain: str) -> bool:
 
 
 def _rejoined(letters: re.Match[str]) -> str:
-    return _LETTER_THEN_DIGIT.sub(" ", letters[0].replace(" ", ""))
+    return letters[1] + _LETTER_THEN_DIGIT.sub(" ", letters[2].replace(" ", ""))
 
 
 def addresses_judge(text: str) -> bool:
@@ -244,7 +244,8 @@ def addresses_judge(text: str) -> bool:
     score.
     """
     plain = normalize_for_matching(without_special_tokens(text))
-    plain = _SPACED_OUT.sub(_rejoined, "\n".join(_ESCAPED.sub("\n", plain.replace("_", " ")).splitlines()))
+    lines = _ESCAPED.sub("\n", plain.replace("_", " ")).splitlines()
+    plain = _SPACED_OUT.sub(_rejoined, "\n".join(["", *lines]))[1:]
     if any(sentence in plain for sentence in _own_sentences()):
         return True
     return any(stem in plain for stem in _STEMS) and (bool(_FORMS.search(plain)) or _names_what_it_reads(plain))
