@@ -41,15 +41,17 @@ def preference(first: float, second: float) -> float:
 
 
 def pairwise(answers: Sequence[Answer]) -> Scores:
-    """Each member's mean probability of winning against another; every answer scores two members."""
+    """Each member's mean probability of winning against another. An answer without a score for both tells nothing."""
     comparisons: list[Comparison] = []
-    preferred: dict[int, dict[int, float]] = {}
+    preferred: dict[int, dict[int, float]] = {member: {} for answer in answers for member in answer.scores}
     for answer in answers:
+        if len(answer.scores) < 2:
+            continue
         (first, one), (second, other) = answer.scores.items()
         comparison = Comparison(first, second, preference(one, other), answer.weight)
         comparisons.append(comparison)
-        preferred.setdefault(first, {})[answer.call] = comparison.preference
-        preferred.setdefault(second, {})[answer.call] = 1 - comparison.preference
+        preferred[first][answer.call] = comparison.preference
+        preferred[second][answer.call] = 1 - comparison.preference
     scores: dict[int, AggregateScore | str] = dict.fromkeys(
         preferred, "lost comparisons cut it off from most of the group"
     )
