@@ -299,16 +299,16 @@ class Judge:
                 "Mend what raised: group.exceptions has the tracebacks." if group.exceptions else given,
             )
         attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
-        if empty := [
-            i for i, t in attempts.items() if not any(c.messages_and_choices for c in (t, *t.additional_histories))
-        ]:
-            raise JudgeError(
-                f"trajectory {empty[0]} of the group (counted from 0) has no messages.",
-                'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
-            )
         for i, t in attempts.items():
-            said = [] if any(t.choices()) else [message for each in t.histories() for message in each.messages()]
-            if misnamed := misnamed_assistant(said):
+            histories = (t, *t.additional_histories)
+            if not any(each.messages_and_choices for each in histories):
+                raise JudgeError(
+                    f"trajectory {i} of the group (counted from 0) has no messages.",
+                    'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
+                )
+            if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
+                continue
+            if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
                 raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
         loop = asyncio.get_running_loop()
         if loop not in self._prepared_groups:

@@ -207,6 +207,8 @@ _THOUGHTS = (
 """Opening and closing marks of thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open
 WebUI's details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
+_TAG_ENDS = {">", "]", "▷", "t"}
+"""Last characters of what opens thoughts."""
 _LED = re.compile(r"(?:^|\s)[A-Z]\w{0,20}:\s*\Z")
 """What leads into a reply in a text prompt: `A:`."""
 _TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
@@ -538,5 +540,7 @@ def _opens_reply(prompt: str) -> str:
 
 def opened_thoughts(prompt: str) -> str:
     """The tag that a prompt ends with, where its template opens the reply's thoughts; or an empty text."""
-    found = _OPENED_AT_END.search(prompt) if _may_hold_thoughts(prompt) else None
+    if prompt.rstrip()[-1:].lower() not in _TAG_ENDS or not _may_hold_thoughts(prompt):
+        return ""
+    found = _OPENED_AT_END.search(prompt)
     return found[0] if found else ""

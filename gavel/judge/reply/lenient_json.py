@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -83,16 +83,17 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
     starts = [0]
     if not _STARTS_A_VALUE.match(reply):  # else tags can only stand in its strings
         starts += [tag.end() for tag in islice(_END_OF_THOUGHTS.finditer(reply), _MAX_THOUGHTS)]
-    problems: list[Broken] = []
+    problem: Broken | None = None
     for start in starts:
         try:
             found = _read_alone(reply, start, keys)
         except Broken as broken:
-            problems.append(broken)
+            problem = problem or broken
         else:
-            found.repairs["thoughts"] += start > 0
-            return replace(found, repairs=+found.repairs)
-    raise problems[0]
+            if start:
+                found.repairs["thoughts"] += 1
+            return found
+    raise problem or Broken(_NOT_VALID)
 
 
 def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
@@ -111,8 +112,9 @@ def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
     assert closing
     if closing.end() < len(reply) or (closing["fence"] and closing["fence"] != opening["fence"]):
         raise Broken("something stands after its JSON object")
-    repairs["fence"] += bool(opening["fence"])
-    return Found(value, repairs, at, end)
+    if opening["fence"]:
+        repairs["fence"] += 1
+    return Found(value, +repairs, at, end)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
