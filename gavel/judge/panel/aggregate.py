@@ -5,7 +5,7 @@ number that no judge gave. Scores that were given on different scales are brough
 
     equate(votes)                    blocks and jurors that differ by a constant, which common members determine
     stretch_factors(scores, weights) jurors that use more or less of the scale, which their spreads in a group tell
-    fit_scale(votes)                 a juror whose votes for anchors, of known scores, tell its offset and slope
+    fit_scale(votes)                 a juror whose votes for anchors, of known scores, tell offset and slope
 """
 
 import math
@@ -82,8 +82,8 @@ def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]
     usable = [answer for answer in answers if answer.scores.keys() & fixed.keys()]
     for juror in dict.fromkeys(answer.juror for answer in usable):
         own = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
-        scale = fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
-        votes += [replace(vote, score=scale(vote.score)) for vote in own]
+        given, true, slope = fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
+        votes += [replace(vote, score=true + (vote.score - given) / slope) for vote in own]
     scores: dict[int, AggregateScore | str] = dict.fromkeys(
         (member for answer in answers for member in answer.scores), "no anchor was scored beside it"
     )
@@ -103,11 +103,20 @@ def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, 
     So one call has the distribution's standard deviation as its error, and jurors, whose doubts are their own, halve
     it. `fixed`: scores of anchors, by member; a spread is put on their scale.
     """
-    slopes = {juror: _slope(answers, juror, fixed) for juror in {answer.juror for answer in answers}}
+    slopes: dict[int, float] = {}
+    for juror in {answer.juror for answer in answers}:
+        own = [answer.scores for answer in answers if answer.juror == juror]
+        votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
+        slopes[juror] = fit_scale(votes)[2] if votes else 1.0
     combined = dict(scores)
     for member, score in scores.items():
-        if isinstance(score, AggregateScore) and any(member in answer.spreads for answer in answers):
-            combined[member] = _with_doubt(score, _doubt(member, answers, slopes))
+        squares: dict[int, list[tuple[float, float]]] = {}
+        for answer in answers:
+            if member in answer.spreads:
+                spread = answer.spreads[member] / slopes[answer.juror]
+                squares.setdefault(answer.juror, []).append((answer.weight, spread**2))
+        if isinstance(score, AggregateScore) and squares:
+            combined[member] = _with_doubt(score, list(squares.values()))
     return combined
 
 
@@ -141,11 +150,9 @@ def _with_one_spread(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
     trust: dict[Hashable, float] = {}
     for juror in jurors:
         own = _equated([vote for vote in votes if vote.juror == juror])
-        of_member: dict[int, list[float]] = {}
-        for vote in own:
-            of_member.setdefault(vote.member, []).append(vote.score)
-        means[juror], noise = [fmean(given) for given in of_member.values()], residual_noise(own)
-        trust[juror] = reliability(_variance(means[juror]), noise.variance * len(of_member) / len(own), noise.df)
+        means[juror] = [fmean(vote.score for vote in given) for given in _by_member(own).values()]
+        noise = residual_noise(own)
+        trust[juror] = reliability(_variance(means[juror]), noise.variance * len(means[juror]) / len(own), noise.df)
     factors = stretch_factors(means, trust, jurors)
     centre = {juror: fmean(of_juror) for juror, of_juror in means.items()}
     return [
@@ -162,13 +169,17 @@ def _equated(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
     return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes]
 
 
-def _means(votes: Sequence[NoisyVote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
-    of_member: dict[int, list[NoisyVote]] = {}
+def _by_member(votes: Sequence[NoisyVote]) -> dict[int, list[NoisyVote]]:
+    found: dict[int, list[NoisyVote]] = {}
     for vote in votes:
-        of_member.setdefault(vote.member, []).append(vote)
+        found.setdefault(vote.member, []).append(vote)
+    return found
+
+
+def _means(votes: Sequence[NoisyVote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
     errors = standard_errors(votes, residual_noise(votes), noise_prior)
     scores: dict[int, AggregateScore] = {}
-    for member, own in of_member.items():
+    for member, own in _by_member(votes).items():
         score = weighted_mean([vote.score for vote in own], [vote.weight for vote in own])
         typical = min(own, key=lambda vote: abs(vote.score - score)).call
         error, freedom = errors.get(member, (None, None))
@@ -182,49 +193,35 @@ def _within_range(scores: dict[int, AggregateScore]) -> dict[int, AggregateScore
     Equated scores may fall outside, and are known only up to a common constant: so all are shifted by the same amount,
     and compressed only where they span more than 1.
     """
-    values = [score.score for score in scores.values()]
-    if not values or (min(values) >= 0 and max(values) <= 1):
+    values = [aggregate.score for aggregate in scores.values()]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if low >= 0 and high <= 1:
         return scores
-    low, high = min(values), max(values)
     width = max(1.0, high - low)
     start = low if high - low >= 1 else min(low, max(0.0, high - 1))
-
-    def moved(aggregate: AggregateScore) -> AggregateScore:
-        score = min(max((aggregate.score - start) / width, 0.0), 1.0)
+    moved: dict[int, AggregateScore] = {}
+    for member, aggregate in scores.items():
         error = None if aggregate.standard_error is None else aggregate.standard_error / width
-        return replace(aggregate, score=score, standard_error=error)
+        score = min(max((aggregate.score - start) / width, 0.0), 1.0)
+        moved[member] = replace(aggregate, score=score, standard_error=error)
+    return moved
 
-    return {member: moved(score) for member, score in scores.items()}
 
-
-def _with_doubt(score: AggregateScore, doubt: float) -> AggregateScore:
+def _with_doubt(score: AggregateScore, jurors: Sequence[Sequence[tuple[float, float]]]) -> AggregateScore:
+    """`jurors`: for each, the weight and the squared spread of its votes."""
+    weights = [math.fsum(weight for weight, _ in votes) for votes in jurors]
+    total = math.fsum(weights)
+    doubt = math.sqrt(
+        math.fsum(
+            (own / total) ** 2 * math.fsum(weight * square for weight, square in votes) / own
+            for own, votes in zip(weights, jurors, strict=True)
+        )
+    )
     between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
     error = math.hypot(between, doubt)
     if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
         freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
     return replace(score, standard_error=error, degrees_of_freedom=freedom)
-
-
-def _doubt(member: int, answers: Sequence[Answer], slopes: Mapping[int, float]) -> float:
-    squares: dict[int, list[tuple[float, float]]] = {}
-    for answer in answers:
-        if member in answer.spreads:
-            spread = answer.spreads[member] / slopes[answer.juror]
-            squares.setdefault(answer.juror, []).append((answer.weight, spread**2))
-    weights = {juror: math.fsum(weight for weight, _ in of_juror) for juror, of_juror in squares.items()}
-    total = math.fsum(weights.values())
-    parts = [
-        (weights[juror] / total) ** 2 * math.fsum(weight * square for weight, square in of_juror) / weights[juror]
-        for juror, of_juror in squares.items()
-    ]
-    return math.sqrt(math.fsum(parts))
-
-
-def _slope(answers: Sequence[Answer], juror: int, fixed: Mapping[int, float]) -> float:
-    """Slope of the juror's scores over the scale of the anchors; 1 without anchors."""
-    own = [answer.scores for answer in answers if answer.juror == juror]
-    votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
-    return fit_scale(votes).slope if votes else 1.0
 
 
 _J = TypeVar("_J", bound=Hashable)
@@ -312,21 +309,9 @@ def stretch_factors(
     return factors
 
 
-@dataclass(frozen=True, slots=True)
-class LinearScale:
-    """A line that maps a juror's scores to the scale of the anchors; called with a score."""
-
-    given: float = 0.0
-    true: float = 0.0
-    slope: float = 1.0
-    """Change of the juror's score per unit of the true score."""
-
-    def __call__(self, score: float) -> float:
-        return self.true + (score - self.given) / self.slope
-
-
-def fit_scale(votes: Sequence[tuple[float, float]]) -> LinearScale:
-    """The scale of a juror from its votes for anchors, each (score given, true score); at least one.
+def fit_scale(votes: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """The scale of a juror from its votes for anchors, each (score given, true score), at least one: a score that it
+    gives, the true one for it, and the change of the given score per unit of the true one.
 
     Least squares of given on true scores, which leaves the scores of a juror with random errors unbiased. One true
     score alone determines no slope, and a slope outside [`MIN_SLOPE`, `MAX_SLOPE`] is noise, or a juror that inverts
@@ -336,4 +321,4 @@ def fit_scale(votes: Sequence[tuple[float, float]]) -> LinearScale:
     true = fmean(score for _, score in votes)
     spread = sum((score - true) ** 2 for _, score in votes)
     slope = sum((vote - given) * (score - true) for vote, score in votes) / spread if spread > 1e-9 else 1.0
-    return LinearScale(given, true, slope if MIN_SLOPE <= slope <= MAX_SLOPE else 1.0)
+    return given, true, slope if MIN_SLOPE <= slope <= MAX_SLOPE else 1.0
