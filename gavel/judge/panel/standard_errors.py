@@ -131,20 +131,14 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         return _noise_on_one_scale(votes, list(of_member.values()))
     import numpy as np
 
-    scores = np.array([vote.score for vote in votes])
-    members = _dummies([vote.member for vote in votes])
-    scales = [vote.scale for vote in votes]
-    plain = members / np.sqrt(members.sum(axis=0))  # orthonormal, and one scale adds nothing to it
-    basis = without_effects = plain if len(set(scales)) == 1 else _orthonormal(np.hstack([members, _dummies(scales)]))
-    means = plain @ (plain.T @ scores)
+    scores, members = np.array([vote.score for vote in votes]), _dummies([vote.member for vote in votes])
+    means = members @ (members.T @ scores / members.sum(axis=0))
+    basis = without_effects = _orthonormal(np.hstack([members, _dummies([vote.scale for vote in votes])]))
     position, square = np.array([vote.position for vote in votes]), np.array([vote.square for vote in votes])
+    bent = position * np.maximum(means * (1 - means), 0)
     jurors = _dummies([vote.juror for vote in votes])
     effects: list[Array] = []
-    for effect, must_leave in (
-        (position, 1),
-        (square, _MIN_DF),
-        (position * np.maximum(means * (1 - means), 0), _MIN_DF),
-    ):
+    for effect, must_leave in ((position, 1), (square, _MIN_DF), (bent, _MIN_DF)):
         if count - basis.shape[1] - jurors.shape[1] < must_leave:
             continue
         columns = jurors * effect[:, None]
@@ -157,17 +151,12 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     freedom = count - basis.shape[1]
     if freedom < 1:
         return Noise(0.0, 0)
-    squares = _squares_left(scores, np.ascontiguousarray(basis))
-    fitted, without = np.zeros(count), None
+    squares, fitted, without = _squares_left(scores, basis), np.zeros(count), None
     if effects:
         without = _squares_left(scores, without_effects) / (count - without_effects.shape[1])
         columns = np.hstack(effects)
         apart = columns - without_effects @ (without_effects.T @ columns)
-        if columns.shape[1] > 1:
-            slopes = np.linalg.lstsq(apart, scores, rcond=None)[0]
-        else:  # one slope needs no decomposition
-            slopes = apart.T @ scores / (apart**2).sum()
-        fitted = columns @ slopes
+        fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
     ends = (float(square @ means), float(square @ square)) if _are_mirrored(votes) else (0.0, 0.0)
     return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without, ends)
 
@@ -341,9 +330,6 @@ def _orthonormal(columns: "Array") -> "Array":
     """An orthonormal basis of what the columns span. `[votes, rank]`"""
     import numpy as np
 
-    if columns.shape[1] < 2:  # the length of one column is its singular value
-        lengths = np.linalg.norm(columns, axis=0)
-        return columns[:, lengths > _NO_LENGTH] / lengths[lengths > _NO_LENGTH]
     vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
     return vectors[:, values > _NO_LENGTH]
 
