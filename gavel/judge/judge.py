@@ -39,7 +39,7 @@ from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.canonical_group import CanonicalGroup, with_reference
 from gavel.judge.prompt.flags import AlonePolicy, apply_flags, validate_caps
 from gavel.judge.prompt.provider_formats import View
-from gavel.judge.prompt.sanitize import redaction
+from gavel.judge.prompt.sanitize import redact_secrets
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import LengthBias, PositionBias, characters_written
 from gavel.llm.budget import Budget
@@ -119,7 +119,7 @@ class Judge:
         )
         self.orders = config.orders
         self.caps = validate_caps(config.caps)
-        self._redact = redaction(config.redact)
+        self._redact = redact_secrets if config.redact == "secrets" else config.redact
         self._served_by: dict[str, list[str]] = {}
         """Model asked -> the names under which its servers answered."""
         self.position_bias: dict[int, PositionBias] = {}
