@@ -296,7 +296,7 @@ class _Reader:
         fields = call if is_object(call) else {}
         key = "function" if fields.get("function") else "custom"
         body = fields.get(key)
-        if not is_object(body, "name"):
+        if not is_object(body) or "name" not in body:
             return plain_json(call), _unseen("tool_calls", call)
         given = "arguments" if "arguments" in body else "input"
         text, media = self._view.text_and_media(plain_json(body.get(given) or "", sort=True))
