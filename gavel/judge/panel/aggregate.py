@@ -3,16 +3,15 @@
 Each function takes the calls that were answered and scores only members that these calls scored: no mode makes a
 number that no judge gave. Scores that were given on different scales are brought to one in three ways:
 
-    equate(votes)                    blocks and jurors that differ by a constant, which common members determine
-    stretch_factors(scores, weights) jurors that use more or less of the scale, which their spreads in a group tell
-    fit_scale(votes)                 a juror whose votes for anchors, of known scores, tell offset and slope
+    _equated(votes)          blocks and jurors that differ by a constant, which common members determine
+    _with_one_spread(votes)  jurors that use more or less of the scale, which their spreads in a group tell
+    _fit_scale(votes)        a juror whose votes for anchors, of known scores, tell its offset and slope
 """
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
-from typing import TypeVar
 
 from gavel.judge.panel.standard_errors import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.stats import centred_positions, weighted_mean
@@ -46,6 +45,14 @@ class AggregateScore:
 
 Scores = Mapping[int, AggregateScore | str]
 """Member -> its score, or the reason why its votes give none."""
+_MAX_FACTOR = 4.0
+"""Largest stretch: a juror that sees hardly a difference is not made to tell a large one."""
+_CAUTION = 2.0
+"""Degrees of freedom, added to those of a juror's noise, that say its scores are free of noise."""
+_RESIDUE = 1e-12
+"""A variance below this is floating-point residue."""
+_MIN_SLOPE, _MAX_SLOPE = 0.25, 4.0
+"""Range of plausible slopes of a juror's scale."""
 _NEGLIGIBLE = 1e-3
 """Share of an error below which the differences between orders do not count for its degrees of freedom."""
 Aggregate = Callable[[Sequence[Answer], int], Scores]
@@ -82,7 +89,7 @@ def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]
     usable = [answer for answer in answers if answer.scores.keys() & fixed.keys()]
     for juror in dict.fromkeys(answer.juror for answer in usable):
         own = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
-        given, true, slope = fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
+        given, true, slope = _fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
         votes += [replace(vote, score=true + (vote.score - given) / slope) for vote in own]
     scores: dict[int, AggregateScore | str] = dict.fromkeys(
         (member for answer in answers for member in answer.scores), "no anchor was scored beside it"
@@ -107,7 +114,7 @@ def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, 
     for juror in {answer.juror for answer in answers}:
         own = [answer.scores for answer in answers if answer.juror == juror]
         votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
-        slopes[juror] = fit_scale(votes)[2] if votes else 1.0
+        slopes[juror] = _fit_scale(votes)[2] if votes else 1.0
     combined = dict(scores)
     for member, score in scores.items():
         squares: dict[int, list[tuple[float, float]]] = {}
@@ -142,31 +149,86 @@ def _comparable(answers: Sequence[Answer], members: int) -> list[NoisyVote]:
 
 
 def _with_one_spread(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
-    """The votes of a jury, each juror's stretched about their mean to the jury's common spread."""
-    jurors = {vote.juror: vote.weight for vote in votes}
-    if len(jurors) < 2:
+    """The votes of a jury, each juror's stretched about their mean to the jury's common spread.
+
+    With a juror's standard deviation s, the jury's common one S (the geometric mean by weight) and the reliability r,
+    the factor is S/s* · r/r̄; it is 1 where a juror's scores are all equal. The logarithm of s* is s's drawn towards S's
+    by empirical Bayes: by 2/(n - 1), which is the sampling variance of log s² over n members, over that plus the
+    variance of the jurors' true log s² (by moments). So jurors that differ by no more than chance keep their spreads. A
+    juror that uses the whole scale would otherwise outvote one that uses little of it, however noisy it is. All is
+    estimated within the group, so a score does not depend on which groups were judged before.
+    """
+    weights = {vote.juror: vote.weight for vote in votes}
+    if len(weights) < 2:
         return list(votes)
     means: dict[Hashable, list[float]] = {}
+    logs: dict[Hashable, float] = {}
     trust: dict[Hashable, float] = {}
-    for juror in jurors:
+    for juror in weights:
         own = _equated([vote for vote in votes if vote.juror == juror])
         means[juror] = [fmean(vote.score for vote in given) for given in _by_member(own).values()]
-        noise = residual_noise(own)
-        trust[juror] = reliability(_variance(means[juror]), noise.variance * len(means[juror]) / len(own), noise.df)
-    factors = stretch_factors(means, trust, jurors)
+        between, noise = variance(means[juror]) if len(means[juror]) > 1 else 0.0, residual_noise(own)
+        if between > _RESIDUE:
+            logs[juror] = math.log(between)
+            trust[juror] = _reliability(between, noise.variance * len(means[juror]) / len(own), noise.df)
+    if len(logs) < 2:
+        return list(votes)
+    total = math.fsum(weights[juror] for juror in logs)
+    common = math.fsum(weights[juror] * log for juror, log in logs.items()) / total
+    mean_reliability = math.fsum(weights[juror] * trust[juror] for juror in logs) / total
+    sampling = {juror: 2 / (len(means[juror]) - 1) for juror in logs}
+    between = max(0.0, variance(logs.values()) - math.fsum(sampling.values()) / len(sampling))
+    factors: dict[Hashable, float] = {}
+    for juror, log in logs.items():
+        drawn = common + between / (between + sampling[juror]) * (log - common)
+        factors[juror] = min(math.exp((common - drawn) / 2), _MAX_FACTOR) * trust[juror] / mean_reliability
     centre = {juror: fmean(of_juror) for juror, of_juror in means.items()}
     return [
-        replace(vote, score=centre[vote.juror] + factors[vote.juror] * (vote.score - centre[vote.juror]))
+        replace(vote, score=centre[vote.juror] + factors.get(vote.juror, 1.0) * (vote.score - centre[vote.juror]))
         for vote in votes
     ]
 
 
+def _reliability(between: float, noise: float, df: float) -> float:
+    """The share of the variance `between` a juror's means that is not noise; `noise` is the variance of such a mean.
+
+    1 - d/(d + 2)·min(1, noise/between): Kelley's 1 - noise/between, which a few votes estimate badly, is drawn towards
+    1 by two degrees of freedom. It is 1 for a juror with one call (d = 0), and never 0.
+    """
+    return 1 - df / (df + _CAUTION) * min(1.0, noise / between)
+
+
 def _equated(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
-    """The votes on one scale."""
-    offsets = equate(votes)
-    if not any(offsets.values()):
+    """The votes on one scale: the offset of each is subtracted from its scores.
+
+    The offsets solve `score = member + offset` by weighted least squares and sum to 0 over all scores, so that the
+    mean of the scores stays. Where all scales hold all members, an offset is the scale's mean minus the mean of all.
+    Scales that no member links keep their scores relative to each other.
+    """
+    scales = {scale: n for n, scale in enumerate(dict.fromkeys(vote.scale for vote in votes))}
+    if len(scales) < 2:
         return list(votes)
-    return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes]
+    import numpy as np
+
+    members = {member: n for n, member in enumerate(dict.fromkeys(vote.member for vote in votes))}
+    weights = np.zeros((len(scales), len(members)))
+    sums = np.zeros_like(weights)
+    for vote in votes:
+        cell = scales[vote.scale], members[vote.member]
+        weights[cell] += vote.weight
+        sums[cell] += vote.weight * vote.score
+    # The normal equations with the members eliminated, in units of the root of a scale's weight. The eigenvalues lie
+    # in [0, 1], with one 0 per set of linked scales; dropping those makes the offsets of each set sum to 0.
+    of_member, root = weights.sum(axis=0), np.sqrt(weights.sum(axis=1))
+    normal = np.diag(root**2) - weights / of_member @ weights.T
+    gaps = (sums - weights * (sums.sum(axis=0) / of_member)).sum(axis=1)
+    values, vectors = np.linalg.eigh(normal / np.outer(root, root))
+    values, vectors = values[values > 1e-9], vectors[:, values > 1e-9]
+    solution = vectors @ (vectors.T @ (gaps / root) / values)
+    offsets: list[float] = (solution / root).tolist()
+    return (
+        [replace(vote, score=vote.score - offsets[scales[vote.scale]]) for vote in votes] if any(offsets) else [*votes]
+    )
 
 
 def _by_member(votes: Sequence[NoisyVote]) -> dict[int, list[NoisyVote]]:
@@ -224,101 +286,16 @@ def _with_doubt(score: AggregateScore, jurors: Sequence[Sequence[tuple[float, fl
     return replace(score, standard_error=error, degrees_of_freedom=freedom)
 
 
-_J = TypeVar("_J", bound=Hashable)
-
-_MAX_FACTOR = 4.0
-"""Largest stretch: a juror that sees hardly a difference is not made to tell a large one."""
-_CAUTION = 2.0
-"""Degrees of freedom, added to those of a juror's noise, that say its scores are free of noise."""
-_RESIDUE = 1e-12
-"""A variance below this is floating-point residue."""
-MIN_SLOPE, MAX_SLOPE = 0.25, 4.0
-"""Range of plausible slopes of a juror's scale."""
-
-
-def equate(votes: Sequence[NoisyVote]) -> dict[Hashable, float]:
-    """The offset of each scale, to be subtracted from its scores.
-
-    The offsets solve `score = member + offset` by weighted least squares and sum to 0 over all scores, so that the
-    mean of the scores stays. Where all scales hold all members, an offset is the scale's mean minus the mean of all.
-    Scales that no member links keep their scores relative to each other.
-    """
-    scales = {scale: n for n, scale in enumerate(dict.fromkeys(vote.scale for vote in votes))}
-    if len(scales) < 2:
-        return dict.fromkeys(scales, 0.0)
-    import numpy as np
-
-    members = {member: n for n, member in enumerate(dict.fromkeys(vote.member for vote in votes))}
-    weights = np.zeros((len(scales), len(members)))
-    sums = np.zeros_like(weights)
-    for vote in votes:
-        cell = scales[vote.scale], members[vote.member]
-        weights[cell] += vote.weight
-        sums[cell] += vote.weight * vote.score
-    # The normal equations with the members eliminated, in units of the root of a scale's weight. The eigenvalues lie
-    # in [0, 1], with one 0 per set of linked scales; dropping those makes the offsets of each set sum to 0.
-    of_member, root = weights.sum(axis=0), np.sqrt(weights.sum(axis=1))
-    normal = np.diag(root**2) - weights / of_member @ weights.T
-    gaps = (sums - weights * (sums.sum(axis=0) / of_member)).sum(axis=1)
-    values, vectors = np.linalg.eigh(normal / np.outer(root, root))
-    values, vectors = values[values > 1e-9], vectors[:, values > 1e-9]
-    solution = vectors @ (vectors.T @ (gaps / root) / values)
-    return dict(zip(scales, (solution / root).tolist(), strict=True))
-
-
-def _variance(means: Sequence[float]) -> float:
-    return variance(means) if len(means) > 1 else 0.0
-
-
-def reliability(between: float, noise: float, df: float) -> float:
-    """The share of the variance `between` a juror's means that is not noise; `noise` is the variance of such a mean.
-
-    1 - d/(d + 2)·min(1, noise/between): Kelley's 1 - noise/between, which a few votes estimate badly, is drawn towards
-    1 by two degrees of freedom. It is 1 for a juror with one call (d = 0), and never 0.
-    """
-    return 1 - df / (df + _CAUTION) * min(1.0, noise / between) if between > _RESIDUE else 1.0
-
-
-def stretch_factors(
-    means: Mapping[_J, Sequence[float]], trust: Mapping[_J, float], weights: Mapping[_J, float]
-) -> dict[_J, float]:
-    """The factor by which each juror's scores are stretched about their mean; 1 where a juror's scores are all equal.
-
-    `means`: each juror's mean vote of each member; `trust`: the reliability of these means.
-
-    With a juror's standard deviation s, the jury's common one S (the geometric mean by weight) and the reliability r,
-    the factor is S/s* · r/r̄. The logarithm of s* is s's drawn towards S's by empirical Bayes: by 2/(n - 1), which is
-    the sampling variance of log s² over n members, over that plus the variance of the jurors' true log s² (by moments).
-    So jurors that differ by no more than chance keep their spreads. A juror that uses the whole scale would otherwise
-    outvote one that uses little of it, however noisy it is. All is estimated within the group, so a score does not
-    depend on which groups were judged before.
-    """
-    factors = dict.fromkeys(means, 1.0)
-    logs = {juror: math.log(found) for juror, own in means.items() if (found := _variance(own)) > _RESIDUE}
-    if len(logs) < 2:
-        return factors
-    total = math.fsum(weights[juror] for juror in logs)
-    common = math.fsum(weights[juror] * log for juror, log in logs.items()) / total
-    mean_reliability = math.fsum(weights[juror] * trust[juror] for juror in logs) / total
-    sampling = {juror: 2 / (len(means[juror]) - 1) for juror in logs}
-    between = max(0.0, variance(logs.values()) - math.fsum(sampling.values()) / len(sampling))
-    for juror, log in logs.items():
-        drawn = common + between / (between + sampling[juror]) * (log - common)
-        stretch = min(math.exp((common - drawn) / 2), _MAX_FACTOR)
-        factors[juror] = stretch * trust[juror] / mean_reliability
-    return factors
-
-
-def fit_scale(votes: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+def _fit_scale(votes: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     """The scale of a juror from its votes for anchors, each (score given, true score), at least one: a score that it
     gives, the true one for it, and the change of the given score per unit of the true one.
 
     Least squares of given on true scores, which leaves the scores of a juror with random errors unbiased. One true
-    score alone determines no slope, and a slope outside [`MIN_SLOPE`, `MAX_SLOPE`] is noise, or a juror that inverts
+    score alone determines no slope, and a slope outside [`_MIN_SLOPE`, `_MAX_SLOPE`] is noise, or a juror that inverts
     the anchors, and would amplify noise: in both cases the scale only shifts the scores (slope 1).
     """
     given = fmean(vote for vote, _ in votes)
     true = fmean(score for _, score in votes)
     spread = sum((score - true) ** 2 for _, score in votes)
     slope = sum((vote - given) * (score - true) for vote, score in votes) / spread if spread > 1e-9 else 1.0
-    return given, true, slope if MIN_SLOPE <= slope <= MAX_SLOPE else 1.0
+    return given, true, slope if _MIN_SLOPE <= slope <= _MAX_SLOPE else 1.0
