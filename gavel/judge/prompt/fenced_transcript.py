@@ -414,7 +414,14 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
             case role:
                 text = _text_after(head, rest, blocks, following)
                 conversation.events.append(TextEvent(role.removesuffix(":"), text))
-    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}, told
+    found: dict[str, tuple[Conversation, ...]] = {}
+    for label, (main, *others) in attempts.items():
+        main.events = common.events + main.events
+        found[label] = tuple(
+            Conversation(tuple(each.events), tuple(tools.values() if each.tools is None else each.tools), each.agent)
+            for each in (main, *others)
+        )
+    return found, told
 
 
 def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
@@ -433,11 +440,3 @@ def _referred(name: str, blocks: Mapping[str, str], following: Sequence[str]) ->
     lines = blocks[number].split("\n")
     lines[start:end] = told["now:"].split("\n") if "now:" in told else []
     return "\n".join(lines)
-
-
-def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:
-    main.events = common.events + main.events
-    return tuple(
-        Conversation(tuple(each.events), tools if each.tools is None else tuple(each.tools), each.agent)
-        for each in (main, *others)
-    )
