@@ -42,9 +42,9 @@ _END_OF_TURN = (
 _END = re.compile(rf"{_BLANK}*{_FENCE}?{_BLANK}*(?:(?:{_END_OF_TURN}){_BLANK}*)*", re.IGNORECASE)
 _STARTS_A_VALUE = re.compile(rf"""{_BLANK}*(?:[{{"'`~]|\[(?!(?:{_REASONING})\]))""", re.IGNORECASE)
 
-_SPACE = re.compile(rf"{_BLANK}*")
-_COMMENT = re.compile(r"""/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’])""")
+_COMMENT = r"""(?:/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’]))"""
 """A comment is one word: more may change what it stands beside."""
+_SKIPPED = re.compile(rf"{_BLANK}*(?:{_COMMENT}{_BLANK}*)*")
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
 """Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
@@ -160,10 +160,8 @@ class _Mender:
                     self.value()
         try:
             return _STRICT.decode("".join(self.tokens)), self.at, self.repairs
-        except Broken:
-            raise
-        except ValueError:
-            raise Broken(_NOT_VALID) from None
+        except ValueError as error:
+            raise error if isinstance(error, Broken) else Broken(_NOT_VALID) from None
 
     def put(self, token: str) -> None:
         self.tokens.append(token)
@@ -293,14 +291,9 @@ class _Mender:
 
     def skipped(self, position: int) -> tuple[int, int]:
         """The position after blanks and comments, and the number of comments."""
-        comments = -1
-        found: re.Match[str] | None = _SPACE.match(self.text, position)
-        while found:
-            comments += 1
-            blank = _SPACE.match(self.text, found.end())
-            position = blank.end() if blank else found.end()
-            found = _COMMENT.match(self.text, position)
-        return position, comments
+        skipped = _SKIPPED.match(self.text, position)
+        assert skipped
+        return skipped.end(), len(re.findall(r"/\*|//|\#", skipped[0]))
 
     def hides_structure(self, text: str) -> bool:
         """Whether a string contains a relevant key or a boundary between two objects."""
