@@ -273,10 +273,9 @@ class Readout(Decisions):
         return render("judge/readout.j2", ids=ids, highest=self.highest, criteria=_criteria(rubric)).strip()
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
-        digit = {"type": "integer", "enum": list(range(readout.LEVELS))}
         ids = ids_to_score(rubric, labels)
-        properties = dict.fromkeys(ids, digit)
-        return {"type": "object", "properties": properties, "required": ids, "additionalProperties": False}
+        digits = dict.fromkeys(ids, {"type": "integer", "enum": list(range(readout.LEVELS))})
+        return {"type": "object", "properties": digits, "required": ids, "additionalProperties": False}
 
     def read(
         self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, turns: Sequence[int] = ()
