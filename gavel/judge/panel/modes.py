@@ -273,9 +273,9 @@ class Readout(Decisions):
         return render("judge/readout.j2", ids=ids, highest=self.highest, criteria=_criteria(rubric)).strip()
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
-        ids = ids_to_score(rubric, labels)
-        digits = dict.fromkeys(ids, {"type": "integer", "enum": list(range(readout.LEVELS))})
-        return {"type": "object", "properties": digits, "required": ids, "additionalProperties": False}
+        ids, digit = ids_to_score(rubric, labels), {"type": "integer", "enum": list(range(readout.LEVELS))}
+        properties = dict.fromkeys(ids, digit)
+        return {"type": "object", "properties": properties, "required": ids, "additionalProperties": False}
 
     def read(
         self, reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool, turns: Sequence[int] = ()
