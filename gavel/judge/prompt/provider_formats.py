@@ -191,8 +191,9 @@ _FILE_FIELDS = frozenset((*MEDIA, "text", "input_audio", "video_url", "source", 
 
 
 THOUGHT_NAMES = r"think(?:ing)?|thoughts?|reason(?:ing)?|scratch[_-]?pad|reflections?|monologue"
-"""Names of the tags between which models think, perhaps after a prefix: <seed:think>, <inner_monologue>."""
-_NAME = rf"(?:\w{{1,20}}[:_])?(?:{THOUGHT_NAMES})"
+"""Names of the tags between which models think, perhaps after another word: <seed:think>, <inner_monologue>,
+<antThinking>."""
+_NAME = rf"(?:\w{{1,20}}(?:[:_]|(?-i:(?<=[a-z])(?=[A-Z]))))?(?:{THOUGHT_NAMES})"
 _OPENING_TAG = rf"<\s*[|]?(?!END_){_NAME}(?:\s[^<>=]{{0,80}}=[^<>]{{0,80}})?\s*[|]?>|\[THINK\]|◁think▷"
 _CLOSING_TAG = rf"<\s*[|]?(?:/\s*|END_(?:OF_)?){_NAME}\s*[|]?>|\[/THINK\]|◁/think▷"
 _BARE_FINAL = r"""(?<![`'"“‘«])assistant(?:final|commentary)(?![`'"”’»])"""
