@@ -482,7 +482,7 @@ def _is_record(item: Any) -> bool:
     found = _is_something(item)
     if found is not None or isinstance(item, list):
         return found is True
-    holders = [each for each in object_of(item).values() if isinstance(each, dict | list)]
+    holders: list[Any] = [each for each in object_of(item).values() if isinstance(each, dict | list)]
     return not holders or any(map(_is_record, holders))
 
 

@@ -3,6 +3,7 @@
     {"messages": [{"role": "user", "content": "Hi"}, …], "tools": […], "task": 7}     [{"role": "user", …}, …]
     {"prompt": "2 + 2?", "completion": "4", "label": true}                            {"prompt": …, "responses": […]}
     {"prompt": […], "chosen": […], "rejected": […]}                                   a group of two, rewards 1 and 0
+    {"prompt": {"role": "prompter", "text": "2 + 2?", "replies": [{"role": …}, …]}}   a tree: each branch an attempt
     {"prompt": {"raw": "2 + 2?"}, "response": {"output": "4"}, "provider": {…}}       promptfoo
     {"input": "2 + 2?", "actualOutput": "4", "metricsData": [{…}]}                    DeepEval
     {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"]}            ragas
@@ -495,6 +496,35 @@ def _dialogue(value: Any) -> list[Message]:
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
 
+
+def _tree_name(value: Any) -> str:
+    """The field that holds a message with the messages that answer it, as OpenAssistant's trees have it."""
+    fields = value if is_object(value) else {}
+    return next((name for name, each in fields.items() if is_object(each, "role") and _replies(each)), "")
+
+
+def _replies(message: Message) -> list[Message]:
+    lists = (each for each in message.values() if is_list(each) and each and all(is_object(it, "role") for it in each))
+    return next(lists, list[Message]())
+
+
+def _read_trees(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        yield from _branches(row, [], row.value[_tree_name(row.value)])
+
+
+def _branches(row: Row, before: Sequence[Message], message: Message) -> Iterator[Attempt]:
+    """The answers to a message and to all that follow it, each after what stands above it."""
+    is_answer = KNOWN_ROLES.get(str(message["role"]).lower()) == "assistant"
+    said: Message = {"role": "assistant" if is_answer else "user", "content": first_of(message, *TEXTS)}
+    if is_answer:
+        kept = {name: each for name, each in message.items() if not isinstance(each, list | dict)}
+        yield attempt(row, TREES.name, before, [said], without(kept, "role", *TEXTS))
+    for reply in _replies(message):
+        yield from _branches(row, [*before, said], reply)
+
+
+TREES = Format("message trees", ("message_tree_id", "prompt"), lambda value: bool(_tree_name(value)), _read_trees)
 
 SIDE_BY_SIDE = "answers side by side"
 PAIRS = Format(

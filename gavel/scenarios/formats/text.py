@@ -312,7 +312,7 @@ def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
                 )
             named = zip(names, cells, strict=True)
             found.append(
-                Row(place, {n: _said(text) if n in SAID or n in said else cell(text) for n, text in named if n})
+                Row(place, {n: _said(text) if n in SAID or n in said else cell(text) for n, text in named if n}, True)
             )
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error
