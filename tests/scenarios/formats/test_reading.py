@@ -615,7 +615,7 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
                 "question": Q["content"],
                 "ours": "It is Paris.",
                 "theirs": "It is not Paris.",
-                "score": "5 of 6",
+                "score": "5/6",
             },
             "--prompt-column question --answer-column ours --answer-column theirs",
             [[Q, PARIS], [Q, LYON | {"content": "It is not Paris."}]],
