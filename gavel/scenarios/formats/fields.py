@@ -508,9 +508,25 @@ def _replies(message: Message) -> list[Message]:
     return next(lists, list[Message]())
 
 
+def _is_node(value: Any) -> bool:
+    """Whether it is a message that tells which one it answers; a table may omit that of the first."""
+    return is_object(value, "message_id", "parent_id|message_tree_id", "role", "text|content")
+
+
 def _read_trees(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    for row in rows:
-        yield from _branches(row, [], row.value[_tree_name(row.value)])
+    apart = [row for row in rows if _is_node(row.value)]
+    nodes: dict[Any, Message] = {row.value["message_id"]: {**row.value, "replies": []} for row in apart}
+    roots = [(row, row.value[_tree_name(row.value)]) for row in rows if not _is_node(row.value)]
+    for row in apart:
+        node, above = nodes[row.value["message_id"]], row.value.get("parent_id")
+        if above is None:
+            roots.append((row, node))
+        elif above in nodes:
+            nodes[above]["replies"].append(node)
+        else:
+            source.leave_out(row, "message whose parent is not in the file")
+    for row, root in roots:
+        yield from _branches(row, [], root)
 
 
 def _branches(row: Row, before: Sequence[Message], message: Message) -> Iterator[Attempt]:
@@ -524,7 +540,12 @@ def _branches(row: Row, before: Sequence[Message], message: Message) -> Iterator
         yield from _branches(row, [*before, said], reply)
 
 
-TREES = Format("message trees", ("message_tree_id", "prompt"), lambda value: bool(_tree_name(value)), _read_trees)
+TREES = Format(
+    "message trees",
+    ("message_tree_id", "prompt"),
+    lambda value: bool(_tree_name(value)) or _is_node(value),
+    _read_trees,
+)
 
 SIDE_BY_SIDE = "answers side by side"
 PAIRS = Format(

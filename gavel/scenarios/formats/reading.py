@@ -343,8 +343,10 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
             return RowError(
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
-    paths = [path for path, each in leaves(fields) if isinstance(each, str) and each.strip()][:_MOST_NAMES]
-    options = "--prompt-column PATH --answer-column PATH, of the paths " + ", ".join(paths)
+    paths = {path: each for path, each in leaves(fields) if isinstance(each, str) and each.strip()}
+    written = [path for path, each in paths.items() if _SENTENCE.search(each)]
+    paths = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
+    options = f"--prompt-column PATH --answer-column PATH, of the paths {paths}"
     return RowError(problem, f"Name the texts that hold the prompt and each answer: {options}. {_FORM}")
 
 

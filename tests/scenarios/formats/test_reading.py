@@ -690,11 +690,21 @@ def test_each_answer_of_a_tree_of_messages_is_an_attempt(tmp_path: Path) -> None
     after = [{"role": "prompter", "text": "Sure?", "replies": [{"role": "assistant", "text": "Yes.", "replies": []}]}]
     replies = [{"role": "assistant", "text": "It is Paris.", "rank": 0, "replies": after}, {**LYON, "rank": 1}]
     asked = {"message_id": "m", "role": "prompter", "text": Q["content"], "labels": {"spam": 0}, "replies": replies}
-    reading = read_file(written(tmp_path / "trees.jsonl", {"message_tree_id": "t", "prompt": asked}))
-    assert [[each.messages() for each in group] for group in reading.groups] == [
-        [[Q, PARIS], [Q, LYON]],
-        [[Q, PARIS, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]],
+    trees = written(tmp_path / "trees.jsonl", {"message_tree_id": "t", "prompt": asked})
+    told = [
+        ("m", None, "prompter", Q["content"]),
+        ("p", "m", "assistant", "It is Paris."),
+        ("s", "p", "prompter", "Sure?"),
     ]
+    told += [("y", "s", "assistant", "Yes."), ("l", "m", "assistant", "Lyon."), ("x", "z", "assistant", "Lost.")]
+    names = ("message_id", "parent_id", "role", "text")
+    nodes = written(tmp_path / "nodes.jsonl", *(dict(zip(names, each, strict=True)) for each in told))
+    for path in (trees, nodes):
+        assert [[each.messages() for each in group] for group in read_file(path).groups] == [
+            [[Q, PARIS], [Q, LYON]],
+            [[Q, PARIS, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]],
+        ]
+    assert "1 × message whose parent is not in the file" in read_file(nodes).notes[0]
 
 
 def test_an_answer_that_is_an_object_is_told(tmp_path: Path) -> None:
