@@ -344,9 +344,11 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
     paths = {path: each for path, each in leaves(fields) if isinstance(each, str) and each.strip()}
+    if len(paths) < 2:
+        return RowError(problem, f"Write what was asked and what was answered apart. {_FORM}")
     written = [path for path, each in paths.items() if _SENTENCE.search(each)]
-    paths = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
-    options = f"--prompt-column PATH --answer-column PATH, of the paths {paths}"
+    told = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
+    options = f"--prompt-column PATH --answer-column PATH, of the paths {told}"
     return RowError(problem, f"Name the texts that hold the prompt and each answer: {options}. {_FORM}")
 
 
