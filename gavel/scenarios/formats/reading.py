@@ -48,7 +48,7 @@ from gavel.scenarios.formats.fields import (
     without,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
-from gavel.scenarios.formats.grouping import TRUTHS, beside_messages, group
+from gavel.scenarios.formats.grouping import BESIDE, TRUTHS, beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.row import (
@@ -289,7 +289,8 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
         speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
         return sum(number > 1 for number in speakers.values())
 
-    column = next((name for name in filter(_IDENTIFIER.search, items[0]) if sides(name) >= max(least, 1)), "")
+    column = max(filter(_IDENTIFIER.search, items[0]), key=sides, default="")
+    column = column if column and sides(column) >= max(least, 1) else ""
     if least and not column:
         return None
     texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
@@ -402,7 +403,7 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
     found = {
         path: text
         for path, text in sorted(given.items(), key=lambda each: (_depth(each[0]), -len(each[1])))
-        if not (_EXPECTED.search(path) or _IDENTIFIER.search(path) or path in SYSTEM)
+        if not (_EXPECTED.search(path) or _IDENTIFIER.search(path) or path in (*SYSTEM, *BESIDE))
     }
     talks = [path for path in given if is_list(value := at(fields, path)) and is_conversation(value)]
     rivals = [path for path in talks if are_rivals(at(fields, path))]
@@ -412,7 +413,8 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
         yield Columns(None, whole)
     named = [path for path, text in found.items() if _ASKED.search(path) and _SENTENCE.search(text)]
     others = [path for path, text in found.items() if text and not _ANSWERED.search(path)]
-    others = others if len(others) == 1 else [path for path in given if path in others] if is_flat else []
+    first = [path for path in given if is_flat and path in others and _SENTENCE.search(found[path])]
+    others = others if len(others) == 1 else first
     asked = next(iter([*whole, *named, *talks, *others]), "")
     likely = [path for path, text in found.items() if _ANSWERED.search(path) and path != asked and text]
     # A deeper column of such a name is part of the question: the expected answer.

@@ -612,6 +612,7 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
         (
             {
                 "kind": "geo",
+                "context": "In order.",
                 "question": Q["content"],
                 "ours": "It is Paris.",
                 "theirs": "It is not Paris.",
