@@ -368,8 +368,9 @@ def _rule(statement: str) -> Rule | None:
 
 def _check(text: str) -> tuple[Check, frozenset[str]] | None:
     """The check of a part, and the tools that it names."""
+    text = _uncoded(text)
     for pattern, check in _FORMS:
-        found = re.fullmatch(pattern, _uncoded(text), re.IGNORECASE)
+        found = re.fullmatch(pattern, text, re.IGNORECASE)
         parts = {name: part or "" for name, part in found.groupdict().items()} if found else {}
         given = {name: _READERS.get(name, str)(part) for name, part in parts.items()}
         if found and None not in given.values():
