@@ -371,9 +371,7 @@ def _convert_part(part: Any) -> Part:
 
 
 def _mime(url: str) -> str | None:
-    if url.startswith("data:"):
-        return url[5:].partition(",")[0].partition(";")[0] or None
-    return mimetypes.guess_type(url.partition("?")[0])[0]
+    return mimetypes.guess_type(url if url.startswith("data:") else url.partition("?")[0])[0]
 
 
 def inline(media: Media) -> str | None:

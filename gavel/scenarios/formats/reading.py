@@ -15,12 +15,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from openai.types.chat.chat_completion import Choice
 
 from gavel.base import entry_points
 from gavel.base.text import counted
@@ -186,8 +183,11 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         form = _detect_format(rows)
         found += form.read(rows, source)
     for each in found:
-        if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
-            if misnamed := misnamed_assistant(each.trajectory.messages()):
+        if isinstance(each, Attempt) and each.trajectory.status != "failed":
+            said = each.trajectory.messages()
+            if any(message.get("role") == "assistant" for message in said):
+                continue
+            if misnamed := misnamed_assistant(said):
                 raise refused(each.row.where, *misnamed)
             each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
     grouped = group(found, by, form.task if form else "")
@@ -319,9 +319,9 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
     if said and all(is_object(each, "message|type") for each in said) and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
-    likeness, nearest = max(((_likeness(form, fields), form) for form in forms), key=lambda pair: pair[0])
+    nearest = min(forms, key=lambda form: sum(not is_object(fields, each) for each in form.fields) / len(form.fields))
     lacking = [each.replace("|", " or ") for each in nearest.fields if not is_object(fields, each)]
-    if likeness >= _NEAR:
+    if len(lacking) <= _FAR * len(nearest.fields):
         lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
@@ -364,8 +364,8 @@ _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 """Words separated by spaces, or a script that may do without."""
 _REWARD = re.compile("reward|score|label|rating|grade", re.I)
 _SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
-_NEAR = 0.5
-"""Min share of a format's fields that makes a row near to it."""
+_FAR = 0.5
+"""Max share of a format's fields that may lack in a row near to it."""
 _TRIED = 20
 """Max rows on which columns are tried before they are proposed."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
@@ -452,15 +452,6 @@ def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, st
         text = first_of(first, *TEXTS) if is_object(first) else first
         text = text if isinstance(text, str) else ""
         yield path, text if path == f"{within}{name}" or _SENTENCE.search(text) else ""
-
-
-def _likeness(form: Format, fields: dict[str, Any]) -> float:
-    """The share of the format's fields that the row has; a field of a similar name counts half."""
-    found = 0.0
-    for name in form.fields:
-        similar = any(get_close_matches(each, list(fields), cutoff=0.8) for each in name.split("|"))
-        found += 1.0 if is_object(fields, name) else 0.5 * similar
-    return found / len(form.fields)
 
 
 def describe_shortfalls(found: Sequence[Found]) -> list[str]:
@@ -560,7 +551,3 @@ def _given(trajectory: Trajectory, in_text: bool) -> Any:
         return value
     value = cell(value)
     return value[0] if is_list(value) and value else value
-
-
-def _answers(trajectory: Trajectory) -> bool:
-    return any(isinstance(item, Choice) or item.get("role") == "assistant" for item in trajectory.messages_and_choices)
