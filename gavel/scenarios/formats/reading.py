@@ -22,7 +22,7 @@ from typing import Any
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant
+from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
 from gavel.scenarios.formats.fields import (
     COMPLETIONS,
     CONVERSATIONS,
@@ -482,6 +482,13 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
         notes.append(
             f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
             f"one message. Write messages in the template's place. First: {rendered[0].row.where}."
+        )
+    odd = [(each, name) for each in attempts for message in each.trajectory.messages() for name in odd_fields(message)]
+    if odd:
+        names = list(dict.fromkeys(name for _, name in odd))
+        notes.append(
+            f"the judge is shown further fields of messages as if they were said ({', '.join(names[:_MOST_NAMES])}): "
+            f"take out what was not. First: {odd[0][0].row.where}."
         )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
