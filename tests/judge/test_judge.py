@@ -257,6 +257,8 @@ async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_
         "alone": "unscored",
     }
     assert Judge("constant", rubric="Be long.", config=config).rubric.text == "Be long."
+    moved = {"top_p": 1, "api_base": "http://127.0.0.1:1/v1", "api_key": "sk-1"}
+    assert config.model_copy(update={"params": moved}).build().settings == config.build().settings
     assert judge.settings == {**config.build().settings, "orders": [4, 4], "seed": 0}
     assert Judge("constant", rubric="Be long.", config={"orders": 2}).orders == 2
     with pytest.raises(JudgeError, match="Did you mean orders"):
