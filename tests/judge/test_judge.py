@@ -63,6 +63,11 @@ async def test_failed_rollouts_are_not_judged():
     assert judged.trajectories[1].judgement.reason == "the rollout failed: out of memory"
     assert judged.judgement.status == "partial"
     assert "1 of 3" in (judged.judgement.reason or "")
+    group.trajectories[2].status = "failed"
+    alone = await Judge("constant", orders=1, alone="scored").score(group)
+    assert ([each.reward for each in alone], alone.judgement.status) == ([0.5, None, None], "partial")
+    lost = await Judge(broken, orders=1, alone="scored").score(group)
+    assert "compare" not in (lost.judgement.reason or "compare")
 
 
 async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost():
