@@ -302,6 +302,8 @@ _NUMERAL = re.compile(
 )
 """With marks of thousands as English has them, or as other languages do; a power of ten; a decimal or version."""
 _NUMBER = re.sub(r"\?P<\w+>", "?:", _NUMERAL.pattern)
+MARKED = r"(?:[+#]{2,}|[+#](?!\w))"
+"""Marks that belong to the word before them: `C++`, `F#`."""
 _TOKEN = re.compile(
     r"(?!\d+-[^\W\d]{2,}(?!\w)|\d+e-\d{1,3}(?!\w))(?=\w+-\w)"
     r"(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[^\W\d])\w+(?:-\w+)+(?:\.\d+(?!\w))*"  # `A-100`, not `30-day`
@@ -309,7 +311,7 @@ _TOKEN = re.compile(
     rf"(?P<number>(?:\d+ (?=\d+ ?/ ?\d))?(?:{_NUMBER})"
     # with all of a date, time, range or fraction
     rf"(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"
-    r"|[^\W\d]\w*(?:\.\d+)*|[^\s\0]"
+    rf"|[^\W\d]\w*(?:{MARKED}|(?:\.\d+)*)|[^\s\0]"
 )
 
 

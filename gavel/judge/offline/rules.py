@@ -41,6 +41,7 @@ from jinja2 import Environment, TemplateError, nodes
 from gavel.judge.offline.facts import (
     GLUE,
     MANY,
+    MARKED,
     STRAIGHT,
     Facts,
     join_thousands,
@@ -787,7 +788,7 @@ def _occurs(phrase: str, text: str) -> bool:
     ):
         return False
     if len(letter := phrase.strip()) == 1 and letter.lower() != letter.upper():
-        return re.search(rf"(?<!\w){letter}(?!\w)", _without_marks(text, has_targets)) is not None
+        return re.search(rf"(?<!\w){letter}(?!\w|{MARKED})", _without_marks(text, has_targets)) is not None
     for wanted in _readings_shown(phrase, has_targets):
         whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
         words = re.escape(wanted[:-1].replace(GLUE, "")).replace("\\\n", f"{GLUE}?\n") + "\n" + whole
@@ -805,26 +806,29 @@ def _readings_shown(text: str, has_targets: bool) -> tuple[str, ...]:
 
 
 def _without_marks(text: str, has_targets: bool, *, html: bool = True) -> str:
-    """What a reader of Markdown sees, with the numbers of lists and tags as they are written; no comments.
+    """What a reader of Markdown sees, with tags as they are written; no comments, and nothing that is struck out. Of a
+    list's numbers, that of a lone item alone, which may begin a sentence: `1945. The war ended`.
 
     `has_targets`: with the addresses of links and images."""
+    from markdown_it.tree import SyntaxTreeNode
+
     shown: list[str] = []
-    for block in _markdown(html=html, has_links=text.count("[") <= _MOST_LINKS).parse(text):
+    blocks = _markdown(html=html, has_links=text.count("[") <= _MOST_LINKS).parse(text)
+    items = [each for each in SyntaxTreeNode(blocks).walk() if each.type == "list_item" and len(each.siblings) > 1]
+    listed = {id(each.nester_tokens.opening) for each in items if each.nester_tokens}
+    for block in blocks:
         if block.children is not None:
+            struck = 0
             for each in block.children:
-                shown.append(
-                    "\n"
-                    if each.type.endswith("break")
-                    else ""
-                    if each.content.startswith("<!--") and each.type == "html_inline"
-                    else each.content
-                )
+                struck += each.nesting if each.type.startswith("s_") else 0
+                is_hidden = struck or (each.content.startswith("<!--") and each.type == "html_inline")
+                shown.append("\n" if each.type.endswith("break") else "" if is_hidden else each.content)
             shown.append("\n")
             targets = [each.attrs.get("href", each.attrs.get("src")) for each in block.children if has_targets]
             shown += [f"{target}\n" for target in targets if target]
         elif block.type == "html_block":
             shown += [_without_marks(_COMMENT.sub("", block.content), has_targets, html=False), "\n"]
-        elif block.nesting >= 0 and not block.type.endswith("list_open"):
+        elif block.nesting >= 0 and not block.type.endswith("list_open") and id(block) not in listed:
             shown += [block.info + block.markup, "\n", block.content, "\n"]
     return "".join(shown)
 
