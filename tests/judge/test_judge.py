@@ -70,6 +70,11 @@ async def test_failed_rollouts_are_not_judged():
     assert judged.trajectories[1].judgement.reason == "the rollout failed: out of memory"
     assert judged.judgement.status == "partial"
     assert "1 of 3" in (judged.judgement.reason or "")
+    group.trajectories[2].status = "failed"
+    alone = await Judge("constant", orders=1, alone="scored").score(group)
+    assert ([each.reward for each in alone], alone.judgement.status) == ([0.5, None, None], "partial")
+    lost = await Judge(broken, orders=1, alone="scored").score(group)
+    assert "compare" not in (lost.judgement.reason or "compare")
 
 
 async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost():
@@ -264,6 +269,8 @@ async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_
         "alone": "unscored",
     }
     assert Judge("constant", rubric="Be long.", config=config).rubric.text == "Be long."
+    moved = {"top_p": 1, "api_base": "http://127.0.0.1:1/v1", "api_key": "sk-1"}
+    assert config.model_copy(update={"params": moved}).build().settings == config.build().settings
     assert judge.settings == {**config.build().settings, "orders": [4, 4], "seed": 0}
     assert Judge("constant", rubric="Be long.", config={"orders": 2}).orders == 2
     with pytest.raises(JudgeError, match="Did you mean orders"):

@@ -277,9 +277,9 @@ def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupS
     reasons = [member.reason for member in members if member.score is None]
     if not reasons:
         return "scored", None
-    if len(group.members) == 1:
+    if len(reasons) < len(members):
+        return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
+    if len(group.members) == 1 and (alone := _alone(group)) in reasons:
         survivor = len(group.members[0].indices) == 1 < len(members)
-        return ("unscored" if survivor else "degenerate"), _alone(group)
-    if len(reasons) == len(members):
-        return "unscored", reasons[0]
-    return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
+        return ("unscored" if survivor else "degenerate"), alone
+    return "unscored", reasons[0]

@@ -20,7 +20,7 @@ from gavel.judge.prompt.sanitize import Redact, decode_base64, describe_base64, 
 from gavel.llm.providers import ImageSupport
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
-from gavel.scenarios.formats.chat import as_chat
+from gavel.scenarios.formats.chat import MEDIA, as_chat, is_bookkeeping, is_empty
 from gavel.scenarios.formats.row import is_list, is_object
 from gavel.scenarios.formats.text import is_rendered
 
@@ -172,25 +172,15 @@ class View:
         return redacted
 
 
-_IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
-_BOOKKEEPING = (
-    "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
-    "prefix created created_at timestamp model usage"
-)
-NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} encrypted_content signature extra_content".split())
-"""Fields that are never shown, beside those of thoughts. An unknown field is shown as JSON."""
-_THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)?")
-"""Names of fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
-MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
-"""Fields of a message that hold more than text."""
 _AS_JSON = ("search_result", "tool_reference", "resource_link", "_result", "_result_error")
 """Ends of the types of blocks that are text with a structure of their own."""
 _FILE_FIELDS = frozenset((*MEDIA, "text", "input_audio", "video_url", "source", "data", "file_data", "file_id"))
 
 
 THOUGHT_NAMES = r"think(?:ing)?|thoughts?|reason(?:ing)?|scratch[_-]?pad|reflections?|monologue"
-"""Names of the tags between which models think, perhaps after a prefix: <seed:think>, <inner_monologue>."""
-_NAME = rf"(?:\w{{1,20}}[:_])?(?:{THOUGHT_NAMES})"
+"""Names of the tags between which models think, perhaps after another word: <seed:think>, <inner_monologue>,
+<antThinking>."""
+_NAME = rf"(?:\w{{1,20}}(?:[:_]|(?-i:(?<=[a-z])(?=[A-Z]))))?(?:{THOUGHT_NAMES})"
 _OPENING_TAG = rf"<\s*[|]?(?!END_){_NAME}(?:\s[^<>=]{{0,80}}=[^<>]{{0,80}})?\s*[|]?>|\[THINK\]|◁think▷"
 _CLOSING_TAG = rf"<\s*[|]?(?:/\s*|END_(?:OF_)?){_NAME}\s*[|]?>|\[/THINK\]|◁/think▷"
 _BARE_FINAL = r"""(?<![`'"“‘«])assistant(?:final|commentary)(?![`'"”’»])"""
@@ -397,7 +387,7 @@ class _Reader:
 def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
     """Fields of a message beside its content and its calls."""
     for key, value in fields.items():
-        if _is_left_out(key, value):
+        if is_bookkeeping(key, value):
             continue
         if key == "refusal" and isinstance(value, str):
             yield value
@@ -409,8 +399,10 @@ def _fields(fields: Mapping[str, Any]) -> Iterator[_Piece]:
 
 
 def _rest(fields: Mapping[str, Any], *used: str) -> Iterator[str]:
-    """The fields of a part that are neither used nor left out, as JSON."""
-    return (field_text(key, value) for key, value in fields.items() if key not in used and not _is_left_out(key, value))
+    """The fields of a part that are neither used nor bookkeeping, as JSON."""
+    return (
+        field_text(key, value) for key, value in fields.items() if key not in used and not is_bookkeeping(key, value)
+    )
 
 
 def _unseen(kind: str, content: Any) -> Unseen:
@@ -422,17 +414,6 @@ def field_text(key: str, value: Any) -> str:
     """`[name: "Alice"]`."""
     shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
     return f"[{key}: {shown}]"
-
-
-def _is_left_out(key: str, value: Any) -> bool:
-    """Whether a field holds an id, bookkeeping, thoughts, or nothing."""
-    if key in NOT_CONTENT or _THOUGHT_FIELD.fullmatch(key) or is_empty(value):
-        return True
-    return key == "status" and value in ("completed", "success")
-
-
-def is_empty(value: Any) -> bool:
-    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
 
 
 def _transcript(audio: Any) -> Iterator[str]:
