@@ -59,7 +59,9 @@ def said(content: object, **fields: object) -> Trajectory:
     ],
 )
 def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
-    group = canonical(said(content), said("Done.", reasoning_content="hmm"), said("Done."))
+    thought = said("Done.")
+    thought.messages_and_choices.insert(-1, {"role": "thought", "content": "hmm"})
+    group = canonical(said(content), said("Done.", reasoning_content="hmm"), thought, said("Done."))
     assert len(group.members) == 1
     assert "hmm" not in repr(group)
     assert "Done." in repr(group)
