@@ -18,7 +18,6 @@ import logging
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -48,73 +47,43 @@ from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.run_directory import (
-    RunDirectoryError,
-    read_description,
-    run_path,
-)
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.storage.store import open_store, push_checkpoint
 
 FILE = "jobs.jsonl"
 
 
 class Journal:
-    """The jobs of one run, in the order in which they were begun."""
+    """The jobs of one run."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self.writer: str | None = None
         """The client that registered the model last."""
-        self._begun: dict[str, dict[str, Any]] = {}
-        self._done: dict[str, dict[str, Any]] = {}
-        if self._path.exists():
-            text = self._path.read_bytes()
-            for line in text.splitlines():
-                self._read(line)
-            if text and not text.endswith(b"\n"):  # its writer was killed
-                self._append(b"\n")
+        self._jobs: dict[str, dict[str, Any]] = {}
+        text = self._path.read_bytes() if self._path.exists() else b""
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):  # of the end that a killed writer left
+                self._take(**json.loads(line))
+        if text and not text.endswith(b"\n"):
+            self._append(b"\n")
 
-    def result(self, job: str) -> dict[str, Any] | None:
-        """The job's result; None if it is not known to be done."""
-        return self._done.get(job)
+    def of(self, job: str) -> dict[str, Any]:
+        """What is known of a job: `begun`, and `done` once it is."""
+        return self._jobs.get(job, {})
 
-    def begun(self, job: str) -> dict[str, Any] | None:
-        """The journal's entry from the job's start."""
-        return self._begun.get(job)
+    def write(self, job: str, **entry: Any) -> None:
+        """Adds `begun`, `done`, or `failed`, after which the job may be begun again; or the `writer` of a job."""
+        self._append(json.dumps({"id": job, **entry}).encode() + b"\n")
+        self._take(job, **entry)
 
-    def begin(self, job: str, note: dict[str, Any]) -> None:
-        self._write({"id": job, "begun": note})
-        self._begun[job] = note
-
-    def finish(self, job: str, result: dict[str, Any]) -> None:
-        self._done[job] = result
-        self._write({"id": job, "done": result})
-
-    def register(self, job: str, writer: str) -> None:
-        self._write({"id": job, "writer": writer})
-        self.writer = writer
-
-    def forget(self, job: str) -> None:
-        """Drops the entry of a job that failed, so that it may be begun again."""
-        self._begun.pop(job, None)
-        self._write({"id": job, "failed": True})
-
-    def _read(self, line: bytes) -> None:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return  # the end that a killed writer left
+    def _take(self, id: str, **entry: Any) -> None:
         if "writer" in entry:
             self.writer = entry["writer"]
-        elif "begun" in entry:
-            self._begun[entry["id"]] = entry["begun"]
-        elif "done" in entry:
-            self._done[entry["id"]] = entry["done"]
+        elif "failed" in entry:
+            self._jobs.pop(id, None)
         else:
-            self._begun.pop(entry["id"], None)
-
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._append(json.dumps(entry).encode() + b"\n")
+            self._jobs.setdefault(id, {}).update(entry)
 
     def _append(self, data: bytes) -> None:
         with self._path.open("ab", buffering=0) as file:
@@ -294,21 +263,22 @@ class Jobs:
         await self._load(model)
         if job.kind in ("prepare", "pin", "delete_checkpoints"):  # again is as well as once
             return await self._perform(model, job)
-        journal, split = model.journal, _split(job)
-        result = journal.result(job.id)
+        journal, known = model.journal, model.journal.of(job.id)
+        result = known.get("done")
+        if result is None and "begun" in known:
+            result = self._finished_by_another_server(model, job, known["begun"])
         if result is None:
-            note = journal.begun(job.id)
-            result = self._finished_by_another_server(model, job, note) if note else None
-            if result is None:
-                self._check_step(model, job)
-                rows = len(self._backend.history(model.spec, split))
-                journal.begin(job.id, {"kind": job.kind, "step": self._backend.step(model.spec), "rows": rows})
-                try:
-                    result = await self._perform(model, job)
-                except BaseException:
-                    journal.forget(job.id)
-                    raise
-            journal.finish(job.id, result)
+            self._check_step(model, job)
+            rows = len(self._backend.history(model.spec, _split(job)))
+            note = {"kind": job.kind, "step": self._backend.step(model.spec), "rows": rows}
+            journal.write(job.id, begun=note)
+            try:
+                result = await self._perform(model, job)
+            except BaseException:
+                journal.write(job.id, failed=True)
+                raise
+        if "done" not in known:
+            journal.write(job.id, done=result)
         self._uploads.remove(job.upload)
         return result
 
@@ -325,7 +295,7 @@ class Jobs:
                 model.spec = before
                 raise
         model.spec = spec
-        model.journal.register(job.id, job.writer)
+        model.journal.write(job.id, writer=job.writer)
 
     def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
         """The result of a job whose server was killed before recording it; None if the work was not done."""
@@ -436,9 +406,7 @@ def _sent_adapter(job: Job) -> SentAdapter | None:
 
 
 def _spec(given: dict[str, Any]) -> ModelSpec:
-    """The model spec in a job's arguments."""
-    kind = TrainableSpec if given["trainable"] else ModelSpec
-    return kind.model_validate(given["spec"])
+    return (TrainableSpec if given["trainable"] else ModelSpec).model_validate(given["spec"])
 
 
 def _split(job: Job) -> str:
@@ -446,5 +414,4 @@ def _split(job: Job) -> str:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    own: Iterable[str] = ("step", "time")
-    return {name: value for name, value in row.items() if isinstance(value, int | float) and name not in own}
+    return {k: value for k, value in row.items() if isinstance(value, int | float) and k not in ("step", "time")}

@@ -240,14 +240,14 @@ class SkyPilotBackend(RemoteBackend):
             return cls(record, host, url, tunnel, patience=patience)
         except BaseException:
             if tunnel:
-                await tunnel.close()
+                tunnel.close()
             raise
 
     async def close(self) -> None:
         """Ends this client; the cluster stays on until it is idle."""
         await super().close()
         if self._tunnel:
-            await self._tunnel.close()
+            self._tunnel.close()
 
     async def down(self) -> None:
         """Ends the cluster and its machines, with the runs that are on them, and this client."""

@@ -169,10 +169,9 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])
             monkeypatch.setattr(jobs, "write_whole", written)
-            finish = jobs.Journal.finish
-            monkeypatch.setattr(jobs.Journal, "finish", full)
+            monkeypatch.setattr(jobs.Uploads, "remove", full)
             with pytest.raises(GavelError, match="No space left"):  # after the step was made
                 await model.train([group])
-            monkeypatch.setattr(jobs.Journal, "finish", finish)
+            monkeypatch.undo()
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]

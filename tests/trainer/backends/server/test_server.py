@@ -53,16 +53,22 @@ from tests.trainer.serving.served import until
 
 @pytest.mark.slow
 async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(tmp_path, monkeypatch):
-    finish = Journal.finish
+    write = Journal.write
+
+    def killed(self: Journal, job: str, **entry: Any) -> None:
+        if "done" in entry:
+            raise SystemError("killed")
+        write(self, job, **entry)
+
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
-            monkeypatch.setattr(Journal, "finish", lambda *_: (_ for _ in ()).throw(SystemError("killed")))
+            monkeypatch.setattr(Journal, "write", killed)
             with pytest.raises(Exception, match="killed"):
                 await model.train([group])
             with pytest.raises(Exception, match="killed"):
                 await model.log([group], "val")
-    monkeypatch.setattr(Journal, "finish", finish)
+    monkeypatch.setattr(Journal, "write", write)
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         # The same client, before it has heard of the step: what a repeated request meets.
         async with RemoteBackend(url, KEY, patience=20) as backend:
@@ -164,18 +170,18 @@ def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path
 @pytest.mark.slow
 def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.begin("first", {"step": 0})
-    journal.finish("first", {"step": 1})
-    journal.begin("second", {"step": 1})
+    journal.write("first", begun={"step": 0})
+    journal.write("first", done={"step": 1})
+    journal.write("second", begun={"step": 1})
     with (tmp_path / "jobs.jsonl").open("ab") as file:
         file.write(b'{"id": "third", "beg')
     again = Journal(tmp_path)
-    assert again.result("first") == {"step": 1}
-    assert (again.result("second"), again.begun("second"), again.begun("third")) == (None, {"step": 1}, None)
-    again.begin("third", {"step": 2})
-    again.forget("second")
+    assert again.of("first")["done"] == {"step": 1}
+    assert (again.of("second"), again.of("third")) == ({"begun": {"step": 1}}, {})
+    again.write("third", begun={"step": 2})
+    again.write("second", failed=True)
     last = Journal(tmp_path)
-    assert (last.begun("second"), last.begun("third")) == (None, {"step": 2})
+    assert (last.of("second"), last.of("third")) == ({}, {"begun": {"step": 2}})
 
 
 @pytest.mark.slow
