@@ -221,13 +221,13 @@ Part = Literal["reasoning", "text", "call"]
 
 
 def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
-    """The parts of an assistant message or streamed delta: the kind, the call if it is one, and the text."""
+    """The parts of an assistant message or streamed delta: the kind, the call with its index, and the text."""
     if said.get("reasoning_content"):
         yield "reasoning", {}, said["reasoning_content"]
     if said.get("content"):
         yield "text", {}, said["content"]
-    for call in said.get("tool_calls") or ():
-        yield "call", call, (call.get("function") or {}).get("arguments") or ""
+    for index, call in enumerate(said.get("tool_calls") or ()):
+        yield "call", {"index": index} | call, (call.get("function") or {}).get("arguments") or ""
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:

@@ -22,7 +22,7 @@ from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.messages_api import MessageStream, message
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
+from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream
 from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import (
     QUESTION,
@@ -229,7 +229,7 @@ def without_ids(items: list[dict]) -> list[dict]:
 @given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
     last = (await response_events(reply, size=size, finish_reason=finish_reason))[-1]["response"]
-    whole = response(REQUEST, completion_of(reply, finish_reason), "resp_1")
+    whole = ResponseStream(REQUEST, "resp_1").response(completion_of(reply, finish_reason))
     assert without_ids(last["output"]) == without_ids(whole["output"])
     assert last | {"output": []} == whole | {"output": []}
 
