@@ -33,6 +33,7 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 Kind = Literal[
     "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
 ]
+"""Methods of a `Backend`, whose arguments a job has."""
 
 
 class _Wire(BaseModel):

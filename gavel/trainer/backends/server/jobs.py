@@ -13,6 +13,7 @@ a step is whole or was not made, and metrics are rows that were written or not.
 import asyncio
 import contextlib
 import functools
+import inspect
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ import tempfile
 from collections import OrderedDict
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -318,37 +319,24 @@ class Jobs:
             )
 
     async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:
-        backend, spec, given = self._backend, model.spec, job.arguments
-        trained = cast("TrainableSpec", spec)
-        match job.kind:
-            case "prepare" | "train":
-                config = TrainConfig.model_validate(given["config"])
-                if (sent := _sent_adapter(job)) is not None:
-                    await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
-                if job.kind == "prepare":
-                    await backend.prepare(trained, config)
-                    return {}
-                groups = await asyncio.to_thread(self._groups, job)
-                return asdict(await backend.train(trained, groups, config, given["metrics"]))
-            case "train_sft":
-                sft = SftConfig.model_validate(given["config"])
-                groups = await asyncio.to_thread(self._groups, job)
-                members = [member for group in groups for member in group]
-                return asdict(await backend.train_sft(trained, members, sft))
-            case "log":
-                groups = await asyncio.to_thread(self._groups, job)
-                means = await backend.log(spec, groups, given["split"], given.get("step"), given.get("metrics"))
-                return {"means": means}
-            case "record":
-                backend.record(spec, given["values"], given["split"])
-            case "pin":
-                backend.pin(spec, given["settings"])
-            case "delete_checkpoints":
-                there = set(backend.checkpoints(trained))
-                await backend.delete_checkpoints(trained, [step for step in given["steps"] if step in there])
-            case "register" | "export" | "push":
-                raise AssertionError
-        return {}
+        """Calls the backend's method of the job's kind with its arguments."""
+        given = {name: value for name, value in job.arguments.items() if name != "adapter"}
+        if "config" in given:
+            kind = SftConfig if job.kind == "train_sft" else TrainConfig
+            given["config"] = kind.model_validate(given["config"])
+        if (sent := _sent_adapter(job)) is not None:
+            await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
+        if job.kind in ("train", "train_sft", "log"):
+            groups = await asyncio.to_thread(self._groups, job)
+            if job.kind == "train_sft":
+                given["trajectories"] = [member for group in groups for member in group]
+            else:
+                given["groups"] = groups
+        made = getattr(self._backend, job.kind)(model.spec, **given)
+        result = await made if inspect.isawaitable(made) else made
+        if isinstance(result, TrainResult):
+            return asdict(result)
+        return {"means": result} if job.kind == "log" else {}
 
     async def _read(self, model: ServedModel, job: Job) -> dict[str, Any]:
         run, given = model.directory, job.arguments

@@ -74,10 +74,10 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
 async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_is_made_again(url, runs, monkeypatch):
     train, begun = LocalBackend.train, threading.Event()
 
-    async def slowly(self: LocalBackend, *arguments: Any) -> Any:
+    async def slowly(self: LocalBackend, *arguments: Any, **named: Any) -> Any:
         begun.set()
         await asyncio.sleep(1.0)
-        return await train(self, *arguments)
+        return await train(self, *arguments, **named)
 
     monkeypatch.setattr(LocalBackend, "train", slowly)
     async with registered(url, "cancelled") as (_, model):

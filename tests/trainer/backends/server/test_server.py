@@ -189,11 +189,11 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
     calls: list[int] = []
     train = LocalBackend.train
 
-    async def fails_once(self: LocalBackend, *arguments: Any) -> Any:
+    async def fails_once(self: LocalBackend, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise OSError("no space left")
-        return await train(self, *arguments)
+        return await train(self, *arguments, **named)
 
     monkeypatch.setattr(LocalBackend, "train", fails_once)
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
