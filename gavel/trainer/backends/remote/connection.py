@@ -242,7 +242,7 @@ class Connection:
             return None if answer.status_code == 404 else JobState.model_validate(self._check_answer(answer).json())
 
         state = attempts(submit)
-        while not state.ended:
+        while state.state == "running":
             state = attempts(wait) or attempts(submit)
         if state.error is not None:
             state.error.throw()

@@ -2,7 +2,7 @@
 
     GET  /v1/models/{project}/{name}                   KeptRun
     POST /v1/models/{project}/{name}/jobs              Job -> JobState
-    GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it changes or after so many seconds
+    GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it ends or after so many seconds
     POST /v1/uploads                                   hashes of parts -> those that are to be sent
     PUT  /v1/uploads/{sha256}                          a part of a file
 
@@ -25,7 +25,7 @@ PROTOCOL = 5
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
 WAIT_SECONDS = 5.0
-"""Max seconds that a server waits for a job to change before it replies."""
+"""Max seconds that a server waits for a job to end before it replies."""
 PART_BYTES = 1_000_000
 """Bytes of a file per request: below the body limit of common proxies (nginx: 1 MB)."""
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -112,15 +112,11 @@ class Fault(_Wire):
 
 class JobState(_Wire):
     id: str
-    state: Literal["waiting", "running", "done", "failed"]
+    state: Literal["running", "done", "failed"]
     result: dict[str, Any] = Field(default_factory=dict)
     model: ModelState | None = None
     """The model's state after the job."""
     error: Fault | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ("done", "failed")
 
 
 def job_id(kind: str, key: tuple[str, str], step: int | None, upload: list[str], arguments: Mapping[str, Any]) -> str:

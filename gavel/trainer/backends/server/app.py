@@ -112,8 +112,8 @@ class Activity:
     def __init__(self) -> None:
         self._requests = 0
         self._last = time.monotonic()
-        self.busy: Callable[[], bool] = lambda: False
-        """Whether a job runs."""
+        self.busy: Callable[[], object] = lambda: False
+        """True if a job runs."""
 
     @contextmanager
     def request(self) -> Generator[None]:
@@ -217,15 +217,15 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return _answer(jobs.submit((project, name), job).state)
+        return _answer(job.id, jobs.submit((project, name), job))
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
     async def follow(project: str, name: str, job: str, wait: Annotated[float, Query(ge=0, le=60)] = 0) -> Response:
         running = jobs.find((project, name), job)
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
-        await running.change(wait)
-        return _answer(running.state)
+        await asyncio.wait({running}, timeout=wait)
+        return _answer(job, running)
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
@@ -289,7 +289,8 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
     return app
 
 
-def _answer(state: JobState) -> Response:
+def _answer(job: str, running: "asyncio.Task[JobState]") -> Response:
+    state = running.result() if running.done() else JobState(id=job, state="running")
     return Response(state.model_dump_json(), media_type="application/json")
 
 

@@ -105,25 +105,6 @@ _MEND_THERE = "Mend it on the server, whose log says more, and call again: no st
 Key = tuple[str, str]
 
 
-class RunningJob:
-    """A job, and whoever waits for it."""
-
-    def __init__(self, job: str) -> None:
-        self.state = JobState(id=job, state="waiting")
-        self.changed = asyncio.Event()
-
-    def become(self, **fields: Any) -> None:
-        self.state = self.state.model_copy(update=fields)
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-    async def change(self, seconds: float) -> None:
-        """Returns when the job has changed or ended, at the latest after so many seconds."""
-        if not self.state.ended:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), seconds)
-
-
 class ServedModel:
     """A model as its clients registered it."""
 
@@ -131,7 +112,8 @@ class ServedModel:
         self.spec = spec
         self.directory = directory
         self.lock = asyncio.Lock()
-        self.jobs: OrderedDict[str, RunningJob] = OrderedDict()
+        self.jobs: OrderedDict[str, asyncio.Task[JobState]] = OrderedDict()
+        """By id, the newest last."""
         self.ready = False
         """True if the model is registered with the backend."""
 
@@ -154,9 +136,8 @@ class Jobs:
         self._root = root
         self._uploads = uploads
         self._models: dict[Key, ServedModel] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def submit(self, key: Key, job: Job) -> RunningJob:
+    def submit(self, key: Key, job: Job) -> "asyncio.Task[JobState]":
         """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
         if job.kind == "register":
             model = self._registered(key, job)
@@ -165,17 +146,13 @@ class Jobs:
             if job.kind not in _READING:
                 self._check_writer(model, job)
         known = model.jobs.get(job.id)
-        if known is not None and known.state.state != "failed":
-            return known
-        running = model.jobs[job.id] = RunningJob(job.id)
-        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).state.ended:
+        if known is None or (known.done() and known.result().error is not None):
+            known = model.jobs[job.id] = asyncio.create_task(self._run(model, job))
+        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).done():
             model.jobs.popitem(last=False)
-        task = asyncio.create_task(self._run(model, job, running))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return running
+        return known
 
-    def find(self, key: Key, job: str) -> RunningJob | None:
+    def find(self, key: Key, job: str) -> "asyncio.Task[JobState] | None":
         """The job; None if this server does not know it: it was restarted, or the job was never sent."""
         model = self._models.get(key)
         return model.jobs.get(job) if model else None
@@ -205,14 +182,14 @@ class Jobs:
                 await self._load(model)
         return model
 
-    def running(self) -> bool:
-        """Whether a job runs or waits."""
-        return bool(self._tasks)
+    def running(self) -> "set[asyncio.Task[JobState]]":
+        """The jobs that run or wait."""
+        return {task for model in self._models.values() for task in model.jobs.values() if not task.done()}
 
     async def close(self) -> None:
         """Waits for the jobs that run."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while running := self.running():
+            await asyncio.wait(running)
         await self._backend.close()
 
     def _registered(self, key: Key, job: Job) -> ServedModel:
@@ -239,20 +216,20 @@ class Jobs:
                 "its own give it another name.",
             )
 
-    async def _run(self, model: ServedModel, job: Job, running: RunningJob) -> None:
+    async def _run(self, model: ServedModel, job: Job) -> JobState:
         async with model.lock:
-            running.become(state="running")
             try:
                 result = await self._run_once(model, job)
-                running.become(state="done", result=result, model=self._state(model))
+                return JobState(id=job.id, state="done", result=result, model=self._state(model))
             except GavelError as error:
-                running.become(state="failed", error=Fault.of(error))
+                fault = Fault.of(error)
             except ValidationError as error:
-                running.become(state="failed", error=Fault.of(unknown_settings(error)))
+                fault = Fault.of(unknown_settings(error))
             except Exception as error:  # the server goes on, and its client must know
                 logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
                 kind = type(error).__name__
-                running.become(state="failed", error=Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE))
+                fault = Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE)
+        return JobState(id=job.id, state="failed", error=fault)
 
     async def _run_once(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":

@@ -97,7 +97,7 @@ async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
 
 async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], Offer]:
     """The task of SkyPilot, and the machines and price that the cluster would have, which `say` is told."""
-    package = await asyncio.to_thread(find_own_package, state_directory() / "wheels")
+    package = await asyncio.to_thread(find_own_package, state_directory() / "packages")
     config = task_config(settings, package)
     offer = await host.offer(config)
     price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"

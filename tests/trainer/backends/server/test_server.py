@@ -12,10 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, InternalServerError
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -35,14 +31,13 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import Activity, Guard, create_app, hold_root, serve
+from gavel.trainer.backends.server.app import Activity, create_app, hold_root, serve
 from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.serving.capture import given_key
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.conftest import registered
@@ -253,43 +248,15 @@ async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
     assert told[0].startswith("http://127.0.0.1:")
 
 
-CAPTURE = "a-key-of-one-capture"
-
-
-async def reached(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("reached")
-
-
-@pytest.fixture
-async def client():
-    methods = ["GET", "POST", "DELETE", "PUT", "PATCH"]
-    app = Guard(
-        Starlette(routes=[Route("/{path:path}", reached, methods=methods)]),
-        KEY,
-        lambda request: given_key(request.headers) in (KEY, CAPTURE),
-        Activity(),
-    )
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
-        yield client
-
-
-async def status(client: httpx.AsyncClient, path: str, key: str, *, protocol: str = str(PROTOCOL)) -> int:
-    headers = {"Authorization": f"Bearer {key}", PROTOCOL_HEADER: protocol}
-    return (await client.post(path, headers=headers)).status_code
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/models/openai/clerk/jobs",
-        "/v1/models/openai/openai/files/openai/v1/adapter",
-        "/v1/models/desk/clerk/history?next=/openai/v1/",
-        "/openai/v1/",
-    ],
-)
-async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(client, path):
-    assert await status(client, path, CAPTURE) == 401
-    assert await status(client, path, KEY) == 200
+@pytest.mark.slow
+async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
+            headers = HEADERS | {"Authorization": f"Bearer {capture.api_key}"}
+            for path in ("tests/clerk/jobs", "openai/openai/files/openai/v1/a", "tests/clerk/history?next=/openai/v1/"):
+                assert (await client.get(f"{url}/v1/models/{path}", headers=headers)).status_code == 401
+                assert (await client.get(f"{url}/v1/models/{path}", headers=HEADERS)).status_code != 401
+            assert (await client.get(f"{capture.base_url}/models", headers=headers)).status_code == 200
 
 
 def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
