@@ -366,7 +366,7 @@ class ResponseStream:
         yield from self._close()
         cut = self._finish_reason == "length"
         if cut:
-            self._items[-1] |= {"status": "incomplete"}
+            self._items[-1] = self._items[-1] | {"status": "incomplete"}
         status = "incomplete" if cut else "completed"
         response = self._begun | {
             "status": status,

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gavel.base.errors import GavelError
 from gavel.base.network import server_address
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Protocol version of these requests and replies. A server rejects any other."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
