@@ -155,7 +155,7 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
 
     written = trajectory_store.write_whole
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
@@ -169,9 +169,12 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])
             monkeypatch.setattr(jobs, "write_whole", written)
-            monkeypatch.setattr(jobs.Uploads, "remove", full)
+            write = jobs.Journal.write
+            monkeypatch.setattr(
+                jobs.Journal, "write", lambda self, job, **to: (full if "done" in to else write)(self, job, **to)
+            )
             with pytest.raises(GavelError, match="No space left"):  # after the step was made
                 await model.train([group])
-            monkeypatch.undo()
+            monkeypatch.setattr(jobs.Journal, "write", write)
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]
