@@ -22,16 +22,17 @@ _START_SECONDS = 240.0
 
 
 @contextmanager
-def serving(app: Any) -> Generator[str]:
+def serving(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[str]:
     """The address at which it answers."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.bind((host, 0))
     listener.listen()  # a request may come before the server runs
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=5, **options)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(timeout=_START_SECONDS)

@@ -168,7 +168,7 @@ class LocalBackend:
 
     async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
         checkpoints = self._directory(model).checkpoints
-        for step in steps:
+        for step in sorted(set(steps).intersection(checkpoints.steps())):
             await asyncio.to_thread(checkpoints.delete, step)
 
     async def export(

@@ -113,7 +113,7 @@ class Backend(Protocol):
         ...
 
     async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
-        """Deletes the checkpoints of `steps`."""
+        """Deletes the checkpoints of `steps` that are kept."""
         ...
 
     async def export(

@@ -29,7 +29,7 @@ from gavel.trainer.deploy.host import (
     sdk,
     unless_gone,
 )
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 if TYPE_CHECKING:
     from fireworks import AsyncFireworks
@@ -106,8 +106,8 @@ class FireworksHost:
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as api:
-            found = await self._loaded(api, record)
-            return "not loaded" if found is None else (await self._loaded_state(api, found["id"]))[1].lower()
+            loaded = await self._loaded(api, record)
+            return "not loaded" if loaded is None else (await self._loaded_state(api, loaded))[1].lower()
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         name = record.remote_name
@@ -117,9 +117,9 @@ class FireworksHost:
                 left = await self._loaded(api, record, ends=True)
                 return (True if left is None else None), "it is being unloaded"
 
-            found = await self._loaded(api, record)
-            if found is not None:
-                await remove("the loaded adapter", lambda: api.lora.unload(found["id"]), report)
+            loaded = await self._loaded(api, record)
+            if loaded is not None:
+                await remove("the loaded adapter", lambda: api.lora.unload(loaded), report)
             await poll_until(unloaded, "the adapter's end", report)
             if not self._shared:  # of the record's name, whatever the record has
                 delete = api.deployments.delete
@@ -150,11 +150,7 @@ class FireworksHost:
         details = {"base_model": base, "r": adapter.rank, "target_modules": list(adapter.targets)}
         model = {"kind": "HF_PEFT_ADDON", "peft_details": details, "display_name": f"{adapter.name} {adapter.step}"}
 
-        async def find() -> Ids | None:
-            found = await unless_gone(lambda: api.models.get(name))
-            return found and {"name": found.name}
-
-        async def make() -> Ids:
+        async def make() -> Any:
             account, _, base_id = base.removeprefix("accounts/").partition("/models/")
             known = await unless_gone(partial(api.models.get, base_id, account_id=account))
             if known is None or known.supports_lora is False:
@@ -164,8 +160,9 @@ class FireworksHost:
                     "Name the one that the adapter is for: --set base=accounts/fireworks/models/NAME.",
                 )
             report(f"making the model {name} over {base}")
-            return {"name": (await api.models.create(model_id=name, model=model)).name}
+            return await api.models.create(model_id=name, model=model)
 
+        find = partial(unless_gone, partial(api.models.get, name))
         await make_once(record, f"the model {name} cannot be made", find, make, {400: _MISFIT})
 
     async def _upload(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
@@ -191,15 +188,15 @@ class FireworksHost:
     async def _make_deployment(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
         name = record.remote_name
 
-        async def find() -> Ids | None:
+        async def find() -> Any:
             found = await unless_gone(lambda: api.deployments.get(name))
             if found is not None and found.state in ("DELETED", "DELETING"):
                 await api.deployments.undelete(name, body={})
-            return found and {"name": name}
+            return found
 
-        async def make() -> Ids:
+        async def make() -> Any:
             report(f"making the deployment {name}: {self.costs(record)}")
-            await api.deployments.create(
+            return await api.deployments.create(
                 base_model=self._base or base_name(adapter.base_model),
                 deployment_id=name,
                 enable_addons=True,
@@ -208,27 +205,26 @@ class FireworksHost:
                 autoscaling_policy={"scale_to_zero_window": f"{self._idle_minutes * 60}s"},
                 **self._machine,
             )
-            return {"name": name}
 
         await make_once(record, "no deployment can be made", find, make)
 
     async def _load(self, api: Any, record: DeploymentRecord, deployment: str) -> str:
-        async def make() -> Ids:
+        async def make() -> str:
             made = await api.lora.load(model=self._model(record), deployment=self._deployment(deployment))
-            return {"id": made.name.rpartition("/")[2]}
+            return made.name.rpartition("/")[2]
 
         find = partial(self._loaded, api, record)
         remedies = {400: "Does the deployment have addons enabled, and the same base?"}
-        return (await make_once(record, "the adapter cannot be loaded", find, make, remedies))["id"]
+        return await make_once(record, "the adapter cannot be loaded", find, make, remedies)
 
-    async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> Ids | None:
-        """The ids of the model's loaded parts; with `ends`, also of those that are being unloaded."""
+    async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> str | None:
+        """The id of the loaded model; with `ends`, also of one that is being unloaded."""
         model = self._model(record)
 
-        async def find() -> Ids | None:
+        async def find() -> str | None:
             async for each in await api.lora.list(filter=f'model="{model}"'):
                 if each.model == model and (ends or each.state != "UNDEPLOYING"):
-                    return {"id": each.name.rpartition("/")[2]}
+                    return each.name.rpartition("/")[2]
             return None
 
         return await ask("Fireworks does not tell what is loaded", find)

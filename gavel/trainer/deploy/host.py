@@ -30,7 +30,7 @@ from gavel.base import entry_points
 from gavel.base.extras import install_line
 from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine, server_address
 from gavel.base.secrets import hide_secrets, without_secrets
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -167,10 +167,8 @@ def key_of(variable: str, remedy: str = "Set it in the environment or in .env.")
     if not key:
         raise DeployError(f"{variable} is not set", remedy)
     if not all("!" <= character <= "~" for character in key):
-        raise DeployError(
-            f"{variable} has characters that no key has: a space, a line's end, or a letter beyond ASCII",
-            "Copy it again from the host's console.",
-        )
+        why = "has characters that no key has: a space, a line's end, or a letter beyond ASCII"
+        raise DeployError(f"{variable} {why}", "Copy it again from the host's console.")
     return key
 
 
@@ -277,14 +275,14 @@ async def ask(
 async def make_once(
     record: DeploymentRecord,
     what: str,
-    find: Callable[[], Awaitable[Ids | None]],
-    make: Callable[[], Awaitable[Ids]],
+    find: Callable[[], Awaitable[T | None]],
+    make: Callable[[], Awaitable[T]],
     remedies: Mapping[int, str] | None = None,
-) -> Ids:
-    """The ids of what `find` finds by its name, else of what `make` makes: nothing is made twice."""
-    ids = await ask(what, find)
+) -> T:
+    """What `find` finds by its name, else what `make` makes: nothing is made twice."""
+    found = await ask(what, find)
     record.begin()
-    return ids or await ask(what, make, creates=True, find=find, remedies=remedies)
+    return found or await ask(what, make, creates=True, find=find, remedies=remedies)
 
 
 async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:

@@ -22,8 +22,8 @@ from gavel.trainer.deploy.host import (
     poll_until,
     remove,
     unless_gone,
-)  # fmt: skip
-from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord, Ids
+)
+from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord
 from gavel.trainer.deploy.vllm import own_server_misfits, server_arguments
 from gavel.trainer.runs.checkpoints import CARD
 
@@ -71,7 +71,7 @@ class HuggingFaceHost:
         commit = await self._publish(hub, adapter, record, report)
         what = f"the endpoint {_endpoint_name(record)} cannot be made"
         make = partial(self._make, hub, adapter, record, commit, report)
-        await make_once(record, what, partial(self._find, hub, record), make)
+        await make_once(record, what, partial(self._endpoint, hub, record), make)
         url = await poll_until(lambda: self._state(hub, record), "the endpoint", report)
         return Deployment(self, record, f"{url}/v1", record.remote_name, KEY_VARIABLE)
 
@@ -81,12 +81,9 @@ class HuggingFaceHost:
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         hub, name, repository = self._hub(), _endpoint_name(record), self._repository(record)
-
-        def end() -> None:
-            hub.delete_inference_endpoint(name, namespace=self._namespace)
-
-        await remove(f"the endpoint {name}", lambda: to_thread(end), report)
-        await remove(f"the repository {repository}", lambda: to_thread(hub.delete_repo, repository), report)
+        end = partial(to_thread, hub.delete_inference_endpoint, name, namespace=self._namespace)
+        await remove(f"the endpoint {name}", end, report)
+        await remove(f"the repository {repository}", partial(to_thread, hub.delete_repo, repository), report)
 
     def costs(self, record: DeploymentRecord) -> str:
         return (
@@ -122,11 +119,11 @@ class HuggingFaceHost:
 
     async def _make(
         self, hub: Any, adapter: AdapterFacts, record: DeploymentRecord, commit: str, report: Report
-    ) -> Ids:
+    ) -> Any:
         name = _endpoint_name(record)
         report(f"making the endpoint {name} on {await self._look_up_price(hub)}")
         serving = server_arguments(adapter, record.remote_name, "/repository", _PORT)  # where the repository is there
-        made = await to_thread(
+        return await to_thread(
             hub.create_inference_endpoint,
             name,
             namespace=self._namespace,
@@ -144,7 +141,6 @@ class HuggingFaceHost:
             scale_to_zero_timeout=self._idle_minutes,
             **self._machine,
         )
-        return {"name": made.name}
 
     async def _look_up_price(self, hub: Any) -> str:
         """The machine and its price. Raises `DeployError` for one that is not there."""
@@ -162,14 +158,8 @@ class HuggingFaceHost:
         )
 
     async def _endpoint(self, hub: Any, record: DeploymentRecord) -> Any:
-        def look() -> Any:
-            return hub.get_inference_endpoint(_endpoint_name(record), namespace=self._namespace)
-
-        return await ask("the endpoint cannot be looked up", lambda: unless_gone(lambda: to_thread(look)))
-
-    async def _find(self, hub: Any, record: DeploymentRecord) -> Ids | None:
-        found = await self._endpoint(hub, record)
-        return found and {"name": found.name}
+        look = partial(to_thread, hub.get_inference_endpoint, _endpoint_name(record), namespace=self._namespace)
+        return await ask("the endpoint cannot be looked up", partial(unless_gone, look))
 
     async def _state(self, hub: Any, record: DeploymentRecord) -> tuple[str | None, str]:
         """The address once it serves; one that is scaled to zero wakes up at a request."""

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from gavel.base.files import file_sha256
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, place_of_server, remove, sdk, unless_gone
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 if TYPE_CHECKING:
     from ollama import AsyncClient
@@ -58,20 +59,19 @@ class OllamaHost:
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         server, name = self._client(), self._model(record)
 
-        async def find() -> Ids | None:
-            return {"model": name} if await self._is_there(record) else None
-
-        async def make() -> Ids:
+        async def make() -> str:
             merged = await self._merge(adapter, record, report)
             await self._create(server, name, merged, report)
-            return {"model": name}
+            return name
 
-        await make_once(record, f"{self._url} makes no model", find, make)
+        await make_once(record, f"{self._url} makes no model", partial(unless_gone, partial(server.show, name)), make)
         shutil.rmtree(_scratch(record), ignore_errors=True)
         return Deployment(self, record, f"{self._url}/v1", name, None)
 
     async def status(self, record: DeploymentRecord) -> str:
-        return "there" if await self._is_there(record) else "gone"
+        server, name = self._client(), self._model(record)
+        what = f"{self._url} does not answer as Ollama does"
+        return "there" if await ask(what, partial(unless_gone, partial(server.show, name))) is not None else "gone"
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         server, name = self._client(), self._model(record)
@@ -89,11 +89,6 @@ class OllamaHost:
 
     def _client(self) -> "AsyncClient":
         return sdk("ollama").AsyncClient(host=self._url, trust_env=not is_on_this_machine(self._url))
-
-    async def _is_there(self, record: DeploymentRecord) -> bool:
-        server, name = self._client(), self._model(record)
-        what = f"{self._url} does not answer as Ollama does"
-        return await ask(what, lambda: unless_gone(lambda: server.show(name))) is not None
 
     async def _merge(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
         """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""

@@ -11,11 +11,11 @@ that gives no log-probs nothing is told.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,16 @@ import openai
 import torch
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
-from peft import PeftModel
 from safetensors import SafetensorError
-from transformers import AutoTokenizer
 
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
-from gavel.trainer.config import PolicySettings
+from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.deploy.host import Deployment, Report, retry
 from gavel.trainer.deploy.record import DeployError
-from gavel.trainer.policy.chat_format import chat_renderer
-from gavel.trainer.policy.loading import BaseModelError, dtype_of, plain_logits
-from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.checkpoints import Checkpoints
 
 logger = logging.getLogger(__name__)
@@ -152,25 +151,17 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 
 
 async def _ask(
-    client: AsyncOpenAI,
-    deployment: Deployment,
-    local: "LocalPolicy",
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    logprobs: bool = True,
+    client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy", messages: Any, *, logprobs: bool = True
 ) -> _Answer:
     extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
     if local.chat_template_kwargs:
         extra["chat_template_kwargs"] = local.chat_template_kwargs
-    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0} | ({"logprobs": True} if logprobs else {})
-    create: Any = client.chat.completions.create
+    create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0)
+    if logprobs:
+        create = partial(create, logprobs=True)
+    create = partial(create, model=deployment.model_id, messages=messages, extra_body=extra or None)
     try:
-        reply: ChatCompletion = await retry(
-            lambda: create(
-                model=deployment.model_id, messages=messages, max_tokens=_TOKENS, extra_body=extra or None, **sampling
-            ),
-            patience=_PATIENCE,
-        )
+        reply: ChatCompletion = await retry(create, patience=_PATIENCE)
     except openai.OpenAIError as error:
         has_no_template = "chat template" in str(error)
         if isinstance(error, openai.BadRequestError) and logprobs and not has_no_template:
@@ -185,13 +176,8 @@ async def _ask(
         return _Answer(messages, "", [], [], None)
     choice = reply.choices[0]
     entries = (choice.logprobs.content if choice.logprobs else None) or []
-    return _Answer(
-        messages,
-        choice.message.content or "",
-        [entry.token for entry in entries],
-        [entry.logprob for entry in entries],
-        reply.usage.prompt_tokens if reply.usage else None,
-    )
+    tokens, given = [entry.token for entry in entries], [entry.logprob for entry in entries]
+    return _Answer(messages, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
 
 
 def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding":
@@ -224,21 +210,23 @@ class Finding:
 
 def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, Sequence[float]]) -> Finding:
     """`host` and each of `candidates` `[T]`; `ours` is the name of the one that was deployed."""
-    adapter = candidates[ours]
-    off = {name: _rms(host, values) for name, values in candidates.items()}
+    served = torch.tensor(host, dtype=torch.float64)
+    given = {name: torch.tensor(values, dtype=torch.float64) for name, values in candidates.items()}
+    adapter = given[ours]
+    off = {name: (served - values).square().mean().sqrt().item() for name, values in given.items()}
     noise = min(off.values())
     nearest = min(off, key=lambda name: (off[name], name != ours))
-    mean_off = math.fsum(abs(s - a) for s, a in zip(host, adapter, strict=True)) / len(host)
+    mean_off = (served - adapter).abs().mean().item()
     untold: list[str] = []
-    for name, values in candidates.items():
-        apart = [a - c for a, c in zip(adapter, values, strict=True)]
-        square = math.fsum(gap * gap for gap in apart)
+    for name, values in given.items():
+        apart = adapter - values
+        square = apart.square().sum().item()
         if name == ours:
             continue
         if square <= len(host) * _SAME**2:
             untold.append(name)
             continue
-        share = math.fsum((s - c) * gap for s, c, gap in zip(host, values, apart, strict=True)) / square
+        share = ((served - values) * apart).sum().item() / square
         error = _ERRORS * noise / math.sqrt(square)
         if nearest != ours and share + error < _HALF:
             return Finding(
@@ -255,10 +243,6 @@ def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, 
     return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
 
 
-def _rms(one: Sequence[float], other: Sequence[float]) -> float:
-    return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(one, other, strict=True)) / len(one))
-
-
 class LocalPolicy:
     """The base with several adapters, each by a name; `BASE` is the base alone."""
 
@@ -266,71 +250,43 @@ class LocalPolicy:
         """`description` as in model.json. Raises `BaseModelError` when base or adapters cannot be loaded here."""
         base_model = str(description["base_model"])
         settings = PolicySettings.model_validate(description.get("policy") or {})
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._weights: dict[str, list[torch.Tensor] | None] = {}
         try:
-            config, source = load_config(base_model), source_of(base_model)
-            tokenizers: Any = AutoTokenizer
-            self._tokenizer: Any = tokenizers.from_pretrained(source)
-            self._renderer = chat_renderer(
-                self._tokenizer,
-                config.model_type,
-                description.get("renderer"),
-                base_model,
-                settings.chat_template_kwargs,
-            )
-            base = load_base(base_model, dtype_of(settings, device), device, settings.quantization)
-            (first, directory), *others = adapters.items()
-            peft_model: Any = PeftModel
-            self._model: Any = peft_model.from_pretrained(base, str(directory), adapter_name=_key(first)).eval()
-            for name, each in others:
-                self._model.load_adapter(str(each), _key(name))
+            lora = LoraSettings.model_validate(description["lora"])
+            settings = settings.model_copy(update={"loader": "peft"})
+            self._policy = policy = Policy(base_model, lora, description.get("renderer"), settings)
+            for name, directory in adapters.items():
+                policy.load_adapter(directory)
+                self._weights[name] = [parameter.detach().clone() for parameter in policy.parameters()]
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, torch.OutOfMemoryError) as error:
             raise BaseModelError(
                 f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
                 "Deploy from a machine that has it, or without the smoke test.",
             ) from error
+        self._weights[BASE] = None
+        self.candidates = [*self._weights]
         self.chat_template_kwargs = dict(settings.chat_template_kwargs)
-        self.candidates = [*adapters, BASE]
         self._by_text: dict[str, int] | None = None
 
     def prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens that a conversation is rendered as, up to the reply."""
         given: Any = list(messages)
-        return list(self._renderer.render_ids(given, tools=None, add_generation_prompt=True))
+        return list(self._policy.renderer.render_ids(given, tools=None, add_generation_prompt=True))
 
     def token_ids(self, texts: Sequence[str]) -> list[int]:
         """The ids of tokens that a host names by their texts, up to the first that several ids have."""
         if self._by_text is None:
-            decoded: list[str] = self._tokenizer.batch_decode([[id_] for id_ in range(len(self._tokenizer))])
+            tokenizer = self._policy.tokenizer
+            decoded: list[str] = tokenizer.batch_decode([[id_] for id_ in range(len(tokenizer))])
             self._by_text = {}
             for token_id, text in enumerate(decoded):
                 self._by_text[text] = -1 if text in self._by_text else token_id
-        found: list[int] = []
-        for text in texts:
-            token_id = self._by_text.get(text, -1)
-            if token_id < 0:
-                break
-            found.append(token_id)
-        return found
+        return list(takewhile(lambda token_id: token_id >= 0, (self._by_text.get(text, -1) for text in texts)))
 
     def logprobs(self, candidate: str, prompt_ids: Sequence[int], reply_ids: Sequence[int]) -> list[float]:
         """`candidate`'s log-probs of a reply's tokens after the prompt. `[T]`, nats"""
-        ids = torch.tensor([[*prompt_ids, *reply_ids]], device=self._model.device)
-        with self._active(candidate):
-            logits: Any = plain_logits(self._model, ids)
-        said = logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
-        return said.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
-
-    @contextlib.contextmanager
-    def _active(self, candidate: str) -> Generator[None]:
-        with torch.inference_mode(), contextlib.ExitStack() as base:
-            if candidate == BASE:
-                base.enter_context(self._model.disable_adapter())
-            else:
-                self._model.set_adapter(_key(candidate))
-            yield
-
-
-def _key(candidate: str) -> str:
-    """A name that a module of torch can have."""
-    return candidate.replace(" ", "_").replace(".", "_")
+        ids = [*prompt_ids, *reply_ids]
+        sampled = [at >= len(prompt_ids) for at in range(len(ids))]
+        sequence = TokenSequence(ids, sampled, [0.0] * len(ids), [1.0] * len(ids))
+        with self._policy.with_weights(self._weights[candidate]), torch.no_grad():
+            return [value.item() for value in trained_logprobs(self._policy, [sequence])]

@@ -28,7 +28,7 @@ from gavel.trainer.deploy.host import (
     remove,
     sdk,
 )
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 KEY_VARIABLE, PROJECT_VARIABLE = "TOGETHER_API_KEY", "TOGETHER_PROJECT_ID"
 PART = 20 * 2**20
@@ -39,6 +39,9 @@ _MODES = ("ADAPTER_MODE_DYNAMIC", "ADAPTER_MODE_FIXED")
 _INACTIVE = range(30, 1441)
 _EXPIRED = {403: "The signed address has expired; the same command asks for another."}
 _DOES_NOT_SUIT = "Its rank, targets or base do not suit, or there is no capacity: undeploy it, and see docs/deploy.md."
+
+_LISTING = "together: what is there cannot be listed"
+Listing = Callable[[], AsyncIterator[Any]]
 
 
 class TogetherHost:
@@ -72,49 +75,48 @@ class TogetherHost:
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         name = record.remote_name
         async with self._client() as client:
+            api = client.endpoints
+
+            async def once(stage: str, listing: Listing, create: Callable[[], Awaitable[Any]]) -> Any:
+                what = f"together: the {stage} cannot be made"
+                return await make_once(record, what, partial(_named, listing, name), create)
+
             base_id, profile = await _find_profile(client, adapter)
-            model = await self._make_once(
-                record,
-                "model",
-                client.models.list,
-                lambda: client.models.create(
-                    name=name, type="adapter", base_model_id=base_id, description="LoRA trained with Gavel"
-                ),
-            )
-            revision = await _upload_adapter(client, record, adapter, model["id"], report)
-            endpoint = await self._make_once(
-                record,
-                "endpoint",
-                lambda: client.endpoints.list(filter=f'name="{name}"'),
-                lambda: client.endpoints.create(name=name, visibility="VISIBILITY_PRIVATE"),
-            )
+            description = "LoRA trained with Gavel"
+            create = partial(client.models.create, base_model_id=base_id, description=description, type="adapter")
+            model = await once("model", client.models.list, partial(create, name=name))
+            revision = await _upload_adapter(client, record, adapter, model.id, report)
+            create = partial(api.create, name=name, visibility="VISIBILITY_PRIVATE")
+            endpoint = await once("endpoint", _endpoints(client, name), create)
             record.price = price = await _price(client, profile)
             report(f"together: {price}; it stops after {self._inactive_minutes} idle minutes")
-            deployment = await self._make_once(
-                record,
-                "deployment",
-                lambda: client.endpoints.deployments.list(endpoint["id"]),
-                lambda: client.endpoints.deployments.create(
-                    endpoint["id"],
-                    name=name,
-                    model=profile.model,
-                    config=profile.config,
-                    autoscaling={"min_replicas": 1, "max_replicas": 1},
-                    inactive_timeout=self._inactive_minutes,
-                ),
+            create = partial(
+                api.deployments.create,
+                endpoint.id,
+                name=name,
+                model=profile.model,
+                config=profile.config,
+                autoscaling={"min_replicas": 1, "max_replicas": 1},
+                inactive_timeout=self._inactive_minutes,
             )
-            await self._attach(client, record, endpoint["id"], deployment["id"], model["id"], revision)
-            ready = partial(_check_ready, client.endpoints, endpoint["id"], deployment["id"], model["id"])
-            await poll_until(ready, "together", report)
+            deployment = await once("deployment", partial(api.deployments.list, endpoint.id), create)
+            where = {"endpoint_id": endpoint.id, "deployment_id": deployment.id}
+            attached = partial(_attached, api, where, model.id)
+            attach = partial(api.adapters.create, adapter_model_id=model.id, adapter_revision_id=revision, **where)
+            await make_once(record, "together: the adapter cannot be attached", attached, attach)
+            split = [{"deployment_id": deployment.id, "weight": 1.0}]
+            route = partial(api.update, endpoint.id, traffic_split=split, update_mask="trafficSplit")
+            await ask("together: the endpoint cannot be routed", route)
+            await poll_until(partial(_check_ready, api, endpoint.id, deployment.id, attached), "together", report)
             base_url = f"{str(client.base_url).rstrip('/')}/v1"
-        return Deployment(self, record, base_url, f"{endpoint['name']}:{model['name']}", KEY_VARIABLE)
+        return Deployment(self, record, base_url, f"{endpoint.name}:{model.name}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as client:
             endpoint, deployment = await _standing(client, record.remote_name)
             if not deployment:
                 return "not there"
-            look = partial(client.endpoints.deployments.retrieve, deployment, endpoint_id=endpoint)
+            look = partial(client.endpoints.deployments.retrieve, deployment.id, endpoint_id=endpoint.id)
             return _state(await ask("together: the deployment cannot be read", look))
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
@@ -122,17 +124,17 @@ class TogetherHost:
             api = client.endpoints
             endpoint, deployment = await _standing(client, record.remote_name)
             if endpoint:
-                unroute = partial(api.update, endpoint, traffic_split=[], update_mask="trafficSplit")
+                unroute = partial(api.update, endpoint.id, traffic_split=[], update_mask="trafficSplit")
                 await remove("Together's traffic", unroute, report)
             if deployment:
-                await remove("Together's replica", _scaled(api, endpoint, deployment, 0), report)
-                end = partial(api.deployments.delete, deployment, endpoint_id=endpoint)
+                await remove("Together's replica", _scaled(api, endpoint.id, deployment.id, 0), report)
+                end = partial(api.deployments.delete, deployment.id, endpoint_id=endpoint.id)
                 await remove("Together's deployment", end, report)
             if endpoint:
-                await remove("Together's endpoint", partial(api.delete, endpoint), report)
-            model = await _asked_for(client.models.list, record.remote_name)
+                await remove("Together's endpoint", partial(api.delete, endpoint.id), report)
+            model = await ask(_LISTING, partial(_named, client.models.list, record.remote_name))
             if model is not None:
-                await remove("Together's uploaded adapter", partial(client.models.delete, model["id"]), report)
+                await remove("Together's uploaded adapter", partial(client.models.delete, model.id), report)
 
     def costs(self, record: DeploymentRecord) -> str:
         price = record.price or "its GPUs are billed by the minute while it runs"
@@ -140,39 +142,6 @@ class TogetherHost:
             f"Together: {price}; it stops by itself after {self._inactive_minutes} minutes without a request. "
             f"To stop it now and remove everything: gavel undeploy {record.id}"
         )
-
-    async def _make_once(
-        self,
-        record: DeploymentRecord,
-        stage: str,
-        listing: Callable[[], AsyncIterator[Any]],
-        create: Callable[[], Awaitable[Any]],
-    ) -> Ids:
-        async def make() -> Ids:
-            made = await create()
-            return {"id": made.id, "name": made.name}
-
-        find = partial(_named, listing, record.remote_name)
-        return await make_once(record, f"together: the {stage} cannot be made", find, make)
-
-    async def _attach(
-        self, client: Any, record: DeploymentRecord, endpoint: str, deployment: str, model: str, revision: str
-    ) -> None:
-        """The adapter to the deployment, and the endpoint's traffic to it too."""
-        api, where = client.endpoints, {"endpoint_id": endpoint, "deployment_id": deployment}
-
-        async def find() -> Ids | None:
-            listed = await api.adapters.list(**where)
-            return next(({"id": each.id} for each in listed.data or () if each.adapter_model_id == model), None)
-
-        async def make() -> Ids:
-            made = await api.adapters.create(adapter_model_id=model, adapter_revision_id=revision, **where)
-            return {"id": made.id}
-
-        await make_once(record, "together: the adapter cannot be attached", find, make)
-        split = [{"deployment_id": deployment, "weight": 1.0}]
-        route = partial(api.update, endpoint, traffic_split=split, update_mask="trafficSplit")
-        await ask("together: the endpoint cannot be routed", route)
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[Any]:
@@ -197,7 +166,15 @@ def _scaled(api: Any, endpoint: str, deployment: str, replicas: int) -> Callable
     )
 
 
-async def _check_ready(api: Any, endpoint: str, deployment: str, model: str) -> tuple[bool | None, str]:
+async def _attached(api: Any, where: Mapping[str, str], model: str) -> Any:
+    """The deployment's attachment of the adapter, or None."""
+    listed = await api.adapters.list(**where)
+    return next((each for each in listed.data or () if each.adapter_model_id == model), None)
+
+
+async def _check_ready(
+    api: Any, endpoint: str, deployment: str, attached: Callable[[], Awaitable[Any]]
+) -> tuple[bool | None, str]:
     """Whether the deployment and its adapter are ready; one that has stopped is started again."""
     look = partial(api.deployments.retrieve, deployment, endpoint_id=endpoint)
     found = await ask("together: the deployment cannot be read", look)
@@ -206,9 +183,8 @@ async def _check_ready(api: Any, endpoint: str, deployment: str, model: str) -> 
         raise DeployError(f"together: the deployment failed: {found.status.message}", _DOES_NOT_SUIT)
     if state in ("stopped", "stopping"):
         await ask("together: the deployment cannot be started again", _scaled(api, endpoint, deployment, 1))
-    attached = partial(api.adapters.list, endpoint_id=endpoint, deployment_id=deployment)
-    listed = await ask("together: the adapters cannot be listed", attached)
-    rows = [row for each in listed.data or () if each.adapter_model_id == model for row in each.per_cluster or ()]
+    adapter = await ask("together: the adapters cannot be listed", attached)
+    rows: list[Any] = list((adapter and adapter.per_cluster) or ())
     for row in rows:
         if row.state == "ADAPTER_LOAD_STATE_FAILED" or row.adapter_valid is False:
             why = row.adapter_valid_reason or row.message or row.reason or "no reason was given"
@@ -251,26 +227,24 @@ async def _price(client: Any, profile: Any) -> str:
     return f"{hardware}, whose price per hour is not known here (see Together's console)"
 
 
-async def _named(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | None:
-    """The thing whose name ends so, in all pages of a listing."""
+async def _named(listing: Listing, name: str) -> Any:
+    """The thing whose name ends so, in all pages of a listing, or None."""
     async for each in listing():
         if str(each.name).rpartition("/")[2] == name:
-            return {"id": each.id, "name": each.name}
+            return each
     return None
 
 
-async def _asked_for(listing: Callable[[], AsyncIterator[Any]], name: str) -> Ids | None:
-    what = "together: what is there cannot be listed"
-    return await ask(what, lambda: _named(listing, name))
+def _endpoints(client: Any, name: str) -> Listing:
+    return partial(client.endpoints.list, filter=f'name="{name}"')
 
 
-async def _standing(client: Any, name: str) -> tuple[str, str]:
-    """The ids of the endpoint and the deployment of this name; empty where they are not there."""
-    endpoint = await _asked_for(partial(client.endpoints.list, filter=f'name="{name}"'), name)
+async def _standing(client: Any, name: str) -> tuple[Any, Any]:
+    """The endpoint and the deployment of this name; None where they are not there."""
+    endpoint = await ask(_LISTING, partial(_named, _endpoints(client, name), name))
     if endpoint is None:
-        return "", ""
-    deployment = await _asked_for(partial(client.endpoints.deployments.list, endpoint["id"]), name)
-    return endpoint["id"], deployment["id"] if deployment else ""
+        return None, None
+    return endpoint, await ask(_LISTING, partial(_named, partial(client.endpoints.deployments.list, endpoint.id), name))
 
 
 async def _upload_adapter(
@@ -282,11 +256,11 @@ async def _upload_adapter(
         rows = (await client.models.list_revisions(model)).data or ()
         return max(rows, key=lambda row: row.created_at, default=None)
 
-    async def find() -> Ids | None:
+    async def find() -> str | None:
         found = await newest()
-        return found and {"revision": found.revision_id}
+        return found and found.revision_id
 
-    async def send() -> Ids:
+    async def send() -> str:
         report(f"together: uploading {adapter.size / 1e6:,.0f} MB as {record.remote_name}")
         return await _upload(client, adapter.files(), model, find)
 
@@ -304,10 +278,10 @@ async def _upload_adapter(
     what = "together: the adapter cannot be uploaded"
     revision = await make_once(record, what, find, send)
     await poll_until(validity, "the validation of the adapter", report)
-    return revision["revision"]
+    return revision
 
 
-async def _upload(client: Any, files: list[Path], model: str, find: Callable[[], Awaitable[Ids | None]]) -> Ids:
+async def _upload(client: Any, files: list[Path], model: str, find: Callable[[], Awaitable[str | None]]) -> str:
     """Sends the files in parts of 20 MiB, as the package's own command does, which its client has no call for."""
 
     async def post(call: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -327,8 +301,8 @@ async def _upload(client: Any, files: list[Path], model: str, find: Callable[[],
             parts = await _put_parts(file, remote["parts"])
             sent.append({**row, "uploadDetails": {"uploadId": remote.get("uploadId", ""), "parts": parts}})
 
-    async def complete() -> Ids:
-        return {"revision": (await post("complete", sent))["revisionId"]}
+    async def complete() -> str:
+        return (await post("complete", sent))["revisionId"]
 
     what = "together: the upload cannot be completed"
     return await ask(what, complete, creates=True, find=find)

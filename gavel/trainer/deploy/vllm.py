@@ -28,7 +28,7 @@ from gavel.trainer.deploy.host import (
     remove,
     retry,
     status_of,
-)  # fmt: skip
+)
 from gavel.trainer.deploy.record import CONFIG, WEIGHTS, AdapterFacts, DeployError, DeploymentRecord
 
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -64,7 +64,7 @@ class VllmHost:
         async with self._client() as client:
             served = await self._served(client)
             self._check_base(adapter, served)
-            if name in {each["id"] for each in served}:
+            if name in served:
                 report(f"{self._url} serves {name} already")
             else:
                 directory = _kept_copy(adapter, record)
@@ -77,12 +77,12 @@ class VllmHost:
     async def status(self, record: DeploymentRecord) -> str:
         async with self._client() as client:
             served = await self._served(client)
-        return "serving" if record.remote_name in {each["id"] for each in served} else "not loaded there"
+        return "serving" if record.remote_name in served else "not loaded there"
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         name = record.remote_name
         async with self._client() as client:
-            if name in {each["id"] for each in await self._served(client)}:
+            if name in await self._served(client):
                 unload = lambda: _post(client, "/v1/unload_lora_adapter", {"lora_name": name})  # noqa: E731
                 await remove(f"{name} at {self._url}", unload, report)
         shutil.rmtree(_copy_of(record), ignore_errors=True)
@@ -102,19 +102,20 @@ class VllmHost:
             trust_env=not is_on_this_machine(self._url),
         )
 
-    async def _served(self, client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    async def _served(self, client: httpx.AsyncClient) -> dict[str, Any]:
+        """The models that it lists, by their names."""
         what = f"{self._url} does not list its models as vLLM does"
 
-        async def listed() -> list[dict[str, Any]]:
-            return (await client.get("/v1/models")).raise_for_status().json()["data"]
+        async def listed() -> dict[str, Any]:
+            return {each["id"]: each for each in (await client.get("/v1/models")).raise_for_status().json()["data"]}
 
         try:
             return await ask(what, listed)
         except (KeyError, TypeError) as error:
             raise DeployError(what, "Check the address: another server answers there.") from error
 
-    def _check_base(self, adapter: AdapterFacts, served: list[dict[str, Any]]) -> None:
-        bases = [each for each in served if each.get("parent") is None]
+    def _check_base(self, adapter: AdapterFacts, served: Mapping[str, Any]) -> None:
+        bases = [each for each in served.values() if each.get("parent") is None]
         wanted = {self._base or adapter.base_model}
         if not self._base and adapter.base_is_local:
             from gavel.trainer.policy.policy import source_of
@@ -136,21 +137,18 @@ class VllmHost:
         start = f"start it as {start}, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 
         async def loaded() -> str | None:
-            return name if name in {each["id"] for each in await self._served(client)} else None
+            return name if name in await self._served(client) else None
 
         try:
             await retry(lambda: _post(client, "/v1/load_lora_adapter", body), creates=True, find=loaded, patience=30.0)
         except httpx.HTTPError as error:
             text = error.response.text if isinstance(error, httpx.HTTPStatusError) else ""
-            if status_of(error) in (404, 405) and "adapter" not in text.lower():
-                why, remedy = "takes no adapters while it runs", f"S{start[1:]}."
-            else:
-                why, remedy = (
-                    "does not load the adapter",
-                    (
-                        f"Look at what it says. It must see {directory} as {body['lora_path']} (mount it there, or "
-                        f"--set path_map=HERE=THERE) and take the adapter: {start}."
-                    ),
+            why, remedy = "takes no adapters while it runs", f"S{start[1:]}."
+            if status_of(error) not in (404, 405) or "adapter" in text.lower():
+                why = "does not load the adapter"
+                remedy = (
+                    f"Look at what it says. It must see {directory} as {body['lora_path']} (mount it there, or "
+                    f"--set path_map=HERE=THERE) and take the adapter: {start}."
                 )
             raise refused(f"{self._url} {why}", error, dict.fromkeys((400, 404, 405, 500), remedy)) from error
 

@@ -7,15 +7,14 @@ SDK repeats its requests and keeps the files' hashes, so what was uploaded befor
 """
 
 import asyncio
-import shutil
 from collections.abc import Callable, Mapping
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
-from gavel.trainer.deploy.host import Deployment, Report, find_misfits, key_of, make_once
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, Ids
+from gavel.trainer.deploy.host import Deployment, Report, find_misfits, key_of
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 T = TypeVar("T")
 KEY_VARIABLE = "WANDB_API_KEY"
@@ -62,15 +61,10 @@ class WandbHost:
     async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
         artifact = self._artifact(record)
 
-        async def find() -> Ids | None:
-            return {"artifact": artifact} if await self._is_there(record) else None
-
-        async def make() -> Ids:
+        if not await self._is_there(record):
+            record.begin()
             report(f"uploading {adapter.size / 1e6:.1f} MB as {artifact}")
             await self._ask(lambda: self._log(adapter, record), f"{artifact} cannot be uploaded")
-            return {"artifact": artifact}
-
-        await make_once(record, f"{artifact} cannot be made", find, make)
         return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE)
 
     async def status(self, record: DeploymentRecord) -> str:
@@ -111,7 +105,6 @@ class WandbHost:
         artifact = wandb.Artifact(record.remote_name, type="lora", metadata=base, storage_region=_REGION)
         for file in adapter.files():
             artifact.add_file(str(file), policy="immutable", skip_cache=True)
-        scratch = mkdtemp(prefix="gavel-wandb-")
         settings = wandb.Settings(
             mode="online",  # WANDB_MODE is for metrics
             console="off",
@@ -122,18 +115,12 @@ class WandbHost:
             init_timeout=_START_SECONDS,
             reinit="create_new",  # a run of the trainer may be open
         )
-        try:
-            with wandb.init(
-                entity=self._entity,
-                project=self._project,
-                id=record.remote_name,
-                job_type="deploy",
-                dir=scratch,
-                settings=settings,
-            ) as run:
-                run.log_artifact(artifact, aliases=[f"step{record.step}"]).wait(timeout=_UPLOAD_SECONDS)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        place: dict[str, Any] = {"entity": self._entity, "project": self._project, "id": record.remote_name}
+        with (
+            TemporaryDirectory(prefix="gavel-wandb-", ignore_cleanup_errors=True) as scratch,
+            wandb.init(**place, job_type="deploy", dir=scratch, settings=settings) as run,
+        ):
+            run.log_artifact(artifact, aliases=[f"step{record.step}"]).wait(timeout=_UPLOAD_SECONDS)
 
     async def _ask(self, ask: Callable[[], T], what: str) -> T:
         key = key_of(KEY_VARIABLE, "Take one from wandb.ai/authorize, and set it in .env.")

@@ -15,9 +15,9 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from renderers import ParsedResponse, Renderer
 
@@ -29,12 +29,11 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.answers import BadRequest, UnknownModel
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
-    StreamedText,
+    ChoiceChunks,
     choice_object,
     completion_object,
     head_object,
     is_call,
-    logprobs_object,
     reply_message,
     usage_object,
 )
@@ -42,67 +41,7 @@ from gavel.trainer.serving.chat_request import ChatRequest, check_characters, re
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_sampling import OnTurn, StopCheck, sample_turn
 
-_OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
-"""Fields of a choice that are not known when it begins."""
-
-
-class ChoiceChunks:
-    """Makes the chunks of a choice, without what they share."""
-
-    def __init__(
-        self,
-        asked: ChatRequest,
-        index: int,
-        prompt: Prompt,
-        decode: Callable[[Sequence[int]], str],
-        text: StreamedText,
-    ) -> None:
-        self._asked = asked
-        self._index = index
-        self._prompt = prompt
-        self._decode = decode
-        self._text = text
-        self._told = 0
-        """Tokens."""
-        self.opened = False
-
-    def more(self, turn: Sampled) -> list[dict[str, Any]]:
-        """The chunks of what is new in a turn that is still being sampled."""
-        found = [] if self.opened else [self._opening(turn)]
-        pieces = self._text.more(turn.token_ids)
-        return found if pieces is None else [*found, self._chunk(pieces, turn)]
-
-    def rest(self, reply: Message, turn: Sampled, sample_id: str) -> list[dict[str, Any]]:
-        """The last chunks; `reply` becomes what was shown."""
-        found = [] if self.opened else [self._opening(turn)]
-        delta: dict[str, Any] = {**self._text.rest(reply)}
-        if calls := reply.get("tool_calls"):
-            delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
-        choice = choice_object(self._asked, self._index, reply, self._prompt, turn, self._decode)
-        choice["sample_id"] = sample_id
-        del choice["message"], choice["logprobs"]
-        return [*found, choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}]
-
-    def _opening(self, turn: Sampled) -> dict[str, Any]:
-        self.opened = True
-        empty = Sampled([], [], "stop", turn.adapter_version)
-        choice = choice_object(self._asked, self._index, {}, self._prompt, empty, self._decode)
-        known = {name: value for name, value in choice.items() if name not in _OF_THE_WHOLE}
-        return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-
-    def _chunk(self, delta: dict[str, Any], turn: Sampled) -> dict[str, Any]:
-        told, self._told = self._told, len(turn.token_ids)
-        new_ids, new_logprobs = turn.token_ids[told:], turn.logprobs[told:]
-        logprobs = None
-        if self._asked.return_token_ids:
-            delta = delta | {"token_ids": new_ids}
-        if self._asked.logprobs and self._asked.compact_logprobs:
-            delta = delta | {"token_logprobs": new_logprobs}
-        elif self._asked.logprobs and new_ids:
-            logprobs = logprobs_object(turn, self._decode, told)
-        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-
-
+_T = TypeVar("_T")
 _ASKED: list[Any] = [{"role": "user", "content": "?"}]
 _NAMES = ("alpha", "7_beta")
 _ARGUMENTS = ("{}", '{"gamma": 2}')
@@ -112,13 +51,10 @@ _OBJECT = {"type": "object"}
 def call_opening(renderer: Renderer, tools: list[Message], name: str | None) -> list[int]:
     """The tokens of a turn up to the called tool's name, or with it where `name` is given; none where a format has no
     such beginning."""
-    schemas: Any = tools
-    opening = list(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
     probes = [(each, _ARGUMENTS[0]) for each in _NAMES] if name is None else [(name, each) for each in _ARGUMENTS]
-    turns = [list(renderer.render_ids([*_ASKED, _call(*probe)], tools=schemas)) for probe in probes]
-    if any(turn[: len(opening)] != opening for turn in turns):
-        return []
-    return _common(*(turn[len(opening) :] for turn in turns))
+    one, other = (_call_turn(renderer, tools, *probe) for probe in probes)
+    shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return [token for token, _ in shared]
 
 
 def call_rest(
@@ -127,12 +63,11 @@ def call_rest(
     """The opening of `call_opening`, and a grammar in Lark of the rest of the call; "" for a format whose calls are not
     a name and JSON between texts that never change."""
     opening = call_opening(renderer, tools, name)
-    schemas: Any = tools
-    start = len(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
     shown = _NAMES[0] if name is None else name
-    turn = list(renderer.render_ids([*_ASKED, _call(shown, _ARGUMENTS[1])], tools=schemas))[start:]
     stops = set(renderer.get_stop_token_ids())
-    turn = turn[: next((at for at, token in enumerate(turn) if token in stops), len(turn))]
+    turn = list(
+        itertools.takewhile(lambda token: token not in stops, _call_turn(renderer, tools, shown, _ARGUMENTS[1]))
+    )
     text = decode(turn)
     before, named, rest = text.partition(shown)
     between, argued, after = rest.partition(_ARGUMENTS[1])
@@ -157,6 +92,20 @@ def call_rest(
     return opening, "\n".join([f"start: {' | '.join(calls)}", *arguments])
 
 
+def _call_turn(renderer: Renderer, tools: list[Message], name: str, arguments: str) -> list[int]:
+    """The tokens of a turn that is this call; none where the format renders a turn otherwise than it is sampled."""
+    schemas: Any = tools
+    function = {"name": name, "arguments": arguments}
+    call: Any = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
+    opening = list(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
+    whole = list(renderer.render_ids([*_ASKED, call], tools=schemas))
+    return whole[len(opening) :] if whole[: len(opening)] == opening else []
+
+
 def _pieces(turn: Sequence[int], start: int, decode: Callable[[Sequence[int]], str]) -> list[str]:
     """The text of a turn from a character on, as a grammar names it: marks of the format are tokens of their own."""
     pieces: list[str] = []
@@ -170,16 +119,6 @@ def _pieces(turn: Sequence[int], start: int, decode: Callable[[Sequence[int]], s
         elif shown:
             pieces.append(json.dumps(shown))
     return pieces
-
-
-def _call(name: str, arguments: str) -> Any:
-    function = {"name": name, "arguments": arguments}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    differs = (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
-    return list(one[: next(differs, min(len(one), len(other)))])
 
 
 _SHOWN = ("content", "reasoning_content")
@@ -280,30 +219,21 @@ class ChatCompletions:
         """The chunks of the completion as it is sampled; before the first one it raises as `complete` does. Closing it
         ends the sampling."""
         chat = self._open(body)
-        news: asyncio.Queue[tuple[int, Sampled, _Chat | None] | BaseException] = asyncio.Queue()
+        news: asyncio.Queue[tuple[int, Sampled, _Chat | None] | None] = asyncio.Queue()
 
         async def sample(index: int) -> None:
-            try:
-                asked, turn = await self._turn(chat, index, lambda turn: news.put_nowait((index, turn, None)))
-            except asyncio.CancelledError as error:
-                news.put_nowait(error)
-                raise
-            except Exception as error:  # raised where the chunks are read
-                news.put_nowait(error)
-            else:
-                news.put_nowait((index, turn, asked))
+            asked, turn = await self._turn(chat, index, lambda turn: news.put_nowait((index, turn, None)))
+            news.put_nowait((index, turn, asked))
 
         choices = [self._chunks_of(chat, index) for index in range(chat.asked.n)]
         held: dict[int, list[dict[str, Any]]] = {}
         """Chunks of choices whose predecessors have not begun: clients expect choices to begin in order."""
         head: dict[str, Any] = {}
         going, tokens = chat.asked.n, 0
-        sampling = [asyncio.create_task(sample(index)) for index in range(chat.asked.n)]
+        sampling = asyncio.create_task(_run_all(sample(index) for index in range(chat.asked.n)))
+        sampling.add_done_callback(lambda _: news.put_nowait(None))
         try:
-            while going:
-                told = await news.get()
-                if isinstance(told, BaseException):
-                    raise told
+            while (told := await news.get()) is not None:
                 index, turn, asked = told
                 head = head or head_object(self._name(turn), "chat.completion.chunk")
                 if asked is None:
@@ -319,14 +249,14 @@ class ChatCompletions:
                 for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
                     for choice in held.pop(ready, ()):
                         yield head | {"choices": [choice]}
+            await sampling
             if chat.asked.stream_options.include_usage:
                 yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
         except (GeneratorExit, asyncio.CancelledError):
             _count_abandoned(going)
             raise
         finally:
-            for task in sampling:
-                task.cancel()
+            sampling.cancel()
 
     async def complete_text(self, body: Mapping[str, Any], prompts: Sequence[list[int]]) -> list[dict[str, Any]]:
         """Chat choices, and the `tokens` of each, that continue prompts as they are; `body` says how they are sampled.
@@ -346,8 +276,7 @@ class ChatCompletions:
                 )
         choices: list[dict[str, Any]] = []
         for chat, turn in await self._turns(chats):
-            ended = turn.token_ids[-1:] and turn.token_ids[-1] in chat.form.stop_ids
-            text = self._decode(turn.token_ids[:-1] if ended else turn.token_ids)
+            text = self._decode(without_end(turn.token_ids, chat.form.stop_ids))
             reply = without_stop({"role": "assistant", "content": text}, chat.asked.stop)
             choice = choice_object(chat.asked, len(choices), reply, chat.prompt, turn, self._decode)
             if capture := current_capture.get():
@@ -424,16 +353,10 @@ class ChatCompletions:
     async def _turns(self, chats: Sequence["_Chat"]) -> list[tuple["_Chat", Sampled]]:
         """The turns of requests, `n` for each, and what was asked for them; sampled concurrently."""
         try:
-            async with asyncio.TaskGroup() as group:
-                sampling = [
-                    group.create_task(self._turn(chat, index)) for chat in chats for index in range(chat.asked.n)
-                ]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            return await _run_all(self._turn(chat, index) for chat in chats for index in range(chat.asked.n))
         except asyncio.CancelledError:
             _count_abandoned(sum(chat.asked.n for chat in chats))
             raise
-        return [task.result() for task in sampling]
 
     async def _turn(self, chat: "_Chat", index: int, heard: OnTurn | None = None) -> "tuple[_Chat, Sampled]":
         """A turn, and what was asked for it; one that must call a tool and does not is sampled again, opening it."""
@@ -479,8 +402,7 @@ class ChatCompletions:
             capture.add(asked.messages, asked.offered, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
 
     def _chunks_of(self, chat: "_Chat", index: int) -> ChoiceChunks:
-        text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.offered is not None)
-        return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, text)
+        return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, chat.parsed)
 
     def _name(self, turn: Sampled) -> str:
         return self._base[0] if turn.adapter_version == BASE else f"{self._model}@{turn.adapter_version}"
@@ -512,6 +434,16 @@ class ChatCompletions:
     def _format_with(self, arguments: str) -> ChatFormat:
         renderer = self.policy.rendering_by(json.loads(arguments))
         return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
+
+
+async def _run_all(works: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Runs all concurrently; the first error ends them, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _characters(content: Any) -> int:

@@ -29,44 +29,88 @@ _DATA = ("{", "[", "<", "`")
 _FIELDS = ("reasoning_content", "content")
 
 
-class StreamedText:
-    """The text of one turn, shown piece by piece."""
+Decode = Callable[[Sequence[int]], str]
+_OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
+"""Fields of a choice that are not known when it begins."""
 
-    def __init__(self, parse: Callable[[Sequence[int]], ParsedResponse], stop: Sequence[str], tools: bool) -> None:
-        self._parse = parse
-        self._stop = stop
-        self._tools = tools
+
+class ChoiceChunks:
+    """Makes the chunks of a choice, without what they share."""
+
+    def __init__(
+        self,
+        asked: ChatRequest,
+        index: int,
+        prompt: Prompt,
+        decode: Decode,
+        parse: Callable[[Sequence[int]], ParsedResponse],
+    ) -> None:
+        self._asked, self._index, self._prompt = asked, index, prompt
+        self._decode, self._parse = decode, parse
         self._shown: dict[str, str] = dict.fromkeys(_FIELDS, "")
         self._parsed = 0
         """Tokens at the last look."""
+        self._told = 0
+        """Tokens."""
+        self.opened = False
 
-    def more(self, token_ids: Sequence[int]) -> dict[str, str] | None:
-        """The text that can be shown since the last call, by field; None if it is too early to parse again."""
-        if len(token_ids) < self._parsed + 1 + self._parsed // 64:  # parsing takes a turn's length each time
-            return None
-        self._parsed = len(token_ids)
-        parsed = self._parse(token_ids)
+    def more(self, turn: Sampled) -> list[dict[str, Any]]:
+        """The chunks of what is new in a turn that is still being sampled."""
+        found = [] if self.opened else [self._opening(turn)]
+        if len(turn.token_ids) < self._parsed + 1 + self._parsed // 64:  # parsing takes a turn's length each time
+            return found
+        self._parsed = len(turn.token_ids)
+        parsed = self._parse(turn.token_ids)
         if parsed.tool_calls:
-            return {}
+            return [*found, self._chunk({}, turn)]
         content = parsed.content
         reasoning = (parsed.reasoning_content or "").lstrip()  # as most parsers do once it is complete
         safe = {"content": self._certain(content), "reasoning_content": self._certain(reasoning)}
-        if self._tools and content.lstrip().startswith(_DATA):
+        if self._asked.offered is not None and content.lstrip().startswith(_DATA):
             safe["content"] = ""
-        return {name: piece for name, text in safe.items() if (piece := self._piece(name, text))}
+        return [
+            *found,
+            self._chunk({name: piece for name, text in safe.items() if (piece := self._piece(name, text))}, turn),
+        ]
 
-    def rest(self, reply: Message) -> dict[str, str]:
-        """The rest of the whole reply. Text that was shown stays as shown, in `reply` too, even if the final parse
-        differs."""
-        found: dict[str, str] = {}
+    def rest(self, reply: Message, turn: Sampled, sample_id: str) -> list[dict[str, Any]]:
+        """The last chunks. Text that was shown stays as shown, in `reply` too, even if the final parse differs."""
+        found = [] if self.opened else [self._opening(turn)]
+        delta: dict[str, Any] = {}
         for name in _FIELDS:
             whole, shown = reply.get(name) or "", self._shown[name]
             if name == "reasoning_content":
                 whole = whole.lstrip()
-            found[name] = whole.removeprefix(shown) if whole.startswith(shown) else ""
+            piece = whole.removeprefix(shown) if whole.startswith(shown) else ""
             if name in reply or shown:
-                reply[name] = shown + found[name]
-        return {name: piece for name, piece in found.items() if piece}
+                reply[name] = shown + piece
+            if piece:
+                delta[name] = piece
+        if calls := reply.get("tool_calls"):
+            delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
+        choice = choice_object(self._asked, self._index, reply, self._prompt, turn, self._decode)
+        choice["sample_id"] = sample_id
+        del choice["message"], choice["logprobs"]
+        return [*found, choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}]
+
+    def _opening(self, turn: Sampled) -> dict[str, Any]:
+        self.opened = True
+        empty = Sampled([], [], "stop", turn.adapter_version)
+        choice = choice_object(self._asked, self._index, {}, self._prompt, empty, self._decode)
+        known = {name: value for name, value in choice.items() if name not in _OF_THE_WHOLE}
+        return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+
+    def _chunk(self, delta: dict[str, Any], turn: Sampled) -> dict[str, Any]:
+        told, self._told = self._told, len(turn.token_ids)
+        new_ids, new_logprobs = turn.token_ids[told:], turn.logprobs[told:]
+        logprobs = None
+        if self._asked.return_token_ids:
+            delta = delta | {"token_ids": new_ids}
+        if self._asked.logprobs and self._asked.compact_logprobs:
+            delta = delta | {"token_logprobs": new_logprobs}
+        elif self._asked.logprobs and new_ids:
+            logprobs = logprobs_object(turn, self._decode, told)
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
     def _piece(self, name: str, text: str) -> str:
         shown = self._shown[name]
@@ -79,15 +123,12 @@ class StreamedText:
         before = None
         while text != before:
             before, text = text, _OPENING.sub("", text.rstrip().rstrip(_HALF))
-        for stop in self._stop:
+        for stop in self._asked.stop:
             if (at := text.find(stop)) >= 0:
                 text = text[:at]
             longest = next((n for n in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:n])), 0)
             text = text[: len(text) - longest]
         return text
-
-
-Decode = Callable[[Sequence[int]], str]
 
 
 def append_calls(
@@ -221,13 +262,13 @@ Part = Literal["reasoning", "text", "call"]
 
 
 def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
-    """The parts of an assistant message or streamed delta: the kind, the call if it is one, and the text."""
+    """The parts of an assistant message or streamed delta: the kind, the call with its index, and the text."""
     if said.get("reasoning_content"):
         yield "reasoning", {}, said["reasoning_content"]
     if said.get("content"):
         yield "text", {}, said["content"]
-    for call in said.get("tool_calls") or ():
-        yield "call", call, (call.get("function") or {}).get("arguments") or ""
+    for index, call in enumerate(said.get("tool_calls") or ()):
+        yield "call", {"index": index} | call, (call.get("function") or {}).get("arguments") or ""
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:

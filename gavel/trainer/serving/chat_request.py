@@ -7,7 +7,7 @@ read single fields of other APIs' bodies.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
@@ -70,6 +70,34 @@ def parts(content: Any, where: str) -> list[Message]:
     return objects(content, where, f"{where}, part")
 
 
+def joined_text(content: Any, where: str, kinds: Sequence[str] = ("text",)) -> str:
+    """A text, or the texts of parts of these kinds. Raises `BadRequest`."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for part in parts(content, f"the content of {where}"):
+        kind = part.get("type")
+        if kind not in kinds:
+            raise BadRequest(f"{where} has content of type {shown(kind)}", "This endpoint serves text only.")
+        texts.append(text(part, "refusal" if kind == "refusal" else "text", where))
+    return "".join(texts)
+
+
+def function_tools(given: Any, kind: str, schema: str, remedy: str) -> list[Message]:
+    """Tools as chat completions have them; `schema` is their field of parameters. Raises `BadRequest`."""
+    made: list[Message] = []
+    for number, tool in enumerate(objects(given, "tools", "tool")):
+        if tool.get("type") != kind and not (kind == "custom" and tool.get("type") is None):
+            why = f"tool {number} is of type {shown(tool.get('type'))}, which is not supported here"
+            raise BadRequest(why, remedy)
+        name = text(tool, "name", f"tool {number}")
+        # `strict` stays away: the same tools then make the same prompt, whichever API they come by.
+        function = {"name": name, "description": tool.get("description"), "parameters": tool.get(schema)}
+        function = {field: value for field, value in function.items() if value is not None}
+        made.append({"type": "function", "function": function})
+    return made
+
+
 def check_types(body: Mapping[str, Any], types: Mapping[str, type]) -> None:
     """Raises `BadRequest` for a field of another type than the vendor's API takes; null is none."""
     for name, wanted in types.items():
@@ -101,6 +129,8 @@ def check_characters(texts: Any) -> None:
         ) from error
 
 
+STREAMED: Message = {"stream": True, "stream_options": {"include_usage": True}}
+"""The fields of a request whose chunks another API's stream is made of."""
 _INERT = {
     "include_reasoning": bool,
     "metadata": dict,

@@ -74,8 +74,8 @@ class InProcessClient(RolloutClient):
         try:
             sent = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
             captured = self.api_key.startswith(KEY_PREFIX)  # which is found by the request's headers
-            asked = None if captured else asked_in_process(base_url, sent)
-            answer = await (self._post(base_url, sent) if asked is None else self._answer(asked))
+            served = None if captured else endpoints().get(base_url)
+            answer = await (self._post(base_url, sent) if served is None else self._answer(served, sent))
             if answer is not None:
                 return ChatCompletion.construct(**json.loads(answer))
         except APIConnectionError:
@@ -92,13 +92,18 @@ class InProcessClient(RolloutClient):
         )
         return answer.content if answer.status_code == 200 and answer.content[:1] == b"{" else None
 
-    async def _answer(self, asked: "asyncio.Future[str]") -> str:
+    async def _answer(self, served: Served, sent: bytes) -> str:
+        """The answer to a body of JSON, which comes as JSON; cancelling it ends the sampling."""
+
+        async def answered() -> str:
+            return json.dumps(await served.complete(json.loads(sent)))
+
         limit = self.timeout.read if isinstance(self.timeout, openai_httpx.Timeout) else self.timeout
         request = openai_httpx.Request("POST", f"{self.base_url}chat/completions")
         deadline = asyncio.timeout(limit)
         try:
             async with deadline:
-                return await asked
+                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answered(), served.loop))
         except TimeoutError as error:
             if not deadline.expired():
                 raise
@@ -108,16 +113,3 @@ class InProcessClient(RolloutClient):
             if task is None or task.cancelling():
                 raise
             raise APIConnectionError(message="the endpoint is closing", request=request) from error
-
-
-def asked_in_process(base_url: str, sent: bytes) -> "asyncio.Future[str] | None":
-    """The answer to a body of JSON, which comes as JSON; cancelling it ends the sampling. None where no endpoint of
-    this process is at `base_url`."""
-    with _lock:
-        if (served := _serving.get(base_url)) is None:
-            return None
-
-        async def answered() -> str:
-            return json.dumps(await served.complete(json.loads(sent)))
-
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answered(), served.loop))

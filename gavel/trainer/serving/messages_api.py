@@ -9,9 +9,11 @@ the endpoint does not know is refused there, by its name. Anthropic's clients ad
 given OpenAI's asks `/v1/v1`, which is served too.
 """
 
+import itertools
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
@@ -23,8 +25,11 @@ from gavel.trainer.serving.answers import BadRequest, Unthreaded, event, json_an
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
+    STREAMED,
     an_object,
     check_types,
+    function_tools,
+    joined_text,
     kind_of,
     objects,
     parts,
@@ -43,15 +48,8 @@ _DELTAS: dict[Part, tuple[str, str]] = {
 def message(completion: Message) -> Message:
     """The message that says what `completion` says."""
     choice = completion["choices"][0]
-    return _message(completion["model"], _usage(completion["usage"])) | {
-        "content": content_blocks(choice["message"]),
-        **_stop(choice),
-    }
-
-
-def content_blocks(reply: Message) -> list[Message]:
-    """Thinking, text and tool calls of an assistant message."""
-    return [_block(*part) for part in parts_of(reply)]
+    content = [_block(*part) for part in parts_of(choice["message"])]
+    return _message(completion["model"], _usage(completion["usage"])) | {"content": content, **_stop(choice)}
 
 
 def _block(kind: Part, call: Message, text: str) -> Message:
@@ -197,7 +195,7 @@ def chat_request(body: Message) -> Message:
     if not body.get("messages"):
         raise BadRequest("there are no messages", 'Give "messages": [{"role": "user", "content": "…"}].')
     system = body.get("system")
-    opening = [{"role": "system", "content": _text(system, "system")}] if system else []
+    opening = [{"role": "system", "content": joined_text(system, "system")}] if system else []
     said = objects(body["messages"], "messages", "message")
     chat["messages"] = opening + [
         made for number, message in enumerate(said) for made in _chat_messages(number, message)
@@ -207,7 +205,8 @@ def chat_request(body: Message) -> Message:
             raise BadRequest(f"stop_sequences is {kind_of(body['stop_sequences'])}", "Give a list of texts.")
         chat["stop"] = body["stop_sequences"]
     if body.get("tools"):
-        chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
+        remedy = "Offer tools with an input_schema alone."
+        chat["tools"] = function_tools(body["tools"], "custom", "input_schema", remedy)
     if body.get("tool_choice") is not None:
         chat |= _tool_choice(an_object(body["tool_choice"], "tool_choice"))
     form = body.get("output_format") or an_object(body.get("output_config") or {}, "output_config").get("format")
@@ -231,26 +230,20 @@ def _chat_messages(number: int, message: Message) -> list[Message]:
     if role == "assistant":
         return [_reply(where, content)]
     made: list[Message] = []
-    texts: list[Message] = []
-    for block in content:
-        if block.get("type") == "tool_result":
-            made += _said(role, texts, where)
-            texts = []
-            result = _text(block.get("content") or "", where)
+    for is_result, blocks in itertools.groupby(content, lambda block: block.get("type") == "tool_result"):
+        if not is_result:
+            made.append({"role": role, "content": joined_text(list(blocks), where)})
+            continue
+        for block in blocks:
+            result = joined_text(block.get("content") or "", where)
             made.append({"role": "tool", "tool_call_id": text(block, "tool_use_id", where), "content": result})
-        else:
-            texts.append(block)
-    return made + _said(role, texts, where)
-
-
-def _said(role: str, texts: list[Message], where: str) -> list[Message]:
-    return [{"role": role, "content": _text(texts, where)}] if texts else []
+    return made
 
 
 def _reply(where: str, blocks: list[Message]) -> Message:
     thinking = "".join(text(block, "thinking", where) for block in blocks if block.get("type") == "thinking")
     texts = [block for block in blocks if block.get("type") not in ("thinking", "redacted_thinking", "tool_use")]
-    reply: Message = {"role": "assistant", "content": _text(texts, where)}
+    reply: Message = {"role": "assistant", "content": joined_text(texts, where)}
     if thinking:
         reply["reasoning_content"] = thinking
     calls = [_call(where, block) for block in blocks if block.get("type") == "tool_use"]
@@ -261,31 +254,6 @@ def _call(where: str, block: Message) -> Message:
     given = an_object(block.get("input"), f"the input of a tool_use in {where}")
     function = {"name": text(block, "name", where), "arguments": json.dumps(given, ensure_ascii=False)}
     return {"id": text(block, "id", where), "type": "function", "function": function}
-
-
-def _text(content: Any, where: str) -> str:
-    """The text of a string or of text blocks."""
-    if isinstance(content, str):
-        return content
-    blocks = parts(content, f"the content of {where}")
-    foreign = [block.get("type") for block in blocks if block.get("type") != "text"]
-    if foreign:
-        raise BadRequest(f"{where} has content of type {shown(foreign[0])}", "This endpoint serves text only.")
-    return "".join(text(block, "text", where) for block in blocks)
-
-
-def _tool(number: int, tool: Message) -> Message:
-    if tool.get("type", "custom") not in (None, "custom"):
-        raise BadRequest(
-            f"tool {number} is of type {shown(tool['type'])}, which is not supported here",
-            "Offer tools with an input_schema alone.",
-        )
-    function = {
-        "name": text(tool, "name", f"tool {number}"),
-        "description": tool.get("description"),
-        "parameters": tool.get("input_schema"),
-    }
-    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
 def _tool_choice(choice: Message) -> Message:
@@ -325,12 +293,9 @@ class MessagesApi:
         return message(await self._chat.complete(asked))
 
     async def _events(self, asked: Message) -> AsyncGenerator[bytes, None]:
-        chunks = self._chat.stream(asked | {"stream": True, "stream_options": {"include_usage": True}})
-        try:
+        async with aclosing(self._chat.stream(asked | STREAMED)) as chunks:
             async for made in MessageStream().events(chunks):
                 yield event(made, made["type"])
-        finally:
-            await chunks.aclose()
 
     async def _count(self, request: Request) -> Response:
         return JSONResponse({"input_tokens": self._chat.prompt_tokens(chat_request(await object_of(request)))})

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import uvicorn
@@ -219,9 +220,7 @@ def _as_asked(request: Request, body: Message) -> Message:
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
-    try:
+    async with aclosing(chunks):
         async for chunk in chunks:
             yield event(chunk)
         yield event("[DONE]")
-    finally:
-        await chunks.aclose()

@@ -12,6 +12,7 @@ item is done when the next one begins, so no two are open at once.
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
@@ -23,16 +24,18 @@ from gavel.trainer.serving.answers import BadRequest, event, json_answer, object
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import (
+    STREAMED,
     an_object,
     check_types,
+    function_tools,
+    joined_text,
     objects,
-    parts,
     switch,
     text,
 )
 
 _ROLES = ("user", "assistant", "system", "developer")
-_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 _INERT = {
     "include": list,
     "max_tool_calls": int,
@@ -69,7 +72,7 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     opening = chat_messages(input_items(body, "instructions", "system")) if body.get("instructions") else []
     chat["messages"] = [*opening, *earlier, *chat_messages(items)]
     if body.get("tools"):
-        chat["tools"] = [_tool(number, tool) for number, tool in enumerate(objects(body["tools"], "tools", "tool"))]
+        chat["tools"] = function_tools(body["tools"], "function", "parameters", "Offer function tools alone.")
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _tool_choice(body["tool_choice"])
     form = an_object(an_object(body.get("text") or {}, "text").get("format") or {"type": "text"}, "the format of text")
@@ -98,7 +101,11 @@ def chat_messages(items: Sequence[Message]) -> list[Message]:
     for number, item in enumerate(items):
         kind, where = item.get("type") or "message", f"input item {number}"
         if kind == "reasoning":
-            reply = {"role": "assistant", "content": "", "reasoning_content": _reasoning(item, where)}
+            reply = {
+                "role": "assistant",
+                "content": "",
+                "reasoning_content": joined_text(item.get("content") or item.get("summary") or [], where, _TEXT_PARTS),
+            }
             messages.append(reply)
         elif kind == "function_call":
             if reply is None:
@@ -113,7 +120,7 @@ def chat_messages(items: Sequence[Message]) -> list[Message]:
             if reply is None or reply["content"] or "tool_calls" in reply:
                 reply = {"role": "assistant", "content": ""}
                 messages.append(reply)
-            reply["content"] = _text(item, "content", where)
+            reply["content"] = joined_text(item.get("content"), where, _TEXT_PARTS)
         elif kind == "message":
             reply = None
             if item["role"] not in _ROLES:
@@ -121,51 +128,18 @@ def chat_messages(items: Sequence[Message]) -> list[Message]:
                     f"{where} has the role {shown(item['role'])}",
                     f"Known: {', '.join(_ROLES)}. What a tool says is a function_call_output.",
                 )
-            messages.append({"role": item["role"], "content": _text(item, "content", where)})
+            messages.append({"role": item["role"], "content": joined_text(item.get("content"), where, _TEXT_PARTS)})
         elif kind == "function_call_output":
             reply = None
             call_id = text(item, "call_id", where)
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(item, "output", where)})
+            said = joined_text(item.get("output"), f"the output of {where}", _TEXT_PARTS)
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": said})
         else:
             raise BadRequest(
                 f"{where} is of type {shown(kind)}, which is not supported here",
                 "Known: message, function_call, function_call_output, reasoning, item_reference.",
             )
     return messages
-
-
-def _text(item: Message, name: str, where: str) -> str:
-    """The text of a field that is a string or content parts."""
-    if not isinstance(item.get(name), list):
-        return text(item, name, where)
-    texts: list[str] = []
-    for part in parts(item[name], f"the {name} of {where}"):
-        if part.get("type") == "refusal":
-            texts.append(text(part, "refusal", where))
-        elif part.get("type") in _TEXT_PARTS:
-            texts.append(text(part, "text", f"the {name} of {where}"))
-        else:
-            raise BadRequest(
-                f"{where} has content of type {shown(part.get('type'))}", "This endpoint serves text only."
-            )
-    return "".join(texts)
-
-
-def _reasoning(item: Message, where: str) -> str:
-    thoughts = parts(item.get("content") or item.get("summary") or [], f"the reasoning of {where}")
-    return "".join(text(part, "text", f"the reasoning of {where}") for part in thoughts)
-
-
-def _tool(number: int, tool: Message) -> Message:
-    if tool.get("type") != "function":
-        raise BadRequest(
-            f"tool {number} is of type {shown(tool.get('type'))}, which is not supported here",
-            "Offer function tools alone.",
-        )
-    text(tool, "name", f"tool {number}")
-    # `strict` stays away: the same tools then make the same prompt, whichever API they come by.
-    function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
-    return {"type": "function", "function": function}
 
 
 def _tool_choice(choice: Any) -> Any:
@@ -220,13 +194,6 @@ def new_id(kind: str) -> str:
     return f"{kind}_{uuid.uuid4().hex}"
 
 
-def response(request: Message, completion: Message, response_id: str) -> Message:
-    """The response to `request` that says what `completion` says."""
-    choice = completion["choices"][0]
-    begun = response_object(request, completion["model"], response_id, completion["created"])
-    return complete(begun, output_items(choice["message"]), choice["finish_reason"], completion["usage"])
-
-
 def response_object(request: Message, model: str, response_id: str, created: int) -> Message:
     """A response in progress, without output."""
     echoed = {name: default if request.get(name) is None else request[name] for name, default in _ECHOED.items()}
@@ -244,28 +211,7 @@ def response_object(request: Message, model: str, response_id: str, created: int
     }
 
 
-def complete(begun: Message, output: list[Message], finish_reason: str | None, usage: Message | None) -> Message:
-    """`begun` with all its output."""
-    cut = finish_reason == "length"
-    if cut:
-        output = [*output[:-1], {**output[-1], "status": "incomplete"}]
-    return begun | {
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": output,
-        "usage": usage and _usage(usage),
-    }
-
-
 _ID_KINDS: dict[Part, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
-
-
-def output_items(message: Message) -> list[Message]:
-    """The reasoning, the text and the tool calls of an assistant message; at least a text or a call."""
-    said = list(parts_of(message))
-    if not said or said[-1][0] == "reasoning":
-        said.append(("text", {}, ""))
-    return [output_item(kind, new_id(_ID_KINDS[kind]), call, text) for kind, call, text in said]
 
 
 def output_item(kind: Part, item_id: str, call: Message, text: str | None) -> Message:
@@ -354,10 +300,12 @@ class ResponseStore:
 
 
 _EVENTS: dict[Part, str] = {
-    "reasoning": "response.reasoning_text",
-    "text": "response.output_text",
-    "call": "response.function_call_arguments",
+    "reasoning": "reasoning_text",
+    "text": "output_text",
+    "call": "function_call_arguments",
 }
+_LOGPROBS: dict[Part, Message] = {"text": {"logprobs": []}}
+"""A field that clients expect of a text's events."""
 
 
 class ResponseStream:
@@ -368,7 +316,10 @@ class ResponseStream:
         self._response_id = response_id
         self._begun: Message | None = None
         self._items: list[Message] = []
-        self._open: _OpenItem | None = None
+        self._open: tuple[Part, int] | None = None
+        """The kind of the item that grows, and the index of its tool call in the reply."""
+        self._id, self._text = "", ""
+        self._call: Message = {}
         self._sent = 0
         self._finish_reason: str | None = None
         self._usage: Message | None = None
@@ -380,6 +331,13 @@ class ResponseStream:
                 yield self._numbered(each)
         for each in self._last_events():
             yield self._numbered(each)
+
+    def response(self, completion: Message) -> Message:
+        """The response that says what a whole completion says."""
+        choice = completion["choices"][0]
+        chunk = completion | {"choices": [choice | {"delta": choice["message"]}]}
+        *_, last = (*self._events_of(chunk), *self._last_events())
+        return last["response"]
 
     def failure(self, code: str, message: str, **others: Any) -> Message:
         """The event that ends a stream which cannot go on, of the fields of an error object."""
@@ -403,75 +361,56 @@ class ResponseStream:
     def _last_events(self) -> Iterator[Message]:
         if self._begun is None:
             return
-        if self._open is None or self._open.kind == "reasoning":  # a reply always has a message or a tool call
+        if self._open is None or self._open[0] == "reasoning":  # a reply always has a message or a tool call
             yield from self._grow("text", {}, "")
         yield from self._close()
-        response = complete(self._begun, self._items, self._finish_reason, self._usage)
-        yield {"type": f"response.{response['status']}", "response": response}
+        cut = self._finish_reason == "length"
+        if cut:
+            self._items[-1] = self._items[-1] | {"status": "incomplete"}
+        status = "incomplete" if cut else "completed"
+        response = self._begun | {
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": self._items,
+            "usage": self._usage and _usage(self._usage),
+        }
+        yield {"type": f"response.{status}", "response": response}
 
     def _grow(self, kind: Part, call: Message, text: str) -> Iterator[Message]:
-        index = call.get("index", 0)
-        if self._open is None or (self._open.kind, self._open.index) != (kind, index):
+        item: tuple[Part, int] = kind, call.get("index", 0)
+        if self._open != item:
             yield from self._close()
-            self._open = _OpenItem(kind, len(self._items), index, call)
-            yield from self._open.begin()
+            self._open, self._id, self._call, self._text = item, new_id(_ID_KINDS[kind]), call, ""
+            yield self._event("output_item.added", item=output_item(kind, self._id, call, None))
+            if kind != "call":
+                yield self._in_item("content_part.added", part=self._part(kind))
         if text:
-            yield self._open.grow(text)
+            self._text += text
+            yield self._in_item(f"{_EVENTS[kind]}.delta", delta=text, **_LOGPROBS.get(kind, {}))
 
     def _close(self) -> Iterator[Message]:
-        if self._open is not None:
-            yield from self._open.end()
-            self._items.append(self._open.item())
-            self._open = None
-
-
-class _OpenItem:
-    """The output item that grows."""
-
-    def __init__(self, kind: Part, position: int, index: int, call: Message) -> None:
-        """`index`: of the tool call in the reply. `call`: its first delta."""
-        self.kind: Part = kind
-        self.index = index
-        self._text = ""
-        self._call = call
-        self._id = new_id(_ID_KINDS[kind])
-        self._position = position
-
-    def item(self) -> Message:
-        return output_item(self.kind, self._id, self._call, self._text)
-
-    def begin(self) -> Iterator[Message]:
-        item = output_item(self.kind, self._id, self._call, None)
-        yield {"type": "response.output_item.added", "output_index": self._position, "item": item}
-        if self.kind != "call":
-            yield self._event("response.content_part.added", part=self._part())
-
-    def grow(self, text: str) -> Message:
-        self._text += text
-        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._logprobs)
-
-    def end(self) -> Iterator[Message]:
-        done, item = f"{_EVENTS[self.kind]}.done", self.item()
-        if self.kind == "call":
-            yield self._event(done, arguments=self._text, name=item["name"])
+        if self._open is None:
+            return
+        kind, done = self._open[0], f"{_EVENTS[self._open[0]]}.done"
+        item = output_item(kind, self._id, self._call, self._text)
+        if kind == "call":
+            yield self._in_item(done, arguments=self._text, name=item["name"])
         else:
-            yield self._event(done, text=self._text, **self._logprobs)
-            yield self._event("response.content_part.done", part=self._part())
-        yield {"type": "response.output_item.done", "output_index": self._position, "item": item}
+            yield self._in_item(done, text=self._text, **_LOGPROBS.get(kind, {}))
+            yield self._in_item("content_part.done", part=self._part(kind))
+        yield self._event("output_item.done", item=item)
+        self._items.append(item)
+        self._open = None
 
-    def _part(self) -> Message:
-        if self.kind == "text":
-            return text_part(self._text)
-        return {"type": "reasoning_text", "text": self._text}
-
-    @property
-    def _logprobs(self) -> Message:
-        """A field that clients expect of a text's events."""
-        return {"logprobs": []} if self.kind == "text" else {}
+    def _part(self, kind: Part) -> Message:
+        return text_part(self._text) if kind == "text" else {"type": "reasoning_text", "text": self._text}
 
     def _event(self, kind: str, **fields: Any) -> Message:
-        within = {} if self.kind == "call" else {"content_index": 0}
-        return {"type": kind, "item_id": self._id, "output_index": self._position, **within, **fields}
+        return {"type": f"response.{kind}", "output_index": len(self._items), **fields}
+
+    def _in_item(self, kind: str, **fields: Any) -> Message:
+        within = {} if self._open is None or self._open[0] == "call" else {"content_index": 0}
+        return self._event(kind, item_id=self._id, **within, **fields)
 
 
 class ResponsesApi:
@@ -495,7 +434,7 @@ class ResponsesApi:
         return await json_answer(request, self._response(body, conversation, asked))
 
     async def _response(self, body: Message, conversation: list[Message], asked: Message) -> Message:
-        made = response(body, await self._chat.complete(asked), new_id("resp"))
+        made = ResponseStream(body, new_id("resp")).response(await self._chat.complete(asked))
         self._remember(body, conversation, made)
         return made
 
@@ -503,14 +442,11 @@ class ResponsesApi:
         self, body: Message, conversation: list[Message], stream: ResponseStream, asked: Message
     ) -> AsyncGenerator[bytes, None]:
         """The response of the last event is stored before it is sent."""
-        chunks = self._chat.stream(asked | {"stream": True, "stream_options": {"include_usage": True}})
-        try:
+        async with aclosing(self._chat.stream(asked | STREAMED)) as chunks:
             async for made in stream.events(chunks):
                 if made["type"] in ("response.completed", "response.incomplete"):
                     self._remember(body, conversation, made["response"])
                 yield _event(made)
-        finally:
-            await chunks.aclose()
 
     def _remember(self, body: Message, conversation: list[Message], made: Message) -> None:
         if body.get("store") is not False:

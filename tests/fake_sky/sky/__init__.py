@@ -10,6 +10,7 @@ import enum
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,7 +132,10 @@ def launch(task: Task, cluster_name: str | None = None, **options: Any) -> str:
         for target, source in task.config.get("file_mounts", {}).items():
             place = node / target.removeprefix("~/")
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(Path(source).read_bytes())
+            if Path(source).is_dir():
+                shutil.copytree(source, place, dirs_exist_ok=True)
+            else:
+                shutil.copy(source, place)
         given = {**os.environ, "HOME": str(node), **task.secrets, "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1"}
         given |= {"SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_GPUS_PER_NODE": "1"}
         given.pop("GAVEL_STATE", None)

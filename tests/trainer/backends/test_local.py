@@ -66,16 +66,6 @@ async def test_an_adapter_of_any_settings_is_published_exactly_and_goes_on(tmp_p
     assert outcomes[0] == outcomes[1]
 
 
-async def test_a_kill_between_checkpoint_and_metrics_loses_neither(tmp_path: Path) -> None:
-    async with registered(tmp_path) as (model, backend):
-        await model.train([await a_group(model, [0.0, 1.0])])
-    metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
-    metrics.write_text("")
-    async with registered(tmp_path) as (again, backend):
-        rows = backend.history(again, "train")
-    assert [(row["step"], row["reward"]) for row in rows] == [(1, 0.5)]
-
-
 async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
     async with registered(tmp_path) as (model, _):
         same = await a_group(model, [0.5, 0.5])

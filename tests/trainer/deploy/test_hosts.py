@@ -237,13 +237,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
         yield hub, endpoints
 
 
-async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapter):
+@pytest.mark.parametrize("gated", [False, True])
+async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapter, gated):
     hub, endpoints = servers
     lines: list[str] = []
     (adapter.directory / "README.md").write_text("---\nlibrary_name: peft\n---\n")
     (adapter.directory / "trainer_state").mkdir()
     (adapter.directory / "trainer_state" / "optimizer.pt").write_bytes(b"kept here")
-    deployment = await put(HUGGING_FACE, run, adapter, lines)
+    deployment = await put(HUGGING_FACE, run, adapter, lines, gated=gated)
     name = deployment.record.remote_name
     repository = hub.repositories[f"desk/{name}"]
     assert repository.private
@@ -253,18 +254,12 @@ async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapt
     assert made["model"]["revision"] == repository.commit
     assert {"--model=Qwen/Qwen3-8B", f"--lora-modules={name}=/repository"} <= set(made["model"]["args"])
     assert made["compute"]["scaling"] == {"minReplica": 0, "maxReplica": 1, "scaleToZeroTimeout": 15}
-    assert "secrets" not in made["model"]
+    assert made["model"].get("secrets") == ({"HF_TOKEN": TOKEN} if gated else None)
+    assert TOKEN not in deployment.record.path.read_text()
     assert deployment.base_url == f"{made['status']['url']}/v1"
     assert deployment.model_id == name
     assert await deployment.host.status(deployment.record) == "running"
     assert any("0.8 USD an hour" in line for line in lines)
-
-
-async def test_a_gated_base_gets_the_token_as_a_secret_and_nowhere_else(servers, run, adapter):
-    deployment = await put(HUGGING_FACE, run, adapter, gated=True)
-    (made,) = servers[1].endpoints.values()
-    assert made["model"]["secrets"] == {"HF_TOKEN": TOKEN}
-    assert TOKEN not in deployment.record.path.read_text()
 
 
 async def test_an_endpoint_that_fails_is_told_and_removed(servers: Servers, run: Path, adapter: AdapterFacts) -> None:
@@ -389,10 +384,12 @@ async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_t
     assert len(vllm.adapters) == 1
 
 
-async def test_the_server_reads_the_path_that_it_sees(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+async def test_the_server_reads_the_path_that_it_sees_and_is_told_of_experts_that_are_adapted(vllm, run, served):
     with pytest.raises(DeployError, match="does not lie in /elsewhere"):
         await put(f"vllm:{vllm.url}", run, served, path_map="/elsewhere=/x")
-    await put(f"vllm:{vllm.url}", run, served, path_map=f"{run.parents[1]}=/mnt/runs")
+    adapted = replace(served, special=("experts",))
+    await put(f"vllm:{vllm.url}", run, adapted, path_map=f"{run.parents[1]}=/mnt/runs")
+    assert vllm.seen[0]["is_3d_lora_weight"] is True
     (record,) = read_records(run)
     assert list(vllm.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
 
@@ -423,8 +420,3 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
         assert await other.host.status(other.record) == "serving"
     finally:
         engine.close()
-
-
-async def test_a_server_is_told_of_experts_that_are_adapted(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
-    await put(f"vllm:{vllm.url}", run, replace(served, special=("experts",)))
-    assert vllm.seen[0]["is_3d_lora_weight"] is True

@@ -57,29 +57,20 @@ async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owne
     assert sequences(capture.trajectory)[0].trained_tokens
 
 
-async def test_a_request_in_flight_at_the_end_is_waited_for(server, owner, gate):
+@pytest.mark.parametrize(("patience", "metrics"), [(60, {"turns": 1}), (0.1, {"turns": 0, "requests_unfinished": 1})])
+async def test_a_request_in_flight_at_the_end_is_waited_for_or_counted(server, owner, gate, patience, metrics):
     gate.shut()
     async with client_of(server) as client:
         before = gate.asked
-        async with Capture(owner) as capture:
+        async with Capture(owner, patience) as capture:
             asking = asyncio.create_task(say(client.with_options(api_key=capture.api_key), OPENING))
             await until(lambda: gate.asked > before)
-            asyncio.get_running_loop().call_later(0.3, gate.open)
-        await asking
-    assert capture.trajectory.metrics == {"turns": 1}
-
-
-async def test_a_request_that_takes_longer_is_left_out_and_counted(server, owner, gate):
-    gate.shut()
-    async with client_of(server) as client:
-        before = gate.asked
-        async with Capture(owner, patience=0.1) as capture:
-            asking = asyncio.create_task(say(client.with_options(api_key=capture.api_key), OPENING))
-            await until(lambda: gate.asked > before)
+            if patience > 1:
+                asyncio.get_running_loop().call_later(0.3, gate.open)
         gate.open()
         await asking
-    assert capture.trajectory.metrics == {"turns": 0, "requests_unfinished": 1}
-    assert capture.trajectory.status == "failed"
+    assert capture.trajectory.metrics == metrics
+    assert (capture.trajectory.status == "failed") == (metrics["turns"] == 0)
 
 
 async def test_a_turn_whose_client_went_away_is_left_out(server, owner, gate):

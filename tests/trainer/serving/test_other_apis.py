@@ -22,7 +22,7 @@ from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.messages_api import MessageStream, message
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream, response
+from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream
 from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import (
     QUESTION,
@@ -229,7 +229,7 @@ def without_ids(items: list[dict]) -> list[dict]:
 @given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
     last = (await response_events(reply, size=size, finish_reason=finish_reason))[-1]["response"]
-    whole = response(REQUEST, completion_of(reply, finish_reason), "resp_1")
+    whole = ResponseStream(REQUEST, "resp_1").response(completion_of(reply, finish_reason))
     assert without_ids(last["output"]) == without_ids(whole["output"])
     assert last | {"output": []} == whole | {"output": []}
 
@@ -257,15 +257,7 @@ USER = {"role": "user", "content": "Hello"}
 ITEM = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
 
 
-def test_what_is_not_stored_is_refused_by_name():
-    store = ResponseStore()
-    with pytest.raises(BadRequest, match="resp_9"):
-        store.conversation("resp_9")
-    with pytest.raises(BadRequest, match="msg_9"):
-        store.resolved([{"type": "item_reference", "id": "msg_9"}])
-
-
-def test_the_longest_unused_response_is_forgotten_first_with_its_items(monkeypatch):
+def test_the_longest_unused_response_is_forgotten_first_with_its_items_and_then_refused_by_name(monkeypatch):
     monkeypatch.setattr(response_store, "_STORED", 2)
     store = ResponseStore()
     for number in (1, 2):
@@ -274,9 +266,9 @@ def test_the_longest_unused_response_is_forgotten_first_with_its_items(monkeypat
     store.add("resp_3", [USER], [ITEM | {"id": "msg_3"}])
     assert store.conversation("resp_1")
     assert store.resolved([{"type": "item_reference", "id": "msg_1"}])
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequest, match="resp_2"):
         store.conversation("resp_2")
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequest, match="msg_2"):
         store.resolved([{"type": "item_reference", "id": "msg_2"}])
 
 
@@ -284,21 +276,20 @@ PROMPT = "I would like to return order"
 COMPLETING = {"model": "desk", "prompt": PROMPT, "max_tokens": 8, "seed": 1}
 
 
-async def test_a_text_goes_on_from_its_own_tokens(client, policy, embedded_base):
-    completion = await client.completions.create(**COMPLETING)
+async def test_a_text_goes_on_from_its_own_tokens_and_is_trained(server, client, policy, embedded_base):
+    async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
+        completion = await captured.completions.create(**COMPLETING)
     (choice,) = completion.choices
+    (found,) = sequences(capture.trajectory)
+    assert found.trained_tokens == len(choice.token_ids)
     assert choice.prompt_token_ids == policy.tokenizer.encode(PROMPT)
     assert (choice.policy_version, completion.usage.completion_tokens) == (VERSION, len(choice.token_ids))
     ids = choice.prompt_token_ids + choice.token_ids
     expected = full_logprobs(embedded_base, ids)[len(choice.prompt_token_ids) - 1 :]
     assert choice.token_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
     assert policy.decode(choice.token_ids).startswith(choice.text)
-
-
-async def test_a_streamed_text_is_the_whole_one(client):
-    whole = await client.completions.create(**COMPLETING)
     stream = await client.completions.create(**COMPLETING, stream=True)
-    assert "".join([chunk.choices[0].text async for chunk in stream]) == whole.choices[0].text
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == choice.text
 
 
 async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begins(client):
@@ -308,13 +299,6 @@ async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begin
     for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert top[token] == value == max(top.values())
     assert logprobs.text_offset[:2] == [0, len(logprobs.tokens[0])]
-
-
-async def test_a_captured_text_is_trained(server, client):
-    async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
-        completion = await captured.completions.create(**COMPLETING)
-    (found,) = sequences(capture.trajectory)
-    assert found.trained_tokens == len(completion.choices[0].token_ids)
 
 
 async def test_prompts_of_one_request_are_sampled_together_up_to_a_limit(client):

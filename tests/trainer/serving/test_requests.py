@@ -13,7 +13,7 @@ from starlette.requests import Request
 from gavel.trainer.serving import messages_api, responses_api
 from gavel.trainer.serving.answers import ANSWERED, CLIENT_GONE, BadRequest, error_answer, object_of
 from gavel.trainer.serving.chat_request import _INERT, ChatRequest, _Body, read_chat_request
-from tests.trainer.serving.served import replies, texts
+from tests.trainer.serving.served import completion_of, replies, texts
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "refund"}}
@@ -164,14 +164,14 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "lamp"}
 
 @given(replies(st.dictionaries(texts, texts, max_size=3).map(lambda given: json.dumps(given, ensure_ascii=False))))
 def test_every_reply_comes_back_from_blocks_as_it_was_sampled(reply):
-    blocks = json.loads(json.dumps(messages_api.content_blocks(reply)))
+    blocks = json.loads(json.dumps(messages_api.message(completion_of(reply, "stop"))["content"]))
     assert messages(messages=[USER, {"role": "assistant", "content": blocks}])["messages"] == [USER, reply]
 
 
 def as_items(message: dict) -> list[dict]:
     match message["role"]:
         case "assistant":
-            return responses_api.output_items(message)
+            return responses_api.ResponseStream({}, "r").response(completion_of(message, "stop"))["output"]
         case "tool":
             return [OUTPUT | {"call_id": message["tool_call_id"], "output": message["content"]}]
         case _:

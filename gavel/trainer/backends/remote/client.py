@@ -5,7 +5,6 @@ line was cut, or because the server or this process was restarted, it is the sam
 """
 
 import asyncio
-import contextlib
 import math
 import os
 import shutil
@@ -14,16 +13,16 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
-from gavel.base.files import file_sha256
+from gavel.base.files import file_sha256, is_inside
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.connection import BatchFile, Connection, batch_file, canonical, model_path
+from gavel.trainer.backends.remote.connection import Connection, canonical, hash_parts, model_path
 from gavel.trainer.backends.remote.wire import (
+    ADAPTER_FILES,
     KEY_VARIABLE,
     URL_VARIABLE,
     Job,
@@ -46,33 +45,21 @@ _FETCHES = 2
 """Max downloads of a file whose hash does not match."""
 
 
-def check_target(target: Path, files: Mapping[str, str] | None = None) -> bool:
-    """True if `target` exists and, if given, has these files. Raises `ExportError` if something else is there."""
-    if not target.exists() and not target.is_symlink():
-        return False
-    if files is None:
-        if not target.is_dir():
-            raise occupied_error(target)
-        return True
-    if any(not (target / name).is_file() or file_sha256(target / name) != sha256 for name, sha256 in files.items()):
-        raise occupied_error(target)
-    return True
-
-
 def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
     """Fetches `files` (their SHA-256 by name) from `path` into `target`, going on where an earlier call was cut off.
 
     Raises `ExportError` when something else is there, or it cannot be written, and `RemoteBackendError`.
     """
-    if check_target(target, files):
-        return
+    if os.path.lexists(target):
+        if all((target / name).is_file() and file_sha256(target / name) == sha256 for name, sha256 in files.items()):
+            return
+        raise occupied_error(target)
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         for name, sha256 in files.items():
-            file = unfinished / name
-            if not file.resolve().is_relative_to(unfinished.resolve()):
+            if not is_inside(unfinished, unfinished / name):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            _fetch(connection, f"{path}/{name}", file, sha256)
+            _fetch(connection, f"{path}/{name}", unfinished / name, sha256)
         for file in [file for file in unfinished.rglob("*") if file.is_file()]:
             if file.relative_to(unfinished).as_posix() not in files:
                 file.unlink()  # of another export that was cut off
@@ -93,7 +80,9 @@ def _fetch(connection: Connection, path: str, file: Path, sha256: str) -> None:
     raise RemoteBackendError(f"{file.name} arrived with another SHA-256", "Export it again.")
 
 
-_FILES = ("adapter_config.json", "adapter_model.safetensors")
+def _check_export(target: Path) -> None:
+    if os.path.lexists(target) and read_export_mark(target) is None:
+        raise occupied_error(target)
 
 
 def find_local_start(named: str, root: Path) -> SentAdapter | None:
@@ -112,13 +101,8 @@ def find_local_start(named: str, root: Path) -> SentAdapter | None:
     return _adapter(named, directory, run=of, step=int(directory.name), base_model=described.get("base_model"))
 
 
-def local_reference(directory: Path) -> SentAdapter | None:
-    """None for a directory that holds no adapter here."""
-    return _adapter(str(directory), directory) if all((directory / name).is_file() for name in _FILES) else None
-
-
 def _adapter(named: str, directory: Path, **origin: Any) -> SentAdapter:
-    parts = {name: BatchFile.of(directory / name).parts for name in _FILES if (directory / name).is_file()}
+    parts = {name: hash_parts(directory / name) for name in ADAPTER_FILES if (directory / name).is_file()}
     return SentAdapter(named=named, directory=os.path.abspath(directory), parts=parts, **origin)
 
 
@@ -148,9 +132,7 @@ class RemoteBackend:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def register(self, model: ModelSpec) -> None:
@@ -206,7 +188,7 @@ class RemoteBackend:
         metrics: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         arguments = {"split": split, "step": step, "metrics": dict(metrics or {})}
-        return (await self._run(model, "log", arguments, groups)).result["means"]  # type: ignore[index]
+        return (await self._run(model, "log", arguments, groups)).result["means"]
 
     async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
         if all(row["step"] != step for row in await asyncio.to_thread(self.history, model, split)):
@@ -249,9 +231,9 @@ class RemoteBackend:
         self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
     ) -> Path:
         """Exports there, and fetches the directory; `out` defaults to `exports` of a run directory here."""
-        if out is not None and check_target(out) and read_export_mark(out) is None:
-            raise occupied_error(out)  # before a long export
-        made = (await self._run(model, "export", {"form": form, "dtype": dtype, "step": step})).result or {}
+        if out is not None:
+            _check_export(out)  # before a long one
+        made = (await self._run(model, "export", {"form": form, "dtype": dtype, "step": step})).result
         directory, files = str(made["directory"]), made["files"]
         target = out or run_path(runs_root(), *model.key) / directory
         path = f"{model_path(model.key)}/files/{directory}"
@@ -260,8 +242,7 @@ class RemoteBackend:
 
     async def push(self, model: TrainableSpec, address: str, step: int) -> str:
         """From there, with the credentials of there."""
-        pushed = await self._run(model, "push", {"address": address, "step": step})
-        return str((pushed.result or {})["address"])
+        return str((await self._run(model, "push", {"address": address, "step": step})).result["address"])
 
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""
@@ -303,33 +284,39 @@ class RemoteBackend:
         adapter: SentAdapter | None = None,
         abandoned: threading.Event | None = None,
     ) -> JobState:
+        abandoned = abandoned or threading.Event()
         step = None if kind == "register" else self._state(model).step
-        sent = {"adapter": adapter.model_dump(mode="json")} if adapter else {}
-        arguments = canonical(arguments | sent)
-        with batch_file(groups) if groups is not None else contextlib.nullcontext() as file:
-            upload = file.parts if file else []
-            same = job_id(kind, model.key, step, upload, arguments)
-            job = Job(
-                id=same if kind in _REPEATED else uuid.uuid4().hex,
-                kind=kind,
-                writer=self._writer,
-                step=step if kind in _REPEATED else None,
-                upload=upload,
-                arguments=arguments,
-            )
-            state = self.connection.run(model.key, job, file, adapter, abandoned)
-        if state.model is not None and not (abandoned and abandoned.is_set()):
+        files: dict[Path, list[str]] = {}
+        spare: dict[Path, list[str]] = {}
+        if adapter is not None:
+            arguments = arguments | {"adapter": adapter.model_dump(mode="json")}
+            spare = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
+        arguments, upload = canonical(arguments), list[str]()
+        with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
+            if groups is not None:
+                store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
+                store.extend(groups)
+                files[store.path] = upload = hash_parts(store.path)
+            job = Job(id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, arguments=arguments)
+            if kind in _REPEATED:
+                same = job_id(kind, model.key, step, upload, arguments)
+                job = job.model_copy(update={"id": same, "step": step})
+            state = self.connection.run(model.key, job, files, spare, abandoned)
+        if state.model is not None and not abandoned.is_set():
             self._states[model.key] = state.model
         return state
 
 
 async def _reference(config: TrainConfig) -> SentAdapter | None:
+    """The adapter that divergences are from, where it is a directory here."""
     directory = config.reference_path
-    return None if directory is None else await asyncio.to_thread(local_reference, directory)
+    if directory is None or not all((directory / name).is_file() for name in ADAPTER_FILES):
+        return None
+    return await asyncio.to_thread(_adapter, str(directory), directory)
 
 
 def _train_result(state: JobState) -> TrainResult:
-    result = state.result or {}
+    result = state.result
     metrics: dict[str, float | None] = result["metrics"]
     numbers = {name: math.nan if value is None else value for name, value in metrics.items()}
     return TrainResult(result["step"], result["trained"], result["reason"], numbers)

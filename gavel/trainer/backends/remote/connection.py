@@ -5,18 +5,16 @@ their hashes. What no later attempt can mend is raised at once: a certificate th
 server of `gavel backend` gives.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
 import ssl
-import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -31,8 +29,6 @@ from tenacity import (
 )
 
 from gavel.base.network import is_on_this_machine
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.remote.wire import (
     PART_BYTES,
     PROTOCOL,
@@ -43,33 +39,14 @@ from gavel.trainer.backends.remote.wire import (
     Job,
     JobState,
     RemoteBackendError,
-    SentAdapter,
     UploadMissingError,
-    raise_fault,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFile:
-    path: Path
-    parts: list[str]
-    """SHA-256 of each."""
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """Reads it once."""
-        with path.open("rb") as stream:
-            parts = iter(lambda: stream.read(PART_BYTES), b"")
-            return cls(path, [hashlib.sha256(part).hexdigest() for part in parts])
-
-
-@contextlib.contextmanager
-def batch_file(groups: Iterable[TrajectoryGroup]) -> Generator[BatchFile]:
-    """Writes the groups into a temporary directory, which is removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
-        store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
-        store.extend(groups)
-        yield BatchFile.of(store.path)
+def hash_parts(file: Path) -> list[str]:
+    """SHA-256 of each part of a file."""
+    with file.open("rb") as stream:
+        return [hashlib.sha256(part).hexdigest() for part in iter(lambda: stream.read(PART_BYTES), b"")]
 
 
 logger = logging.getLogger(__name__)
@@ -85,20 +62,16 @@ class AbandonedError(RemoteBackendError):
 
 
 class Attempts:
-    """The attempts of one call."""
+    """The attempts of one call: until it succeeds, `patience` seconds are over, or `abandoned` is set."""
 
     def __init__(self, url: str, patience: float, abandoned: threading.Event) -> None:
-        """`patience`: seconds without an answer after which the server is given up."""
-        self._url = url
-        self._patience = patience
-        self._abandoned = abandoned
+        self._url, self._patience, self._abandoned = url, patience, abandoned
 
     def check(self) -> None:
         """Raises `AbandonedError` once nobody waits."""
         if self._abandoned.is_set():
             raise AbandonedError(
-                f"the call to {self._url} was given up",
-                "It may be done there: register the model again.",
+                f"the call to {self._url} was given up", "It may be done there: register the model again."
             )
 
     def __call__(self, request: Callable[[], T]) -> T:
@@ -137,7 +110,7 @@ class Attempts:
 
     def _error(self, error: Exception) -> RemoteBackendError:
         reason = str(error) or type(error).__name__
-        cause = _cause(error, ssl.SSLError)
+        cause = _ssl_error(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return RemoteBackendError(
                 f"the certificate of {self._url} is not trusted: {cause.verify_message or reason}",
@@ -157,18 +130,16 @@ class Attempts:
 def _passes(error: BaseException) -> bool:
     if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
         return False
-    if isinstance(error, httpx.ConnectError) and _cause(error, ssl.SSLError) is not None:
+    if isinstance(error, httpx.ConnectError) and _ssl_error(error) is not None:
         return False
     return isinstance(error, Again | httpx.TransportError)
 
 
-def _cause(error: BaseException, kind: type[ssl.SSLError]) -> ssl.SSLError | None:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, kind):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
+def _ssl_error(error: BaseException | None) -> ssl.SSLError | None:
+    """The error of TLS that caused this one."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -186,7 +157,7 @@ class Connection:
         """`patience`: seconds without an answer after which the server is given up."""
         self.url = url
         self._patience = patience
-        self._calls: set[threading.Event] = set()
+        self._calls: weakref.WeakSet[threading.Event] = weakref.WeakSet()
         direct: dict[str, httpx.BaseTransport | None] = dict.fromkeys(("http://", "https://", "all://"))
         self._client = httpx.Client(
             base_url=url,
@@ -209,38 +180,36 @@ class Connection:
         self,
         key: tuple[str, str],
         job: Job,
-        file: BatchFile | None = None,
-        adapter: SentAdapter | None = None,
-        abandoned: threading.Event | None = None,
+        files: Mapping[Path, list[str]],
+        spare: Mapping[Path, list[str]],
+        abandoned: threading.Event,
     ) -> JobState:
-        """Sends the job, with its file first, and waits until it is done. Raises what it failed with.
+        """Sends the job, with its files first, and waits until it is done. Raises what it failed with.
 
-        The files of `adapter` are sent only when the server asks for them. Raises `AbandonedError` soon after
-        `abandoned` is set.
+        `files` and `spare`: the parts of each by path; those of `spare` are sent only when the server asks for them.
+        Raises `AbandonedError` soon after `abandoned` is set.
         """
-        sent = [] if file is None else [file]
-        spare = [BatchFile(Path(adapter.directory, n), parts) for n, parts in adapter.parts.items()] if adapter else []
-        with self._attempts(abandoned) as attempts:
-            for left in reversed(range(_UPLOADS)):
-                for each in sent:
-                    self._upload(each, attempts)
-                try:
-                    return self._run_job(key, job, attempts)
-                except UploadMissingError:
-                    if not left:
-                        raise
-                sent, spare = [*sent, *spare], []
+        attempts = self._attempts(abandoned)
+        for left in reversed(range(_UPLOADS)):
+            for path, parts in files.items():
+                self._upload(path, parts, attempts)
+            try:
+                return self._run_job(f"{model_path(key)}/jobs", job, attempts)
+            except UploadMissingError:
+                if not left:
+                    raise
+            files = {**files, **spare}
         raise AssertionError
 
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON that is there."""
-        with self._attempts() as attempts:
-            return attempts(lambda: self._check_answer(self._client.get(path, params=parameters)).json())
+        return self._attempts()(lambda: self._check_answer(self._client.get(path, params=parameters)).json())
 
     def fetch(self, path: str, file: Path) -> None:
         """Writes what is there into `file`, going on with what it holds."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()  # also where there is nothing to come
+        attempts = self._attempts()
 
         def fetch() -> None:
             start = file.stat().st_size
@@ -255,21 +224,14 @@ class Connection:
                         out.write(part)
                         attempts.check()
 
-        with self._attempts() as attempts:
-            attempts(fetch)
+        attempts(fetch)
 
-    @contextlib.contextmanager
-    def _attempts(self, abandoned: threading.Event | None = None) -> Generator[Attempts]:
-        event = abandoned or threading.Event()
-        self._calls.add(event)
-        try:
-            yield Attempts(self.url, self._patience, event)
-        finally:
-            self._calls.discard(event)
+    def _attempts(self, abandoned: threading.Event | None = None) -> Attempts:
+        abandoned = abandoned or threading.Event()
+        self._calls.add(abandoned)
+        return Attempts(self.url, self._patience, abandoned)
 
-    def _run_job(self, key: tuple[str, str], job: Job, attempts: Attempts) -> JobState:
-        path = f"{model_path(key)}/jobs"
-
+    def _run_job(self, path: str, job: Job, attempts: Attempts) -> JobState:
         def submit() -> JobState:
             answer = self._client.post(path, json=job.model_dump(mode="json"))
             return JobState.model_validate(self._check_answer(answer).json())
@@ -280,17 +242,17 @@ class Connection:
             return None if answer.status_code == 404 else JobState.model_validate(self._check_answer(answer).json())
 
         state = attempts(submit)
-        while not state.ended:
+        while state.state == "running":
             state = attempts(wait) or attempts(submit)
         if state.error is not None:
-            raise_fault(state.error)
+            state.error.throw()
         return state
 
-    def _upload(self, file: BatchFile, attempts: Attempts) -> None:
-        asked = set(attempts(lambda: self._check_answer(self._client.post("/v1/uploads", json=file.parts)).json()))
-        with file.path.open("rb") as stream:
-            for number, sha256 in enumerate(file.parts):
-                if sha256 in asked:
+    def _upload(self, file: Path, parts: list[str], attempts: Attempts) -> None:
+        missing = set(attempts(lambda: self._check_answer(self._client.post("/v1/uploads", json=parts)).json()))
+        with file.open("rb") as stream:
+            for number, sha256 in enumerate(parts):
+                if sha256 in missing:
                     stream.seek(number * PART_BYTES)
                     self._put(sha256, stream.read(PART_BYTES), attempts)
 
@@ -310,7 +272,7 @@ class Connection:
         if status in _PASSING and (fault is None or status != 500):  # a 500 of the server itself comes again
             raise Again(fault.message if fault else f"status {status}")
         if fault is not None:
-            raise_fault(fault)
+            fault.throw()
         remedy = "Is it a server of `gavel backend`, of the version that is here?"
         if answer.has_redirect_location:
             remedy = "It redirects elsewhere: give the address that it redirects to."
@@ -347,8 +309,6 @@ def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: object) -> int | float:
     """A number of another library."""
-    if isinstance(value, Integral):
-        return int(value)
     if isinstance(value, Real):
-        return float(value)
+        return int(value) if isinstance(value, Integral) else float(value)
     raise TypeError(f"{value!r:.80} is no number and no string")

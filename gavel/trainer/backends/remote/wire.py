@@ -2,7 +2,7 @@
 
     GET  /v1/models/{project}/{name}                   KeptRun
     POST /v1/models/{project}/{name}/jobs              Job -> JobState
-    GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it changes or after so many seconds
+    GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it ends or after so many seconds
     POST /v1/uploads                                   hashes of parts -> those that are to be sent
     PUT  /v1/uploads/{sha256}                          a part of a file
 
@@ -12,7 +12,7 @@ Files are sent in parts, each known by its hash: sent again, it is the same part
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,18 +20,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from gavel.base.errors import GavelError
 from gavel.base.network import server_address
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Protocol version of these requests and replies. A server rejects any other."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
 WAIT_SECONDS = 5.0
-"""Max seconds that a server waits for a job to change before it replies."""
+"""Max seconds that a server waits for a job to end before it replies."""
 PART_BYTES = 1_000_000
 """Bytes of a file per request: below the body limit of common proxies (nginx: 1 MB)."""
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 Kind = Literal[
     "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
 ]
+"""Methods of a `Backend`, whose arguments a job has."""
 
 
 class _Wire(BaseModel):
@@ -101,18 +103,20 @@ class Fault(_Wire):
     def of(cls, error: GavelError) -> Self:
         return cls(type=type(error).__name__, message=error.message, remedy=error.remedy)
 
+    def throw(self) -> NoReturn:
+        """Raises the error as the class of its name; as `RemoteError` where this process knows none, or none so
+        simple."""
+        kind = next((each for each in _subclasses(GavelError) if each.__name__ == self.type), RemoteError)
+        raise (kind if kind.__init__ is GavelError.__init__ else RemoteError)(self.message, self.remedy)
+
 
 class JobState(_Wire):
     id: str
-    state: Literal["waiting", "running", "done", "failed"]
-    result: dict[str, Any] | None = None
+    state: Literal["running", "done", "failed"]
+    result: dict[str, Any] = Field(default_factory=dict)
     model: ModelState | None = None
     """The model's state after the job."""
     error: Fault | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ("done", "failed")
 
 
 def job_id(kind: str, key: tuple[str, str], step: int | None, upload: list[str], arguments: Mapping[str, Any]) -> str:
@@ -182,13 +186,7 @@ class UnknownSettingsError(GavelError):
     """The client sends what this version of the server does not know."""
 
 
-def raise_fault(fault: Fault) -> NoReturn:
-    """Raises the error as the class of its name; as `RemoteError` where this process knows none, or none so simple."""
-    kind = next((each for each in _all(GavelError) if each.__name__ == fault.type), None)
-    if kind is None or kind.__init__ is not GavelError.__init__:
-        raise RemoteError(fault.message, fault.remedy)
-    raise kind(fault.message, fault.remedy)
-
-
-def _all(kind: type[GavelError]) -> list[type[GavelError]]:
-    return [each for child in kind.__subclasses__() for each in (child, *_all(child))]
+def _subclasses(kind: type[GavelError]) -> Iterator[type[GavelError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)

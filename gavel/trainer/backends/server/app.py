@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import uvicorn
 from fastapi import FastAPI, Query
@@ -92,19 +92,13 @@ class Guard:
         if _ENDPOINT.match(request.scope["path"]):
             if self._admits(request):
                 return None
-            error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
-            return JSONResponse({"error": error}, 401)
+            return _error(401, "the key is not that of this server", "authentication_error")
         if not hmac.compare_digest(given_key(request.headers).encode(), self._key):
             return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
         spoken = request.headers.get(PROTOCOL_HEADER)
         if spoken != str(PROTOCOL):
-            return refused(
-                426,
-                ProtocolError(
-                    f"the server speaks protocol {PROTOCOL}, and the client {spoken or 'none'}",
-                    "Install the same version of Gavel on both sides.",
-                ),
-            )
+            why = f"the server speaks protocol {PROTOCOL}, and the client {spoken or 'none'}"
+            return refused(426, ProtocolError(why, "Install the same version of Gavel on both sides."))
         return None
 
 
@@ -118,8 +112,8 @@ class Activity:
     def __init__(self) -> None:
         self._requests = 0
         self._last = time.monotonic()
-        self.busy: Callable[[], bool] = lambda: False
-        """Whether a job runs."""
+        self.busy: Callable[[], object] = lambda: False
+        """True if a job runs."""
 
     @contextmanager
     def request(self) -> Generator[None]:
@@ -135,11 +129,6 @@ class Activity:
         if self._requests or self.busy():
             self._last = time.monotonic()
         return time.monotonic() - self._last
-
-    async def wait_idle(self, seconds: float) -> None:
-        """Returns when nothing was done for so long."""
-        while (left := seconds - self.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
-            await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
 
 
 logger = logging.getLogger(__name__)
@@ -189,21 +178,15 @@ async def _received(receive: Receive) -> Message:
     return dict(await receive())
 
 
-def _error(status: int, message: str) -> Response:
-    error: dict[str, Any] = {"message": message, "type": "server_error", "param": None, "code": None}
-    return JSONResponse({"error": error}, status)
+def _error(status: int, message: str, kind: str = "server_error") -> Response:
+    """An error as OpenAI's API has it."""
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
 
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
 
-def create_app(
-    backend: LocalBackend,
-    *,
-    key: str,
-    root: Path,
-    activity: Activity | None = None,
-) -> FastAPI:
+def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activity | None = None) -> FastAPI:
     """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads")
     jobs = Jobs(backend, root, uploads)
@@ -234,15 +217,15 @@ def create_app(
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return _answer(jobs.submit((project, name), job).state)
+        return _answer(job.id, jobs.submit((project, name), job))
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
     async def follow(project: str, name: str, job: str, wait: Annotated[float, Query(ge=0, le=60)] = 0) -> Response:
         running = jobs.find((project, name), job)
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
-        await running.change(wait)
-        return _answer(running.state)
+        await asyncio.wait({running}, timeout=wait)
+        return _answer(job, running)
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
@@ -255,12 +238,8 @@ def create_app(
     async def file(project: str, name: str, path: str) -> Response:
         found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
         if found is None:
-            return refused(
-                404,
-                GavelError(
-                    f"there is no file {path} to fetch", "Checkpoints, exports and trajectories can be fetched."
-                ),
-            )
+            why = f"there is no file {path} to fetch"
+            return refused(404, GavelError(why, "Checkpoints, exports and trajectories can be fetched."))
         return FileResponse(found)
 
     @app.post("/v1/uploads")
@@ -310,7 +289,8 @@ def create_app(
     return app
 
 
-def _answer(state: JobState) -> Response:
+def _answer(job: str, running: "asyncio.Task[JobState]") -> Response:
+    state = running.result() if running.done() else JobState(id=job, state="running")
     return Response(state.model_dump_json(), media_type="application/json")
 
 
@@ -385,23 +365,23 @@ async def serve(
         address = address_of(listener, host)
         note(address)
         server = AnnouncedServer(config, lambda: announce(address))
-        loop = asyncio.get_running_loop()
+        loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
 
         def stop() -> None:
             server.should_exit = True
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-
         async def stop_when_idle(seconds: float) -> None:
-            await activity.wait_idle(seconds)
+            while (left := seconds - activity.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
+                await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
             stop()
 
+        for number in signals:
+            loop.add_signal_handler(number, stop)
         idle = None if idle_seconds is None else asyncio.create_task(stop_when_idle(idle_seconds))
         try:
             await server.serve(sockets=[listener])
         finally:
             if idle is not None:
                 idle.cancel()
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in signals:
                 loop.remove_signal_handler(number)

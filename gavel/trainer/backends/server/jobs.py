@@ -13,15 +13,15 @@ a step is whole or was not made, and metrics are rows that were written or not.
 import asyncio
 import contextlib
 import functools
+import inspect
 import json
 import logging
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -48,73 +48,43 @@ from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.run_directory import (
-    RunDirectoryError,
-    read_description,
-    run_path,
-)
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.storage.store import open_store, push_checkpoint
 
 FILE = "jobs.jsonl"
 
 
 class Journal:
-    """The jobs of one run, in the order in which they were begun."""
+    """The jobs of one run."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self.writer: str | None = None
         """The client that registered the model last."""
-        self._begun: dict[str, dict[str, Any]] = {}
-        self._done: dict[str, dict[str, Any]] = {}
-        if self._path.exists():
-            text = self._path.read_bytes()
-            for line in text.splitlines():
-                self._read(line)
-            if text and not text.endswith(b"\n"):  # its writer was killed
-                self._append(b"\n")
+        self._jobs: dict[str, dict[str, Any]] = {}
+        text = self._path.read_bytes() if self._path.exists() else b""
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):  # of the end that a killed writer left
+                self._take(**json.loads(line))
+        if text and not text.endswith(b"\n"):
+            self._append(b"\n")
 
-    def result(self, job: str) -> dict[str, Any] | None:
-        """The job's result; None if it is not known to be done."""
-        return self._done.get(job)
+    def of(self, job: str) -> dict[str, Any]:
+        """What is known of a job: `begun`, and `done` once it is."""
+        return self._jobs.get(job, {})
 
-    def begun(self, job: str) -> dict[str, Any] | None:
-        """The journal's entry from the job's start."""
-        return self._begun.get(job)
+    def write(self, job: str, **entry: Any) -> None:
+        """Adds `begun`, `done`, or `failed`, after which the job may be begun again; or the `writer` of a job."""
+        self._append(json.dumps({"id": job, **entry}).encode() + b"\n")
+        self._take(job, **entry)
 
-    def begin(self, job: str, note: dict[str, Any]) -> None:
-        self._write({"id": job, "begun": note})
-        self._begun[job] = note
-
-    def finish(self, job: str, result: dict[str, Any]) -> None:
-        self._done[job] = result
-        self._write({"id": job, "done": result})
-
-    def register(self, job: str, writer: str) -> None:
-        self._write({"id": job, "writer": writer})
-        self.writer = writer
-
-    def forget(self, job: str) -> None:
-        """Drops the entry of a job that failed, so that it may be begun again."""
-        self._begun.pop(job, None)
-        self._write({"id": job, "failed": True})
-
-    def _read(self, line: bytes) -> None:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return  # the end that a killed writer left
+    def _take(self, id: str, **entry: Any) -> None:
         if "writer" in entry:
             self.writer = entry["writer"]
-        elif "begun" in entry:
-            self._begun[entry["id"]] = entry["begun"]
-        elif "done" in entry:
-            self._done[entry["id"]] = entry["done"]
+        elif "failed" in entry:
+            self._jobs.pop(id, None)
         else:
-            self._begun.pop(entry["id"], None)
-
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._append(json.dumps(entry).encode() + b"\n")
+            self._jobs.setdefault(id, {}).update(entry)
 
     def _append(self, data: bytes) -> None:
         with self._path.open("ab", buffering=0) as file:
@@ -135,25 +105,6 @@ _MEND_THERE = "Mend it on the server, whose log says more, and call again: no st
 Key = tuple[str, str]
 
 
-class RunningJob:
-    """A job, and whoever waits for it."""
-
-    def __init__(self, job: str) -> None:
-        self.state = JobState(id=job, state="waiting")
-        self.changed = asyncio.Event()
-
-    def become(self, **fields: Any) -> None:
-        self.state = self.state.model_copy(update=fields)
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-    async def change(self, seconds: float) -> None:
-        """Returns when the job has changed or ended, at the latest after so many seconds."""
-        if not self.state.ended:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), seconds)
-
-
 class ServedModel:
     """A model as its clients registered it."""
 
@@ -161,7 +112,8 @@ class ServedModel:
         self.spec = spec
         self.directory = directory
         self.lock = asyncio.Lock()
-        self.jobs: OrderedDict[str, RunningJob] = OrderedDict()
+        self.jobs: OrderedDict[str, asyncio.Task[JobState]] = OrderedDict()
+        """By id, the newest last."""
         self.ready = False
         """True if the model is registered with the backend."""
 
@@ -184,9 +136,8 @@ class Jobs:
         self._root = root
         self._uploads = uploads
         self._models: dict[Key, ServedModel] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def submit(self, key: Key, job: Job) -> RunningJob:
+    def submit(self, key: Key, job: Job) -> "asyncio.Task[JobState]":
         """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
         if job.kind == "register":
             model = self._registered(key, job)
@@ -195,17 +146,13 @@ class Jobs:
             if job.kind not in _READING:
                 self._check_writer(model, job)
         known = model.jobs.get(job.id)
-        if known is not None and known.state.state != "failed":
-            return known
-        running = model.jobs[job.id] = RunningJob(job.id)
-        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).state.ended:
+        if known is None or (known.done() and known.result().error is not None):
+            known = model.jobs[job.id] = asyncio.create_task(self._run(model, job))
+        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).done():
             model.jobs.popitem(last=False)
-        task = asyncio.create_task(self._run(model, job, running))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return running
+        return known
 
-    def find(self, key: Key, job: str) -> RunningJob | None:
+    def find(self, key: Key, job: str) -> "asyncio.Task[JobState] | None":
         """The job; None if this server does not know it: it was restarted, or the job was never sent."""
         model = self._models.get(key)
         return model.jobs.get(job) if model else None
@@ -235,14 +182,14 @@ class Jobs:
                 await self._load(model)
         return model
 
-    def running(self) -> bool:
-        """Whether a job runs or waits."""
-        return bool(self._tasks)
+    def running(self) -> "set[asyncio.Task[JobState]]":
+        """The jobs that run or wait."""
+        return {task for model in self._models.values() for task in model.jobs.values() if not task.done()}
 
     async def close(self) -> None:
         """Waits for the jobs that run."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while running := self.running():
+            await asyncio.wait(running)
         await self._backend.close()
 
     def _registered(self, key: Key, job: Job) -> ServedModel:
@@ -269,20 +216,20 @@ class Jobs:
                 "its own give it another name.",
             )
 
-    async def _run(self, model: ServedModel, job: Job, running: RunningJob) -> None:
+    async def _run(self, model: ServedModel, job: Job) -> JobState:
         async with model.lock:
-            running.become(state="running")
             try:
                 result = await self._run_once(model, job)
-                running.become(state="done", result=result, model=self._state(model))
+                return JobState(id=job.id, state="done", result=result, model=self._state(model))
             except GavelError as error:
-                running.become(state="failed", error=Fault.of(error))
+                fault = Fault.of(error)
             except ValidationError as error:
-                running.become(state="failed", error=Fault.of(unknown_settings(error)))
+                fault = Fault.of(unknown_settings(error))
             except Exception as error:  # the server goes on, and its client must know
                 logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
                 kind = type(error).__name__
-                running.become(state="failed", error=Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE))
+                fault = Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE)
+        return JobState(id=job.id, state="failed", error=fault)
 
     async def _run_once(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":
@@ -294,21 +241,22 @@ class Jobs:
         await self._load(model)
         if job.kind in ("prepare", "pin", "delete_checkpoints"):  # again is as well as once
             return await self._perform(model, job)
-        journal, split = model.journal, _split(job)
-        result = journal.result(job.id)
+        journal, known = model.journal, model.journal.of(job.id)
+        result = known.get("done")
+        if result is None and "begun" in known:
+            result = self._finished_by_another_server(model, job, known["begun"])
         if result is None:
-            note = journal.begun(job.id)
-            result = self._finished_by_another_server(model, job, note) if note else None
-            if result is None:
-                self._check_step(model, job)
-                rows = len(self._backend.history(model.spec, split))
-                journal.begin(job.id, {"kind": job.kind, "step": self._backend.step(model.spec), "rows": rows})
-                try:
-                    result = await self._perform(model, job)
-                except BaseException:
-                    journal.forget(job.id)
-                    raise
-            journal.finish(job.id, result)
+            self._check_step(model, job)
+            rows = len(self._backend.history(model.spec, _split(job)))
+            note = {"kind": job.kind, "step": self._backend.step(model.spec), "rows": rows}
+            journal.write(job.id, begun=note)
+            try:
+                result = await self._perform(model, job)
+            except BaseException:
+                journal.write(job.id, failed=True)
+                raise
+        if "done" not in known:
+            journal.write(job.id, done=result)
         self._uploads.remove(job.upload)
         return result
 
@@ -325,7 +273,7 @@ class Jobs:
                 model.spec = before
                 raise
         model.spec = spec
-        model.journal.register(job.id, job.writer)
+        model.journal.write(job.id, writer=job.writer)
 
     def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
         """The result of a job whose server was killed before recording it; None if the work was not done."""
@@ -348,37 +296,24 @@ class Jobs:
             )
 
     async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:
-        backend, spec, given = self._backend, model.spec, job.arguments
-        trained = cast("TrainableSpec", spec)
-        match job.kind:
-            case "prepare" | "train":
-                config = TrainConfig.model_validate(given["config"])
-                if (sent := _sent_adapter(job)) is not None:
-                    await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
-                if job.kind == "prepare":
-                    await backend.prepare(trained, config)
-                    return {}
-                groups = await asyncio.to_thread(self._groups, job)
-                return asdict(await backend.train(trained, groups, config, given["metrics"]))
-            case "train_sft":
-                sft = SftConfig.model_validate(given["config"])
-                groups = await asyncio.to_thread(self._groups, job)
-                members = [member for group in groups for member in group]
-                return asdict(await backend.train_sft(trained, members, sft))
-            case "log":
-                groups = await asyncio.to_thread(self._groups, job)
-                means = await backend.log(spec, groups, given["split"], given.get("step"), given.get("metrics"))
-                return {"means": means}
-            case "record":
-                backend.record(spec, given["values"], given["split"])
-            case "pin":
-                backend.pin(spec, given["settings"])
-            case "delete_checkpoints":
-                there = set(backend.checkpoints(trained))
-                await backend.delete_checkpoints(trained, [step for step in given["steps"] if step in there])
-            case "register" | "export" | "push":
-                raise AssertionError
-        return {}
+        """Calls the backend's method of the job's kind with its arguments."""
+        given = {name: value for name, value in job.arguments.items() if name != "adapter"}
+        if "config" in given:
+            kind = SftConfig if job.kind == "train_sft" else TrainConfig
+            given["config"] = kind.model_validate(given["config"])
+        if (sent := _sent_adapter(job)) is not None:
+            await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
+        if job.kind in ("train", "train_sft", "log"):
+            groups = await asyncio.to_thread(self._groups, job)
+            if job.kind == "train_sft":
+                given["trajectories"] = [member for group in groups for member in group]
+            else:
+                given["groups"] = groups
+        made = getattr(self._backend, job.kind)(model.spec, **given)
+        result = await made if inspect.isawaitable(made) else made
+        if isinstance(result, TrainResult):
+            return asdict(result)
+        return {"means": result} if job.kind == "log" else {}
 
     async def _read(self, model: ServedModel, job: Job) -> dict[str, Any]:
         run, given = model.directory, job.arguments
@@ -436,9 +371,7 @@ def _sent_adapter(job: Job) -> SentAdapter | None:
 
 
 def _spec(given: dict[str, Any]) -> ModelSpec:
-    """The model spec in a job's arguments."""
-    kind = TrainableSpec if given["trainable"] else ModelSpec
-    return kind.model_validate(given["spec"])
+    return (TrainableSpec if given["trainable"] else ModelSpec).model_validate(given["spec"])
 
 
 def _split(job: Job) -> str:
@@ -446,5 +379,4 @@ def _split(job: Job) -> str:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    own: Iterable[str] = ("step", "time")
-    return {name: value for name, value in row.items() if isinstance(value, int | float) and name not in own}
+    return {k: value for k, value in row.items() if isinstance(value, int | float) and k not in ("step", "time")}

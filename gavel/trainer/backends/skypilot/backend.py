@@ -97,7 +97,7 @@ async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
 
 async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], Offer]:
     """The task of SkyPilot, and the machines and price that the cluster would have, which `say` is told."""
-    package = await asyncio.to_thread(find_own_package, state_directory() / "wheels")
+    package = await asyncio.to_thread(find_own_package, state_directory() / "packages")
     config = task_config(settings, package)
     offer = await host.offer(config)
     price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
@@ -151,49 +151,35 @@ class SkyPilotBackend(RemoteBackend):
         cls,
         cluster: str = "gavel",
         accelerators: str | None = "H100:1",
-        infra: str | None = None,
-        image: str | None = None,
-        idle_minutes_to_autostop: int = 30,
-        down: bool | None = None,
         secrets: Iterable[str] | Mapping[str, str] = (),
-        num_nodes: int = 1,
         *,
         max_usd_per_hour: float | None = None,
         patience: float = 600.0,
         say: Say | None = None,
         host: ClusterHost | None = None,
         agree: Callable[[], bool] | None = None,
-        **more: Any,
+        **settings: Any,
     ) -> Self:
         """Starts the cluster, or finds it by its name, and returns when its backend answers.
 
-        `secrets`: names of environment variables here, or values by name. `more`: further fields of `ClusterSettings`.
-        `say` is told the price first, then the log (default: standard error). `host` starts the machines (default:
-        SkyPilot). `agree` is asked before they are started. Raises `ClusterError`, also when an hour costs more than
-        `max_usd_per_hour`.
+        `secrets`: names of environment variables here, or values by name. `settings`: others of `ClusterSettings`,
+        such as infra, image, num_nodes, idle_minutes_to_autostop and down. `say` is told the price first, then the log
+        (default: standard error). `host` starts the machines (default: SkyPilot). `agree` is asked before they are
+        started. Raises `ClusterError`, also when an hour costs more than `max_usd_per_hour`.
         """
         values = read_secrets(secrets)
         record, host = ClusterRecord.find(cluster), host or SkyHost()
         if record is not None:
-            more["port"] = record.port
-        settings = cluster_settings(
-            cluster=cluster,
-            accelerators=accelerators,
-            infra=infra,
-            image=image,
-            idle_minutes_to_autostop=idle_minutes_to_autostop,
-            down=down,
-            num_nodes=num_nodes,
-            **more,
-        )
+            settings["port"] = record.port
+        asked = cluster_settings(cluster=cluster, accelerators=accelerators, **settings)
         key = record.key.get_secret_value() if record else os.environ.get(KEY_VARIABLE, "")
         values[KEY_VARIABLE] = key if len(key) >= _SHORTEST_KEY else random.token_urlsafe(24)
         told: Say = lambda line: (say or _to_standard_error)(redacted(line, values.values()))  # noqa: E731
-        found = await is_on(settings, record, host)
+        found = await is_on(asked, record, host)
         if found and record is not None:
             with contextlib.suppress(ServerEndedError):  # which is started again
                 return await cls._connected(record, host, told, patience)
-        config, offer = await offer_cluster(settings, host, told)
+        config, offer = await offer_cluster(asked, host, told)
         price = math.inf if offer.usd_per_hour is None else offer.usd_per_hour
         if max_usd_per_hour is not None and not found and price > max_usd_per_hour:
             said = "an unknown price" if price == math.inf else f"{price:.2f} USD an hour"
@@ -206,8 +192,8 @@ class SkyPilotBackend(RemoteBackend):
         record = ClusterRecord(
             cluster=cluster,
             key=SecretStr(values[KEY_VARIABLE]),
-            port=settings.port,
-            machines=settings.machines(),
+            port=asked.port,
+            machines=asked.machines(),
             is_here=host.is_here,
         )
         record.save()  # before anything is on
@@ -240,14 +226,14 @@ class SkyPilotBackend(RemoteBackend):
             return cls(record, host, url, tunnel, patience=patience)
         except BaseException:
             if tunnel:
-                await tunnel.close()
+                tunnel.close()
             raise
 
     async def close(self) -> None:
         """Ends this client; the cluster stays on until it is idle."""
         await super().close()
         if self._tunnel:
-            await self._tunnel.close()
+            self._tunnel.close()
 
     async def down(self) -> None:
         """Ends the cluster and its machines, with the runs that are on them, and this client."""

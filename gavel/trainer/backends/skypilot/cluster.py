@@ -13,13 +13,9 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -29,7 +25,7 @@ from urllib.request import url2pathname
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer, model_validator
 
 from gavel.base.errors import GavelError
-from gavel.base.files import file_sha256, write_atomically
+from gavel.base.files import file_sha256, new_folder, write_atomically
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 
 
@@ -210,39 +206,37 @@ def _file(cluster: str) -> Path:
 
 DISTRIBUTION = "gavel-rl"
 _EXTRAS = "[service,train]"
-_THERE = "~/.gavel/wheels"
-_BUILD_SECONDS = 300.0
-_BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", "gavel")
+_THERE = "~/.gavel/packages"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
-    """A package for pip: from an index, a repository or a wheel."""
+    """A package for pip: from an index, a repository, a wheel or a folder."""
 
     identity: str
     """Different for other code."""
     source: str = ""
-    """Version (==1.2) or address (@ git+https://…); empty for a wheel."""
-    wheel: Path | None = None
-    """Local path; it is copied to `wheel_there`."""
+    """Version (==1.2) or address (@ git+https://…); empty for files of this machine."""
+    local: Path | None = None
+    """A wheel, or a folder to build one of; it is copied to `there`."""
 
     @property
-    def wheel_there(self) -> str:
-        assert self.wheel is not None
-        return f"{_THERE}/{self.identity}/{self.wheel.name}"
+    def there(self) -> str:
+        assert self.local is not None
+        return f"{_THERE}/{self.identity}/{self.local.name}"
 
     def shell_word(self, extras: str = "") -> str:
         """A requirement as a shell there reads it; `extras` such as [train]."""
-        if self.wheel is None:
+        if self.local is None:
             return shlex.quote(f"{DISTRIBUTION}{extras}{self.source}")
-        return '"$HOME"/' + shlex.quote(self.wheel_there[2:] + extras)
+        return '"$HOME"/' + shlex.quote(self.there[2:] + extras)
 
 
 def find_own_package(cache: Path) -> OwnPackage:
-    """The package that is installed here; of a checkout, a wheel that is built into `cache`. Raises `ClusterError`."""
+    """The package that is installed here; of a checkout, a copy of its files in `cache`. Raises `ClusterError`."""
     checkout = Path(__file__).resolve().parents[4]
     if (checkout / "pyproject.toml").is_file():
-        return _build_wheel(checkout, cache)
+        return _copy_checkout(checkout, cache)
     found = distribution(DISTRIBUTION)
     origin: dict[str, Any] = json.loads(found.read_text("direct_url.json") or "{}")
     url = str(origin.get("url", ""))
@@ -253,46 +247,25 @@ def find_own_package(cache: Path) -> OwnPackage:
                 f"Gavel was installed from {path}, which is no wheel that is still there",
                 "Install it again, so that the same package can go to the cluster.",
             )
-        return OwnPackage(file_sha256(path)[:16], wheel=path)
+        return OwnPackage(file_sha256(path)[:16], local=path)
     if vcs := origin.get("vcs_info"):
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
     source = f" @ {url}" if url else f"=={found.version}"
     return OwnPackage(hashlib.sha256(source.encode()).hexdigest()[:16], source)
 
 
-def _build_wheel(checkout: Path, cache: Path) -> OwnPackage:
-    """A wheel of the checkout as its files are now; the same files are built once."""
+def _copy_checkout(checkout: Path, cache: Path) -> OwnPackage:
+    """What a package is built of, as the files are now; the same files are copied once."""
     identity = _digest(checkout)
-    if not (cache / identity).is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            copy, made = Path(folder) / "source", Path(folder) / "wheels"
-            shutil.copytree(checkout, copy, symlinks=True, ignore=partial(_ignored, checkout))
-            isolated = ["--no-build-isolation"] if _builds_here() else []
-            done = subprocess.run(
-                [*(sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet"), *isolated, "--wheel-dir", made, copy],
-                capture_output=True,
-                text=True,
-                timeout=_BUILD_SECONDS,
+    copy = cache / identity / "gavel"
+    if not copy.is_dir():
+        with new_folder(copy) as unfinished:
+            for name in ("pyproject.toml", "README.md", "LICENSE"):
+                shutil.copy(checkout / name, unfinished)
+            shutil.copytree(
+                checkout / "gavel", unfinished / "src" / "gavel", ignore=shutil.ignore_patterns("__pycache__")
             )
-            if done.returncode != 0:
-                raise ClusterError(
-                    f"no wheel can be built of {checkout}: {done.stderr.strip()[-500:]}", "Try: pip wheel --no-deps ."
-                )
-            made.rename(cache / identity)
-    (wheel,) = (cache / identity).glob("*.whl")
-    return OwnPackage(identity, wheel=wheel)
-
-
-def _builds_here() -> bool:
-    try:
-        return int(version("setuptools").partition(".")[0]) >= 77
-    except PackageNotFoundError:
-        return False
-
-
-def _ignored(checkout: Path, folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name == "__pycache__" or (Path(folder) == checkout and name not in _BUILT_FROM)]
+    return OwnPackage(identity, local=copy)
 
 
 def _digest(checkout: Path) -> str:
@@ -361,5 +334,5 @@ def task_config(settings: ClusterSettings, package: OwnPackage) -> dict[str, Any
         "resources": {name: value for name, value in resources.items() if value is not None},
         "setup": setup_script(package),
         "run": run_script(["-m", "gavel", "backend", *given]),
-        "file_mounts": {package.wheel_there: str(package.wheel)} if package.wheel else {},
+        "file_mounts": {package.there: str(package.local)} if package.local else {},
     }

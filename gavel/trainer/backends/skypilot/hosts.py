@@ -10,9 +10,9 @@ import asyncio
 import concurrent.futures
 import contextlib
 import io
-import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,9 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import psutil
 
@@ -31,7 +32,6 @@ from gavel.base.extras import install_line
 from gavel.base.network import free_port
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord, redacted, state_directory
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Say = Callable[[str], None]
 """Takes a line of a log."""
@@ -48,49 +48,16 @@ class Offer:
     """Price of all nodes; None where it is not known."""
 
 
-class ClusterHost(Protocol):
-    """Every method may raise a `ClusterError`, and ends by a deadline, `tail` with the job. `config` is the task's."""
-
-    is_here: bool
-    """Whether its clusters are this machine."""
-
-    async def offer(self, config: dict[str, Any]) -> Offer:
-        """The machines and price for the task; starts nothing."""
-        ...
-
-    async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
-        """Starts the cluster unless it is up, and the task's job on it, whose number it gives; `say` is told what
-        happens."""
-        ...
-
-    async def state(self, cluster: str) -> State: ...
-
-    async def ended(self, cluster: str, job: int | None) -> bool:
-        """Whether that job, or the newest one, has ended."""
-        ...
-
-    def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
-        """Tells `say` the lines of the job's log; with `follow` until the job ends."""
-        ...
-
-    async def tunnel(self, cluster: str, port: int) -> "SshTunnel | None":
-        """A way to a port of the cluster's first node; None where that is this machine."""
-        ...
-
-    async def down(self, cluster: str) -> None:
-        """Ends the cluster and its machines; does nothing for one that is not there."""
-        ...
-
-
-_SSH = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ExitOnForwardFailure=yes")
-_KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
-_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
-"""Seconds until ssh is started again."""
+_SSH = (
+    *("ssh", "-N", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ExitOnForwardFailure=yes"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
+)
+_KEPT_UP = "while kill -0 {process} 2>/dev/null; do {ssh}; sleep 2; done"
 _END_SECONDS = 5.0
 
 
 class SshTunnel:
-    """`url` leads to the port for as long as the tunnel is open and ssh gets through."""
+    """`url` leads to the port while the tunnel is open and ssh gets through, which is started again when it ends."""
 
     def __init__(self, name: str, port: int) -> None:
         """`name`: of the node in ssh's own configuration. Raises `ClusterError` without ssh."""
@@ -98,43 +65,16 @@ class SshTunnel:
             raise ClusterError("there is no ssh here", "Install it (Debian: apt install openssh-client).")
         local = free_port()
         self.url = f"http://127.0.0.1:{local}"
-        forward = f"127.0.0.1:{local}:127.0.0.1:{port}"
-        self._command = ("ssh", "-N", *_SSH, *_KEEP_ALIVE, "-L", forward, "--", name)
-        self._kept = asyncio.create_task(self._keep())
+        ssh = shlex.join([*_SSH, "-L", f"127.0.0.1:{local}:127.0.0.1:{port}", "--", name])
+        # in a session of its own: Ctrl-C finishes a step first, which needs the tunnel
+        self._process = _start(_KEPT_UP.format(process=os.getpid(), ssh=ssh), os.environ, Path(os.devnull))
 
-    async def close(self) -> None:
-        self._kept.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._kept
-
-    async def _keep(self) -> None:
-        wait = _SHORTEST_WAIT
-        while True:
-            began = time.monotonic()
-            said = await self._run()
-            wait = _SHORTEST_WAIT if time.monotonic() - began > _LONGEST_WAIT else min(2 * wait, _LONGEST_WAIT)
-            logger.info("ssh to %s ended: %s; again in %.0f s", self._command[-1], said or "it said nothing", wait)
-            await asyncio.sleep(wait)
-
-    async def _run(self) -> str:
-        """Runs ssh until it ends; returns its last words."""
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C finishes a step first, which needs the tunnel
-        )
-        try:
-            _, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), _END_SECONDS)
-            if process.returncode is None:
-                process.kill()
-        return said.decode(errors="replace").strip().rpartition("\n")[2]
+    def close(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_END_SECONDS)
 
 
 async def run_in_background(call: Callable[[], T], seconds: float) -> T:
@@ -192,14 +132,19 @@ _WRITE_SSH_CONFIG = "import sys; from sky.cli import cli; sys.exit(cli())"
 
 
 class SkyHost:
-    """SkyPilot, through its API server. Raises `ClusterError` where SkyPilot is not installed."""
+    """SkyPilot, through its API server. Raises `ClusterError` where SkyPilot is not installed.
+
+    Every method may raise a `ClusterError`, and ends by a deadline, `tail` with the job. `config` is the task's.
+    """
 
     is_here = False
+    """Whether its clusters are this machine."""
 
     def __init__(self) -> None:
         self._sky = _skypilot()
 
     async def offer(self, config: dict[str, Any]) -> Offer:
+        """The machines and price for the task; starts nothing."""
         sky, lines = self._sky, list[str]()
 
         def ask() -> None:
@@ -212,6 +157,8 @@ class SkyHost:
         return Offer(tuple(lines), float(chosen[-1][1]) if chosen else None)
 
     async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
+        """Starts the cluster unless it is up, and the task's job on it, whose number it gives; `say` is told what
+        happens."""
         sky, name, begun = self._sky, config["name"], list[Any]()
 
         def launch() -> int | None:
@@ -237,38 +184,35 @@ class SkyHost:
         return _STATES.get(_name(records[0]["status"]), "starting") if records else "absent"
 
     async def ended(self, cluster: str, job: int | None) -> bool:
+        """Whether that job, or the newest one, has ended."""
         sky = self._sky
         jobs = None if job is None else [job]
         found = await self._ask(lambda: sky.get(sky.job_status(cluster, jobs)), _ASK_SECONDS, "no job is told")
         return _name(next(iter(cast("dict[Any, Any]", found).values()), None)) not in _NOT_ENDED
 
     def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
+        """Tells `say` the lines of the job's log; with `follow` until the job ends."""
         try:
             self._sky.tail_logs(cluster, job, follow=follow, output_stream=LineWriter(say))
         except Exception as error:  # SkyPilot's have no common class; the job's state tells what matters
             say(f"the log of {cluster} broke off: {_first_line(error)}")
 
     async def tunnel(self, cluster: str, port: int) -> SshTunnel:
-        await self._write_ssh_config(cluster)
+        """A way to a port of the cluster's first node; SkyPilot's own command writes the entry of ssh's
+        configuration."""
+        command = [sys.executable, "-c", _WRITE_SSH_CONFIG, "status", cluster]
+        ask = partial(subprocess.run, command, capture_output=True, text=True, timeout=_ASK_SECONDS)
+        try:
+            done = await run_in_background(ask, 2 * _ASK_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"`sky status {cluster}` does not end", "Try it; then launch again.") from error
+        if done.returncode != 0:
+            last = plain(done.stdout + done.stderr).strip().rpartition("\n")[2]
+            raise ClusterError(f"there is no way to {cluster} by ssh: {last}", f"Try: sky status {cluster}")
         return SshTunnel(cluster, port)
 
-    async def _write_ssh_config(self, cluster: str) -> None:
-        """After it `ssh CLUSTER` goes to the first node: SkyPilot's own command writes the entry."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _WRITE_SSH_CONFIG, "status", cluster),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            said, _ = await asyncio.wait_for(process.communicate(), _ASK_SECONDS)
-        except TimeoutError as error:
-            process.kill()
-            raise ClusterError(f"`sky status {cluster}` does not end", "Try it; then launch again.") from error
-        if process.returncode != 0:
-            last = plain(said.decode(errors="replace")).strip().rpartition("\n")[2]
-            raise ClusterError(f"there is no way to {cluster} by ssh: {last}", f"Try: sky status {cluster}")
-
     async def down(self, cluster: str) -> None:
+        """Ends the cluster and its machines; does nothing for one that is not there."""
         if await self.state(cluster) == "absent":
             return
         sky = self._sky
@@ -322,8 +266,8 @@ _RUN_LOOK_SECONDS = 0.1
 
 
 class ThisMachine:
-    """Runs the run script of one node for each node, with what SkyPilot tells its nodes. A job is the process of the
-    first one."""
+    """As `SkyHost`, but runs the run script of one node for each node, with what SkyPilot tells its nodes. A job is the
+    process of the first one."""
 
     is_here = True
 
@@ -406,3 +350,6 @@ def _process(number: int | None) -> psutil.Process | None:
     except (psutil.NoSuchProcess, ProcessLookupError):
         return None
     return process if runs else None
+
+
+ClusterHost = SkyHost | ThisMachine

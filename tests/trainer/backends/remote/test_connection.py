@@ -1,21 +1,16 @@
 """What addresses, proxies, certificates and broken lines do to requests: they cost time alone, or are told."""
 
-import contextlib
+import asyncio
 import hashlib
 import json
 import os
-import socket
-import ssl
-import threading
+import subprocess
 import time
-from collections.abc import Awaitable, Callable, Generator
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -27,7 +22,6 @@ from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
 from tests.cutting_proxy import CuttingProxy
-from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.conftest import AT_ONCE, registered
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.conftest import a_model
@@ -100,16 +94,11 @@ async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_
 )
 async def test_what_another_server_answers_is_told(status, headers, body, told):
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            return await send({"type": "lifespan.shutdown.complete"})
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     patience = 0.5 if told == "has not answered" else 60
-    with serving(app) as url:
+    with serving(app, lifespan="off") as url:
         model = a_model()
         with pytest.raises(Exception, match=told):
             await model.register(RemoteBackend(url, KEY, patience=patience))
@@ -224,17 +213,20 @@ async def test_an_address_of_ipv6_and_one_with_a_prefix_are_served(tmp_path: Pat
             scope["raw_path"] = scope["path"].encode()
         await app(scope, receive, send)
 
-    with _served(prefixed, host="::1") as port:
-        async with registered(f"http://[::1]:{port}/a/b/", "clerk") as (_, model):
+    with serving(prefixed, host="::1") as url:
+        async with registered(f"{url}/a/b/", "clerk") as (_, model):
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
 
 
 @pytest.mark.slow
 async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_is_named(tmp_path, monkeypatch):
-    key, certificate = _self_signed(tmp_path)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=gpu-box -addext subjectAltName=IP:127.0.0.1"
+    command = [*command.split(), "-keyout", key, "-out", certificate]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
-    with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port:
-        secured, plain = f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}"
+    with serving(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as plain:
+        secured = plain.replace("http:", "https:")
         began = time.monotonic()
         with pytest.raises(RemoteBackendError, match=r"(?s)certificate.*not trusted.*SSL_CERT_FILE"):
             await a_model().register(RemoteBackend(secured, KEY, patience=AT_ONCE))
@@ -246,51 +238,6 @@ async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_i
             model = a_model()
             await model.register(backend)
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
-
-
-@contextlib.contextmanager
-def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.bind((host, 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5, **options))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(HANG_SECONDS)
-        listener.close()
-
-
-def _self_signed(directory: Path) -> tuple[Path, Path]:
-    """The key and a certificate, which holds for a day since an hour."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    secret = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-box")])
-    begins = datetime.now(UTC) - timedelta(hours=1)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(secret.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begins)
-        .not_valid_after(begins + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(secret, hashes.SHA256())
-    )
-    key, file = directory / "key.pem", directory / "certificate.pem"
-    form = serialization.PrivateFormat.PKCS8
-    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    assert ssl.create_default_context(cafile=str(file))
-    return key, file
 
 
 @pytest.mark.slow

@@ -74,10 +74,10 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
 async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_is_made_again(url, runs, monkeypatch):
     train, begun = LocalBackend.train, threading.Event()
 
-    async def slowly(self: LocalBackend, *arguments: Any) -> Any:
+    async def slowly(self: LocalBackend, *arguments: Any, **named: Any) -> Any:
         begun.set()
         await asyncio.sleep(1.0)
-        return await train(self, *arguments)
+        return await train(self, *arguments, **named)
 
     monkeypatch.setattr(LocalBackend, "train", slowly)
     async with registered(url, "cancelled") as (_, model):
@@ -155,7 +155,7 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
 
     written = trajectory_store.write_whole
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
@@ -169,10 +169,12 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
             with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
                 await model.train([group])
             monkeypatch.setattr(jobs, "write_whole", written)
-            finish = jobs.Journal.finish
-            monkeypatch.setattr(jobs.Journal, "finish", full)
+            write = jobs.Journal.write
+            monkeypatch.setattr(
+                jobs.Journal, "write", lambda self, job, **to: (full if "done" in to else write)(self, job, **to)
+            )
             with pytest.raises(GavelError, match="No space left"):  # after the step was made
                 await model.train([group])
-            monkeypatch.setattr(jobs.Journal, "finish", finish)
+            monkeypatch.setattr(jobs.Journal, "write", write)
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]

@@ -12,10 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, InternalServerError
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -35,14 +31,13 @@ from gavel.trainer.backends.remote.wire import (
     WriterError,
     WrongKeyError,
 )
-from gavel.trainer.backends.server.app import Activity, Guard, create_app, hold_root, serve
+from gavel.trainer.backends.server.app import Activity, create_app, hold_root, serve
 from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.serving.capture import given_key
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.conftest import registered
@@ -53,16 +48,22 @@ from tests.trainer.serving.served import until
 
 @pytest.mark.slow
 async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(tmp_path, monkeypatch):
-    finish = Journal.finish
+    write = Journal.write
+
+    def killed(self: Journal, job: str, **entry: Any) -> None:
+        if "done" in entry:
+            raise SystemError("killed")
+        write(self, job, **entry)
+
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         async with registered(url, "clerk") as (_, model):
             group = await a_group(model, 0.0, 1.0)
-            monkeypatch.setattr(Journal, "finish", lambda *_: (_ for _ in ()).throw(SystemError("killed")))
+            monkeypatch.setattr(Journal, "write", killed)
             with pytest.raises(Exception, match="killed"):
                 await model.train([group])
             with pytest.raises(Exception, match="killed"):
                 await model.log([group], "val")
-    monkeypatch.setattr(Journal, "finish", finish)
+    monkeypatch.setattr(Journal, "write", write)
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
         # The same client, before it has heard of the step: what a repeated request meets.
         async with RemoteBackend(url, KEY, patience=20) as backend:
@@ -164,18 +165,18 @@ def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path
 @pytest.mark.slow
 def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.begin("first", {"step": 0})
-    journal.finish("first", {"step": 1})
-    journal.begin("second", {"step": 1})
+    journal.write("first", begun={"step": 0})
+    journal.write("first", done={"step": 1})
+    journal.write("second", begun={"step": 1})
     with (tmp_path / "jobs.jsonl").open("ab") as file:
         file.write(b'{"id": "third", "beg')
     again = Journal(tmp_path)
-    assert again.result("first") == {"step": 1}
-    assert (again.result("second"), again.begun("second"), again.begun("third")) == (None, {"step": 1}, None)
-    again.begin("third", {"step": 2})
-    again.forget("second")
+    assert again.of("first")["done"] == {"step": 1}
+    assert (again.of("second"), again.of("third")) == ({"begun": {"step": 1}}, {})
+    again.write("third", begun={"step": 2})
+    again.write("second", failed=True)
     last = Journal(tmp_path)
-    assert (last.begun("second"), last.begun("third")) == (None, {"step": 2})
+    assert (last.of("second"), last.of("third")) == ({}, {"begun": {"step": 2}})
 
 
 @pytest.mark.slow
@@ -183,11 +184,11 @@ async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypa
     calls: list[int] = []
     train = LocalBackend.train
 
-    async def fails_once(self: LocalBackend, *arguments: Any) -> Any:
+    async def fails_once(self: LocalBackend, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise OSError("no space left")
-        return await train(self, *arguments)
+        return await train(self, *arguments, **named)
 
     monkeypatch.setattr(LocalBackend, "train", fails_once)
     with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
@@ -247,43 +248,15 @@ async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
     assert told[0].startswith("http://127.0.0.1:")
 
 
-CAPTURE = "a-key-of-one-capture"
-
-
-async def reached(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("reached")
-
-
-@pytest.fixture
-async def client():
-    methods = ["GET", "POST", "DELETE", "PUT", "PATCH"]
-    app = Guard(
-        Starlette(routes=[Route("/{path:path}", reached, methods=methods)]),
-        KEY,
-        lambda request: given_key(request.headers) in (KEY, CAPTURE),
-        Activity(),
-    )
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
-        yield client
-
-
-async def status(client: httpx.AsyncClient, path: str, key: str, *, protocol: str = str(PROTOCOL)) -> int:
-    headers = {"Authorization": f"Bearer {key}", PROTOCOL_HEADER: protocol}
-    return (await client.post(path, headers=headers)).status_code
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/models/openai/clerk/jobs",
-        "/v1/models/openai/openai/files/openai/v1/adapter",
-        "/v1/models/desk/clerk/history?next=/openai/v1/",
-        "/openai/v1/",
-    ],
-)
-async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(client, path):
-    assert await status(client, path, CAPTURE) == 401
-    assert await status(client, path, KEY) == 200
+@pytest.mark.slow
+async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
+            headers = HEADERS | {"Authorization": f"Bearer {capture.api_key}"}
+            for path in ("tests/clerk/jobs", "openai/openai/files/openai/v1/a", "tests/clerk/history?next=/openai/v1/"):
+                assert (await client.get(f"{url}/v1/models/{path}", headers=headers)).status_code == 401
+                assert (await client.get(f"{url}/v1/models/{path}", headers=HEADERS)).status_code != 401
+            assert (await client.get(f"{capture.base_url}/models", headers=headers)).status_code == 200
 
 
 def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:

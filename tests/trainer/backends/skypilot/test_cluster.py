@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from gavel.trainer.backends.skypilot.hosts import run_in_background
 from tests.limits import HANG_SECONDS
 
 KEY = "a-key-that-nobody-sees"
-WHEEL = OwnPackage("id", wheel=Path("/here/gavel.whl"))
+WHEEL = OwnPackage("id", local=Path("/here/gavel.whl"))
 PACKAGE = OwnPackage("abc", "==1.2")
 _RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$HOME/called"\n'
 
@@ -102,19 +101,17 @@ def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> No
         "autostop": {"idle_minutes": 5, "down": False, "wait_for": "jobs"},
     }
     assert "--idle-minutes 25" in config["run"]
-    assert config["file_mounts"] == {"~/.gavel/wheels/id/gavel.whl": "/here/gavel.whl"}
+    assert config["file_mounts"] == {"~/.gavel/packages/id/gavel.whl": "/here/gavel.whl"}
 
 
-@pytest.mark.slow
-def test_a_checkout_becomes_a_wheel_once_with_all_that_a_cluster_needs(tmp_path: Path) -> None:
+def test_a_checkout_is_copied_once_with_all_that_a_cluster_needs(tmp_path: Path) -> None:
     package = find_own_package(tmp_path)
-    names = set(zipfile.ZipFile(package.wheel).namelist())
-    ours = "gavel/trainer/backends/skypilot/"
-    assert {f"{ours}run.sh", f"{ours}setup.sh", f"{ours}backend.py", "gavel/cli/backend.py"} <= names
-    assert not [name for name in names if name.startswith("tests")]
-    built = package.wheel.stat().st_mtime_ns
+    ours = package.local / "src" / "gavel" / "trainer" / "backends" / "skypilot"
+    assert {"run.sh", "setup.sh", "backend.py"} <= {file.name for file in ours.iterdir()}
+    assert {file.name for file in package.local.iterdir()} == {"src", "pyproject.toml", "README.md", "LICENSE"}
+    made = package.local.stat().st_mtime_ns
     assert find_own_package(tmp_path) == package
-    assert package.wheel.stat().st_mtime_ns == built
+    assert package.local.stat().st_mtime_ns == made
 
 
 def bash(script: str, home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -138,16 +138,9 @@ class FakeTogether(ScriptedHost):
         mode = "ADAPTER_MODE_DISABLED" if self.without_adapters else "ADAPTER_MODE_DYNAMIC"
         profile = {
             "profileId": "cr_1", "config": "projects/public/configs/cr_1", "model": "projects/public/models/ml_base",
-            "modelName": BASE, "gpuCount": 1, "gpuType": "H100", "parallelism": "TP1", "quantization": "",
-            "certifiedConfigRevisionId": "cr_1", "certifiedModelRevisionId": "rev_0", "adapterMode": mode,
-            "performanceBenchmarks": {},
+            "modelName": BASE, "gpuCount": 1, "gpuType": "H100", "adapterMode": mode,
         }  # fmt: skip
-        model = {
-            "id": "ml_base", "name": BASE, "baseModel": "projects/public/models/ml_base", "baseModelId": "ml_base",
-            "capabilities": ["CAPABILITY_CHAT"], "createdAt": NOW, "updatedAt": NOW, "displayName": "Qwen3 8B",
-            "displayType": "chat", "inputModalities": [], "outputModalities": [], "products": ["PRODUCT_DEDICATED"],
-            "publisher": "Qwen", "status": "SUPPORTED_MODEL_STATUS_SUPPORTED", "deploymentProfiles": [profile],
-        }  # fmt: skip
+        model = {"id": "ml_base", "name": BASE, "baseModelId": "ml_base", "deploymentProfiles": [profile]}
         return [model] if search.lower() in BASE.lower() else []
 
     def _plan(self, model: str, file: Thing) -> Thing:
