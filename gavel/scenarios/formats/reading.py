@@ -157,8 +157,7 @@ def read_file(
 
 
 def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
-    source = Source(list(paths))
-    rows: list[Row] = []
+    source = Source()
     found: list[Found] = []
     form: Format | None = None
     for path, is_store in (each for named in paths for each in expand(named)):
@@ -167,7 +166,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
                 row = Row(f"{path}, record {number}", each)
                 found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
-            rows += _read_rows(path, source, columns)
+            source.files |= _read_rows(path, source, columns)
+    rows = [row for each in source.files.values() for row in each]
     count = len(found) + len(rows)
     if cut := [row for row in rows if is_object(row.value) and is_list(row.value.get(CUT)) and row.value[CUT]]:
         cells = ", ".join(dict.fromkeys(str(name) for row in cut for name in row.value[CUT]))
@@ -214,10 +214,10 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     )
 
 
-def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
+def _read_rows(path: Path, source: Source, columns: Columns | None) -> dict[Path, list[Row]]:
     """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
     if columns:
-        return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
+        return rows_by_file(path, columns.names)
     files = {file: list(map(_with_known_names, rows)) for file, rows in rows_by_file(path).items()}
     others = [
         file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
@@ -228,7 +228,7 @@ def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
-    return [row for file, rows in files.items() if file not in others for row in rows]
+    return {file: rows for file, rows in files.items() if file not in others}
 
 
 def _with_known_names(row: Row) -> Row:
@@ -373,7 +373,7 @@ _QUESTION = "Put the messages of the request beside it: `messages` beside `choic
 def _tells_apart(items: Sequence[dict[str, Any]], columns: Columns) -> bool:
     """Whether the columns can be read in these rows, and give them answers that are not all the same."""
     try:
-        found = list(read_columns([Row("", each) for each in items], columns, Source([])))
+        found = list(read_columns([Row("", each) for each in items], columns, Source()))
     except RowError:
         return False
     answers = [each.trajectory.messages()[each.prompt or 0 :] for each in found]

@@ -265,8 +265,31 @@ def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None
     assert [len(group) for group in reading.groups] == [2, 3]
     assert reading.groups[1].trajectories[0].messages() == CONVERSATION
     assert reading.notes == [
-        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1."
+        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1.",
+        f"the prompts of {tmp_path / 'output.jsonl'} are those of {tmp_path / 'input.jsonl'}.",
     ]
+
+
+def test_a_batch_s_answers_never_take_the_prompts_of_another_batch(tmp_path: Path) -> None:
+    def requests(name: str, asked: str) -> Path:
+        return written(
+            tmp_path / f"{name}.jsonl", {"custom_id": "a", "body": {"messages": [{**ask(1), "content": asked}]}}
+        )
+
+    def prompts(*paths: Path) -> list[Any]:
+        return [each.trajectories[0].messages()[0]["content"] for each in read_file(paths).groups]
+
+    paths = {name: requests(f"{name}_input", name) for name in ("capitals", "rivers")}
+    outputs = {name: written(tmp_path / f"{name}_output.jsonl", batch("a")) for name in (*paths, "batch_7")}
+    assert [prompts(outputs[name]) for name in paths] == [[name] for name in paths]
+    with pytest.raises(RowError, match=r"capitals_input\.jsonl and of .*rivers_input\.jsonl alike"):
+        read_file(outputs["batch_7"])
+    assert prompts(outputs["batch_7"], paths["rivers"]) == prompts(paths["rivers"], outputs["batch_7"]) == ["rivers"]
+    assert prompts(*paths.values(), outputs["rivers"], outputs["capitals"]) == ["rivers", "capitals"]
+    gemini = written(tmp_path / "gemini.jsonl", {"key": "a", "response": {"candidates": [{"content": {"parts": []}}]}})
+    assert "input file is not beside" in read_file(gemini).notes[0]
+    with pytest.raises(RowError, match="is a request of a batch"):
+        read_file(paths["rivers"])
 
 
 def test_capitals_in_names_of_columns_do_not_matter(tmp_path: Path) -> None:
@@ -507,7 +530,7 @@ def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_
     reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
     assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
     assert [len(group) for group in reading.groups] == [2, 2]
-    assert "input file is not beside it" in reading.notes[0]
+    assert "input file is not beside" in reading.notes[0]
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
