@@ -33,7 +33,6 @@ from gavel.scenarios.formats.fields import (
     GROUPS,
     OF_PROMPTS,
     PAIRS,
-    SIDE_BY_SIDE,
     SYSTEM,
     TABLE,
     TEXTS,
@@ -208,7 +207,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
             *notes,
             *source.notes,
             *describe_shortfalls(found),
-            *_describe_unread(found, grouped.groups, columns),
+            *_describe_unread(found, grouped.groups, columns, form),
             *grouped.notes,
         ],
     )
@@ -500,9 +499,17 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
     return notes
 
 
-def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None) -> list[str]:
+def _describe_unread(
+    found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None, form: Format | None
+) -> list[str]:
     """Notes on columns that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
-    rows = {id(each.trajectory): each for each in found if isinstance(each, Attempt) and each.form in _OF_ROWS}
+    if not columns and form not in (*_TABLES, LOGGED):
+        return []
+    rows = {
+        id(each.trajectory): each
+        for each in found
+        if isinstance(each, Attempt) and not is_object(each.row.value, "messages_and_choices")
+    }
     unread: dict[str, str] = {}
     named = columns.names if columns else []
     for one in groups:
@@ -516,9 +523,11 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 last, text = name.rpartition(".")[2], str(value).strip()
                 is_expected = _EXPECTED.search(last) and not _IDENTIFIER.search(last)
-                is_text = isinstance(value, str) and (is_expected or _SENTENCE.search(text))
+                is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not _IDENTIFIER.search(last)
+                is_text = isinstance(value, str) and (is_expected or is_answer or _SENTENCE.search(text))
                 is_told = name in named or not text or text in (truths if is_expected else said)
-                if (is_text or name.partition(".")[0] in OF_PROMPTS) and value is not None and not is_told:
+                is_asked = name.partition(".")[0] in OF_PROMPTS and value is not None and text not in KNOWN_ROLES
+                if (is_text or is_asked) and not is_told:
                     unread.setdefault(name, rows[id(each)].row.where)
     notes: list[str] = []
     if unread:
@@ -526,7 +535,8 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
         notes.append(
             f"the judge is not shown {', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}. What "
             "is part of the task belongs into the prompt (--prompt-column names it, and --by groups by a column), "
-            f"an expected answer into a column called reference. First: {unread[names[0]]}."
+            "an expected answer into a column called reference; --answer-column names an answer to judge instead. "
+            f"First: {unread[names[0]]}."
         )
     given = [
         (each, name) for each in rows.values() for name in ("reward", "score") if each.trajectory.metadata.get(name)
@@ -546,9 +556,6 @@ _MOST_NAMES = 8
 
 def _texts(value: Any) -> str:
     return "\n".join(text for _, text in leaves(value) if isinstance(text, str))
-
-
-_OF_ROWS = (COMPLETIONS.name, PAIRS.name, SIDE_BY_SIDE, LOGGED.name, TABLE)
 
 
 def _given(trajectory: Trajectory, in_text: bool) -> Any:

@@ -741,9 +741,41 @@ def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answer
     assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS], [Q, LYON]]
     assert "not shown solution. " in reading.notes[0]
     reading = read_file(written(tmp_path / "rows.jsonl", row | {"generations": ["Lyon."]}))
-    assert "not shown solution, messages.content. " in reading.notes[0]
+    assert "not shown solution. " in reading.notes[1]
+    assert reading.groups[0].metadata["reference"] == PARIS["content"]
     with pytest.raises(RowError, match="its choices hold no message"):
         read_file(written(tmp_path / "rows.jsonl", {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]}))
+
+
+@pytest.mark.parametrize("asked", ["messages", "conversations"])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_answer_beside_a_data_set_s_own_is_judged_with_the_own_as_reference(
+    tmp_path: Path, asked: str, named: bool
+) -> None:
+    path = written(tmp_path / "rows.jsonl", *({asked: [Q, PARIS], "response": text} for text in ("Paris", "Lyon.")))
+    columns = Columns(asked if asked != "messages" else None, ("response",)) if named else None
+    reading = read_file(path, columns=columns)
+    assert [each.messages() for each in reading.groups[0]] == [[Q, {**PARIS, "content": "Paris"}], [Q, LYON]]
+    assert reading.groups[0].metadata["reference"] == PARIS["content"]
+    assert f"--answer-column {asked}" in reading.notes[0]
+    assert [each.messages() for each in read_file(path, columns=Columns(None, (asked,))).groups[0]] == [[Q, PARIS]] * 2
+
+
+def test_an_answer_that_the_messages_hold_or_that_has_no_known_name_leaves_them_judged(tmp_path: Path) -> None:
+    for beside, notes in ({"output": "Paris"}, 1), ({"prediction": "Lyon"}, 2):  # one: a single attempt
+        reading = read_file(written(tmp_path / "rows.jsonl", {"messages": [Q, PARIS], **beside}))
+        assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS]]
+        assert len(reading.notes) == notes
+    assert "not shown prediction" in reading.notes[0]
+
+
+def test_a_list_of_texts_is_as_many_answers(tmp_path: Path) -> None:
+    row = {"prompt": Q["content"], "response": [PARIS["content"], LYON["content"]], "scores": [1, 0]}
+    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
+    assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
+        ([Q, PARIS], 1),
+        ([Q, LYON], 0),
+    ]
 
 
 def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
