@@ -277,8 +277,10 @@ def _is_beside(row: Row) -> bool:
     """Whether a row has an answer beside a conversation, without tools, that ends with one of its own."""
     name = _list_name(row.value)
     items = as_list(row.value[name]) if name in _TALKS else []
-    answer = row.value[found] if items and (found := _given(row.value, *_ANSWER)) else ABSENT
-    if not is_answered(items[-1:]) or not (answer is None or _is_said(answer) or _are_several(answer)):
+    column = _given(row.value, *_ANSWER) if is_answered(items[-1:]) else ""
+    answer = row.value[column] if column else None
+    is_said = are_several(answer) or _is_said([answer] if is_object(answer) else answer)
+    if not column or not (answer is None or is_said):
         return False
     turns = chat.messages(items, row.where)[0]
     return not any(each.get("tool_calls") or each["role"] == "tool" for each in turns)
@@ -404,7 +406,7 @@ def _samples(row: Row) -> Iterator[Side]:
     name = _samples_name(fields)
     if name is None or fields.get(_given(fields, "completion", "response")) is not None:
         name = _given(fields, *_ANSWER)
-        if not _are_several(fields[name]):
+        if not are_several(fields[name]):
             yield name, fields[name], without(fields, name)
             return
     samples: list[Any] = fields[name]
@@ -452,7 +454,7 @@ def _sides(fields: Message) -> Iterator[Side]:
     columns = pair or {name: name for name in _alike(fields)}
     of_column = _divide(fields, list(columns.values()))
     for name, column in columns.items():
-        for value in fields[column] if _are_several(fields[column]) else [fields[column]]:
+        for value in fields[column] if are_several(fields[column]) else [fields[column]]:
             yield name, value, {**of_column[column], "preference" if pair else "answer_column": name}
 
 
@@ -530,7 +532,7 @@ def are_rivals(value: Any) -> bool:
     return len(items) > 1 and all(is_answered([each]) and not each.get("tool_calls") for each in items)
 
 
-def _are_several(value: Any) -> TypeGuard[list[Any]]:
+def are_several(value: Any) -> TypeGuard[list[Any]]:
     """Whether it is a list of texts, or of lists of messages, which are as many answers."""
     given = [each for each in as_list(value) if each is not None]
     return bool(given) and (all(isinstance(each, str) for each in given) or all(map(is_list, given)))
@@ -619,7 +621,8 @@ class Columns:
     prompt: str | None = None
     """None = `prompt` or `messages`, if answers are no whole conversations."""
     answers: Sequence[str] = ()
-    """Fields that each hold an attempt. Empty = `completion`, `response` or `output`."""
+    """Fields that each hold an attempt. Empty = a pair, or the first of `completion`, `response`, `output`,
+    `completions`, …"""
 
     @property
     def names(self) -> list[str]:
@@ -630,9 +633,17 @@ class Columns:
 
         Raises `RowError` for a field that no row has.
         """
-        columns = [
-            _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
-        ]
+        if self.prompt and not self.answers:
+            asked = _column(row, [self.prompt], known, "--prompt-column")[1]
+            whole = replace(row, value={**without(row.value, self.prompt), "prompt": _as_said(asked)})
+            if PAIRS.fits(whole.value):
+                if asked is None:
+                    source.leave_out(row, f"row without {self.prompt}")
+                else:
+                    yield from _read_pair(whole, source)
+                return
+        answers = [(name,) for name in self.answers] or [(*_ANSWER, *_SAMPLES)]
+        columns = [_column(row, names, known, "--answer-column") for names in answers]
         fields = _divide(row.value, [name for name, _ in columns])
         names = (self.prompt,) if self.prompt else [each for each in _ASKED[:4] if each not in self.answers]
         is_whole = all(value is None or (is_answered(value) and not are_rivals(value)) for _, value in columns)

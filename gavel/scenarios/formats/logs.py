@@ -30,6 +30,7 @@ from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.fields import (
     SYSTEM,
     after_context,
+    are_several,
     attempt,
     find_conversation,
     offered_tools,
@@ -347,13 +348,15 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             asked = prompt(row, rest)
         elif before := after_context(rest, []):
             asked = [*before, *talk(row, asked, "user", _LISTS)]
-        said, before = conversation(row, asked, fields[answered]), conversation(row, asked, None)
-        if not said:
-            source.leave_out(row, "row without input and output")
-            continue
-        is_after = said[: len(before)] == before
-        answer = said[len(before) :] if is_after else said
-        yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
+        before, output = conversation(row, asked, None), fields[answered]
+        for each in output if are_several(output) and not any(map(is_list, output)) else [output]:
+            said = conversation(row, asked, each)
+            if not said:
+                source.leave_out(row, "row without input and output")
+                continue
+            is_after = said[: len(before)] == before
+            answer = said[len(before) :] if is_after else said
+            yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
 
 
 LOGGED = Format(

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
             if misnamed := misnamed_assistant(each.trajectory.messages()):
                 raise refused(each.row.where, *misnamed)
             each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
-    grouped = group(found, by, form.task if form else "")
+    pairs = PAIRS.task if columns and any(isinstance(each, Attempt) and each.task for each in found) else ""
+    grouped = group(found, by, form.task if form else pairs)
     for each in grouped.unasked:
         source.leave_out(each.row, "row with an empty prompt: fill its cells, or name the task with --by FIELD")
     if not any(each.trajectories for each in grouped.groups):
@@ -346,6 +348,8 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
     if len(paths) < 2:
         return RowError(problem, f"Write what was asked and what was answered apart. {_FORM}")
     written = [path for path, each in paths.items() if _SENTENCE.search(each)]
+    if written and _ANSWERED.search(written[0]):
+        return RowError(problem, f"No text beside {written[0]} says what was asked: add a column `prompt`. {_FORM}")
     told = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
     options = f"--prompt-column PATH --answer-column PATH, of the paths {told}"
     return RowError(problem, f"Name the texts that hold the prompt and each answer: {options}. {_FORM}")
@@ -409,8 +413,10 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
     whole = [path for path in talks if is_answered(at(fields, path))]
     if whole and is_answered(at(fields, whole[0])[-1:]):
         yield Columns(None, whole)
-    named = [path for path, text in found.items() if _ASKED.search(path) and _SENTENCE.search(text)]
-    others = [path for path, text in found.items() if text and not _ANSWERED.search(path)]
+    asking = {path: text for path, text in found.items() if text and _ASKED.search(path)}
+    named = [path for path, text in asking.items() if _SENTENCE.search(text)]
+    before = list(takewhile(lambda path: not _ANSWERED.search(path), given))  # verdicts come after the answers
+    others = [path for path, text in found.items() if path in asking or (path in before and _SENTENCE.search(text))]
     others = others if len(others) == 1 else [path for path in given if path in others] if is_flat else []
     asked = next(iter([*whole, *named, *talks, *others]), "")
     likely = [path for path, text in found.items() if _ANSWERED.search(path) and path != asked and text]
@@ -420,7 +426,7 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
         likely = [path for path in given if path in found and path != asked and not _REWARD.search(path)]
     written = [path for path in likely if _SENTENCE.search(found[path])]
     short = [path for path in likely if _SHORT_ANSWER.fullmatch(found[path])]
-    alike = [list(columns.values()) for columns in columns_by_stem(fields).values() if len(columns) > 1]
+    alike = [list(columns.values()) for columns in columns_by_stem(given).values() if len(columns) > 1]
     alike += [each for each in (written, short) if is_flat]
     of_several = [path for path in likely if any(path in columns for columns in alike)]
     question = found.get(asked, "")

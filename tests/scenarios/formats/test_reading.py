@@ -631,6 +631,11 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
             "--prompt-column problem --answer-column answers",
             [[Q, LYON]],
         ),
+        (
+            {"id": 1, "data": {"prompt": Q["content"], "answer1": "It is Paris.", "answer2": "Lyon."}},
+            "--prompt-column data.prompt --answer-column data.answer1 --answer-column data.answer2",
+            [[Q, PARIS], [Q, LYON]],
+        ),
         ({"error": None, "output": {"time": "1", "history": [Q, LYON]}}, "--answer-column output.history", [[Q, LYON]]),
         (
             {
@@ -770,12 +775,39 @@ def test_an_answer_that_the_messages_hold_or_that_has_no_known_name_leaves_them_
 
 
 def test_a_list_of_texts_is_as_many_answers(tmp_path: Path) -> None:
-    row = {"prompt": Q["content"], "response": [PARIS["content"], LYON["content"]], "scores": [1, 0]}
+    answers = [PARIS["content"], LYON["content"]]
+    (group,) = read_file(written(tmp_path / "rows.jsonl", {"input": Q["content"], "output": answers})).groups
+    assert [each.messages() for each in group] == [[Q, PARIS], [Q, LYON]]
+    row = {"prompt": Q["content"], "response": answers, "scores": [1, 0]}
     (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
     assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
         ([Q, PARIS], 1),
         ([Q, LYON], 0),
     ]
+
+
+@pytest.mark.parametrize("asked", ["query", "context"])
+def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Path, asked: str) -> None:
+    row = {asked: Q["content"], "chosen": PARIS["content"], "rejected": LYON["content"]}
+    (group,) = read_file(written(tmp_path / "rows.jsonl", row, row | {asked: None}), columns=Columns(asked)).groups
+    assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
+        ([Q, PARIS], 1),
+        ([Q, LYON], 0),
+    ]
+
+
+def test_roles_of_an_answer_that_is_repeated_are_no_text_that_lacks(tmp_path: Path) -> None:
+    talk = [{"from": "human", "value": Q["content"]}, {"from": "gpt", "value": "Lyon."}]
+    rows = [{"instruction": Q["content"], "response": "Lyon.", "conversations": talk}] * 2
+    assert read_file(written(tmp_path / "rows.jsonl", *rows)).notes == []
+
+
+def test_a_verdict_behind_the_answer_is_no_prompt(tmp_path: Path) -> None:
+    row = {"task_id": "HumanEval/0", "completion": "    return True\n", "result": "passed", "passed": True}
+    failed = row | {"completion": "    return x\n", "result": "failed: name 'x' is not defined"}
+    with pytest.raises(RowError) as error:
+        read_file(written(tmp_path / "rows.jsonl", failed, row))
+    assert "says what was asked" in error.value.remedy
 
 
 def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
