@@ -221,9 +221,9 @@ def _ending(events: Sequence[Event]) -> str:
 def readings_of(text: str) -> tuple[str, ...]:
     """The words, numbers and marks of a text, each between line breaks, without case; a number in one spelling.
 
-    `4.50` is 4.5, and `1,000` 1000. A sign belongs to its number; a hyphen between words or digits is none. The unit in
-    `16GB` is a word of its own, as in `16 GB`, that begins with `GLUE`. What a comma between digits means may be open,
-    as in `12,50` and in a row of CSV: there is a second reading, where it separates.
+    `4.50` is 4.5, and `1,000` 1000. A sign belongs to its number; a hyphen between words or digits is none. In `16GB`
+    the unit is a word of its own, as in `16 GB`, and the number ends with `GLUE`. What a comma between digits means may
+    be open, as in `12,50` and in a row of CSV: there is a second reading, where it separates.
     """
     plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).translate(STRAIGHT).casefold()
     texts = dict.fromkeys([plain, _DECIMAL_COMMA.sub(r"\1, \2", _separated(plain))])
@@ -263,7 +263,7 @@ def _spelled(token: re.Match[str]) -> str:
     if not token["number"]:
         return token[0].strip("\0")
     number = _NUMERAL.sub(_decimal, token["number"].replace(" ", ""))
-    number = _UNIT.sub(f"\n{GLUE}", number)
+    number = _UNIT.sub(f"{GLUE}\n", number)
     return f"-{number}" if token["sign"] and number.strip("0") else number
 
 
@@ -287,7 +287,7 @@ STRAIGHT = str.maketrans(
 )
 """Quotes of any script, apostrophes and hyphens, as a keyboard types them."""
 GLUE = "\x01"
-"""Begins a word that stands behind a number without a space."""
+"""Ends a number that a word follows without a space."""
 _UNIT = re.compile(r"(?<=\d)(?=[^\W\d_]+\Z)")
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _THOUSANDS = re.compile(

@@ -368,8 +368,9 @@ def _rule(statement: str) -> Rule | None:
 
 def _check(text: str) -> tuple[Check, frozenset[str]] | None:
     """The check of a part, and the tools that it names."""
+    text = _uncoded(text)
     for pattern, check in _FORMS:
-        found = re.fullmatch(pattern, _uncoded(text), re.IGNORECASE)
+        found = re.fullmatch(pattern, text, re.IGNORECASE)
         parts = {name: part or "" for name, part in found.groupdict().items()} if found else {}
         given = {name: _READERS.get(name, str)(part) for name, part in parts.items()}
         if found and None not in given.values():
@@ -623,11 +624,13 @@ def _first_of(result: Any) -> list[Any] | None:
 def _tells(text: str, values: str, in_order: bool) -> bool:
     """Whether a text has each word and number of these values. A percent sign may be missing: an argument's name says
     its unit."""
-    for told, asked in product(readings_of(text), readings_of(values)):
-        reading, asked = told.replace(GLUE, ""), asked.replace(GLUE, "")
+    for reading, asked in product(readings_of(text), readings_of(values)):
         at = 0
-        for word in words_of(asked):
-            at = reading.find(f"\n{word}\n", at if in_order else 0)
+        words = words_of(asked.replace(GLUE, ""))
+        for word, unit in zip(words, [*words[1:], ""], strict=True):
+            start = at if in_order else 0
+            at = reading.find(f"\n{word}\n", start)
+            at = reading.find(f"\n{word}{GLUE}\n{unit}\n", start) if at < 0 else at
             if at < 0:
                 break
             at += len(word) + 1
@@ -786,8 +789,8 @@ def _occurs(phrase: str, text: str) -> bool:
     if len(letter := phrase.strip()) == 1 and letter.lower() != letter.upper():
         return re.search(rf"(?<!\w){letter}(?!\w)", _without_marks(text, has_targets)) is not None
     for wanted in _readings_shown(phrase, has_targets):
-        whole = rf"(?![%‰‱٪{GLUE}])" if wanted[-2:-1].isdigit() else ""
-        words = re.escape(wanted[:-1].replace(GLUE, "")).replace("\n", f"\n{GLUE}?") + "\n" + whole
+        whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
+        words = re.escape(wanted[:-1].replace(GLUE, "")).replace("\\\n", f"{GLUE}?\n") + "\n" + whole
         if len(wanted) > 1 and any(re.search(words, found) for found in _readings_shown(text, has_targets)):
             return True
     return False

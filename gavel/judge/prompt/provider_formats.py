@@ -20,7 +20,7 @@ from gavel.judge.prompt.sanitize import Redact, decode_base64, describe_base64, 
 from gavel.llm.providers import ImageSupport
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
-from gavel.scenarios.formats.chat import as_chat
+from gavel.scenarios.formats.chat import MEDIA, as_chat, is_bookkeeping, is_empty
 from gavel.scenarios.formats.row import is_list, is_object
 from gavel.scenarios.formats.text import is_rendered
 
@@ -172,17 +172,6 @@ class View:
         return redacted
 
 
-_IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
-_BOOKKEEPING = (
-    "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
-    "prefix created created_at timestamp model usage"
-)
-NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} encrypted_content signature extra_content".split())
-"""Fields that are never shown, beside those of thoughts. An unknown field is shown as JSON."""
-_THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)?")
-"""Names of fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
-MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
-"""Fields of a message that hold more than text."""
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
 _TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
 _AS_JSON = ("search_result", "tool_reference", "resource_link", "_result", "_result_error")
@@ -441,17 +430,6 @@ def field_text(key: str, value: Any) -> str:
     """`[name: "Alice"]`."""
     shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
     return f"[{key}: {shown}]"
-
-
-def is_bookkeeping(key: str, value: Any) -> bool:
-    """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
-    if key in NOT_CONTENT or _THOUGHT_FIELD.fullmatch(key) or is_empty(value):
-        return True
-    return key == "status" and value in ("completed", "success")
-
-
-def is_empty(value: Any) -> bool:
-    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
 
 
 def _transcript(audio: Any) -> Iterator[str]:

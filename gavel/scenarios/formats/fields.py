@@ -93,6 +93,7 @@ def system_message(value: Any) -> list[Message]:
     return [{"role": "system", "content": value}]
 
 
+_PAIR = ("user", "assistant")
 _TALKS = ("conversations", "messages", "conversation")
 _ASKED = ("prompt", *_TALKS, "instruction", "question")
 """The columns by which data sets name a prompt; an instruction may have an input."""
@@ -163,16 +164,12 @@ def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
     told = None if own else next((name for name in SYSTEM[:2] if system_message(fields.get(name))), None)
     turns = cell(fields.get("history"))
     if is_list(turns) and all(is_list(pair) and len(pair) == 2 for pair in turns):
-        turns = [message for pair in turns for message in _exchange(*pair)]
+        turns = [{"role": role, "content": said} for pair in turns for role, said in zip(_PAIR, pair, strict=True)]
     turns = turns if is_list(turns) and (not turns or is_conversation(turns)) else None
     if turns is not None:
         del fields["history"]
     system = own or (system_message(fields.pop(told)) if told else [])
     return [*system, *(turns or []), *said[len(own) :]]
-
-
-def _exchange(asked: Any, answered: Any) -> list[Message]:
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:

@@ -15,18 +15,15 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from openai.types.chat.chat_completion import Choice
-
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant
+from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
 from gavel.scenarios.formats.fields import (
     COMPLETIONS,
     CONVERSATIONS,
@@ -48,7 +45,7 @@ from gavel.scenarios.formats.fields import (
     without,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
-from gavel.scenarios.formats.grouping import TRUTHS, beside_messages, group
+from gavel.scenarios.formats.grouping import BESIDE, TRUTHS, beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.row import (
@@ -186,8 +183,11 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         form = _detect_format(rows)
         found += form.read(rows, source)
     for each in found:
-        if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
-            if misnamed := misnamed_assistant(each.trajectory.messages()):
+        if isinstance(each, Attempt) and each.trajectory.status != "failed":
+            said = each.trajectory.messages()
+            if any(message.get("role") == "assistant" for message in said):
+                continue
+            if misnamed := misnamed_assistant(said):
                 raise refused(each.row.where, *misnamed)
             each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
     pairs = PAIRS.task if columns and any(isinstance(each, Attempt) and each.task for each in found) else ""
@@ -290,7 +290,8 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
         speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
         return sum(number > 1 for number in speakers.values())
 
-    column = next((name for name in filter(_IDENTIFIER.search, items[0]) if sides(name) >= max(least, 1)), "")
+    column = max(filter(_IDENTIFIER.search, items[0]), key=sides, default="")
+    column = column if column and sides(column) >= max(least, 1) else ""
     if least and not column:
         return None
     texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
@@ -319,9 +320,9 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
     if said and all(is_object(each, "message|type") for each in said) and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
-    likeness, nearest = max(((_likeness(form, fields), form) for form in forms), key=lambda pair: pair[0])
+    nearest = min(forms, key=lambda form: sum(not is_object(fields, each) for each in form.fields) / len(form.fields))
     lacking = [each.replace("|", " or ") for each in nearest.fields if not is_object(fields, each)]
-    if likeness >= _NEAR:
+    if len(lacking) <= _FAR * len(nearest.fields):
         lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
@@ -366,8 +367,8 @@ _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 """Words separated by spaces, or a script that may do without."""
 _REWARD = re.compile("reward|score|label|rating|grade", re.I)
 _SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
-_NEAR = 0.5
-"""Min share of a format's fields that makes a row near to it."""
+_FAR = 0.5
+"""Max share of a format's fields that may lack in a row near to it."""
 _TRIED = 20
 """Max rows on which columns are tried before they are proposed."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
@@ -405,7 +406,7 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
     found = {
         path: text
         for path, text in sorted(given.items(), key=lambda each: (_depth(each[0]), -len(each[1])))
-        if not (_EXPECTED.search(path) or _IDENTIFIER.search(path) or path in SYSTEM)
+        if not (_EXPECTED.search(path) or _IDENTIFIER.search(path) or path in (*SYSTEM, *BESIDE))
     }
     talks = [path for path in given if is_list(value := at(fields, path)) and is_conversation(value)]
     rivals = [path for path in talks if are_rivals(at(fields, path))]
@@ -457,15 +458,6 @@ def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, st
         yield path, text if path == f"{within}{name}" or _SENTENCE.search(text) else ""
 
 
-def _likeness(form: Format, fields: dict[str, Any]) -> float:
-    """The share of the format's fields that the row has; a field of a similar name counts half."""
-    found = 0.0
-    for name in form.fields:
-        similar = any(get_close_matches(each, list(fields), cutoff=0.8) for each in name.split("|"))
-        found += 1.0 if is_object(fields, name) else 0.5 * similar
-    return found / len(form.fields)
-
-
 def describe_shortfalls(found: Sequence[Found]) -> list[str]:
     """One note per kind of problem, with the first affected attempt. Groups stored as groups are skipped."""
     attempts = [each for each in found if isinstance(each, Attempt)]
@@ -494,6 +486,13 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
         notes.append(
             f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
             f"one message. Write messages in the template's place. First: {rendered[0].row.where}."
+        )
+    odd = [(each, name) for each in attempts for message in each.trajectory.messages() for name in odd_fields(message)]
+    if odd:
+        names = list(dict.fromkeys(name for _, name in odd))
+        notes.append(
+            f"the judge is shown further fields of messages as if they were said ({', '.join(names[:_MOST_NAMES])}): "
+            f"take out what was not. First: {odd[0][0].row.where}."
         )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
@@ -571,7 +570,3 @@ def _given(trajectory: Trajectory, in_text: bool) -> Any:
         return value
     value = cell(value)
     return value[0] if is_list(value) and value else value
-
-
-def _answers(trajectory: Trajectory) -> bool:
-    return any(isinstance(item, Choice) or item.get("role") == "assistant" for item in trajectory.messages_and_choices)

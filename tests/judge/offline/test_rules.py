@@ -433,6 +433,7 @@ IDS = ("id,days\n1001,100\n1,450", ["1001", 100, "1", "1,450"], [1001100, 100145
         ("nights 3-4 in A-100 from 2024-05-01", ["3-4", "A-100", "2024-05-01"], [-4, -100, 100, -1]),
         ({"price": 12.5, "off": "4%", "tiny": 1e-05}, ["12.50", 4, "0.00001"], [12, 5]),
         ("within 30-day windows", [30], [-30, 3]),
+        ("16GB for 4k EUR", ["16 GB", "16GB", "4k"], [16, 4]),
     ],
 )
 def test_an_argument_is_told_by_each_spelling_of_it_and_by_nothing_else(result, told: list, not_told: list):

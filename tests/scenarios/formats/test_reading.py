@@ -640,6 +640,7 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
         (
             {
                 "kind": "geo",
+                "context": "In order.",
                 "question": Q["content"],
                 "ours": "It is Paris.",
                 "theirs": "It is not Paris.",
@@ -733,6 +734,12 @@ def test_each_answer_of_a_tree_of_messages_is_an_attempt(tmp_path: Path) -> None
             [[Q, PARIS, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]],
         ]
     assert "1 × message whose parent is not in the file" in read_file(nodes).notes[0]
+
+
+def test_fields_of_messages_that_a_judge_is_shown_are_told(tmp_path: Path) -> None:
+    said = [each | {"country": "France", "toxic": False, "id": 7, "thought": "Hm."} for each in (Q, PARIS)]
+    (note,) = read_file(written(tmp_path / "rows.jsonl", *[{"conversation": said}] * 2)).notes
+    assert "as if they were said (country): take out" in note
 
 
 def test_an_answer_that_is_an_object_is_told(tmp_path: Path) -> None:
