@@ -377,6 +377,8 @@ def _samples_name(value: Any) -> str | None:
     return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
 
 
+_PARTS = "role|from|type"
+"""Fields of a message, or of a part or an item of one, and of no answer with scores."""
 Side = tuple[str, Any, Message]
 """Where an answer stands, the answer, and the fields that are of it, with those of what was asked."""
 
@@ -403,7 +405,9 @@ def _samples(row: Row) -> Iterator[Side]:
     name = _samples_name(fields)
     if name is None or fields.get(_given(fields, "completion", "response")) is not None:
         name = _given(fields, *_ANSWER)
-        if not are_several(fields[name]):
+        given = as_list(fields[name])
+        are_objects = given and all(is_object(each, "|".join(TEXTS)) and not is_object(each, _PARTS) for each in given)
+        if not are_several(given) and not are_objects:
             yield name, fields[name], without(fields, name)
             return
     samples: list[Any] = fields[name]

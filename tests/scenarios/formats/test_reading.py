@@ -785,12 +785,11 @@ def test_a_list_of_texts_is_as_many_answers(tmp_path: Path) -> None:
     answers = [PARIS["content"], LYON["content"]]
     (group,) = read_file(written(tmp_path / "rows.jsonl", {"input": Q["content"], "output": answers})).groups
     assert [each.messages() for each in group] == [[Q, PARIS], [Q, LYON]]
-    row = {"prompt": Q["content"], "response": answers, "scores": [1, 0]}
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
-    assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
-        ([Q, PARIS], 1),
-        ([Q, LYON], 0),
-    ]
+    scored = [{"text": text, "score": score} for text, score in zip(answers, (1, 0), strict=True)]
+    for beside in ({"response": answers, "scores": [1, 0]}, {"response": scored}):
+        (group,) = read_file(written(tmp_path / "rows.jsonl", {"prompt": Q["content"], **beside})).groups
+        found = [(each.messages(), each.metrics["independent_reward"]) for each in group]
+        assert found == [([Q, PARIS], 1), ([Q, LYON], 0)]
 
 
 @pytest.mark.parametrize("asked", ["query", "context"])
