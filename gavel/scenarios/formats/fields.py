@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import JsonValue
 
@@ -94,7 +94,8 @@ def system_message(value: Any) -> list[Message]:
 
 
 _PAIR = ("user", "assistant")
-_ASKED = ("prompt", "conversations", "messages", "instruction", "question")
+_TALKS = ("conversations", "messages", "conversation")
+_ASKED = ("prompt", *_TALKS, "instruction", "question")
 """The columns by which data sets name a prompt; an instruction may have an input."""
 OF_PROMPTS = (*_ASKED, "input", "history", *SYSTEM[:2])
 
@@ -106,15 +107,48 @@ def prompt(row: Row, fields: Message) -> list[Any]:
         return []
     value = fields.pop(name)
     value = "" if value is None else value
-    if name in _ASKED[1:3] and is_answered(items := cell(value)):  # an answer of its own is no part of the prompt
-        end = max((number for number, each in enumerate(items, 1) if not is_answered([each])), default=0)
-        value, fields[name] = items[:end], items[end:]
+    if name in _TALKS and is_answered(items := cell(value)):
+        value, fields[name] = _part(items)
     if (turns := _dialogue(value)) and is_answered(turns[-1:]) and not turns[-1]["content"]:
         value = turns[:-1]  # it ends by opening the answer
     if name == "instruction" and isinstance(value, str):
         given = fields.pop("input", None)
         value = "\n\n".join(as_json(each) for each in (value, given) if each)
     return after_context(fields, side(row, value, "user", name))
+
+
+def _part(items: list[Any]) -> tuple[list[Any], list[Any]]:
+    """What a conversation asks, and its own answer, which is no part of the prompt."""
+    end = max((number for number, each in enumerate(items, 1) if not is_answered([each])), default=0)
+    return items[:end], items[end:]
+
+
+def _spoken(row: Row, items: Any) -> str:
+    return "\n\n".join(as_json(each.get("content") or "") for each in chat.messages(items, row.where)[0]).strip()
+
+
+def _with_references(found: Iterable[Attempt], source: Source, talks: Sequence[str] = _TALKS) -> list[Attempt]:
+    """The attempts. The answers with which the conversations in other fields of their rows end are references, unless
+    each of them is an answer of its row that is judged."""
+    attempts = list(found)
+    judged: dict[str, list[str]] = {}
+    own: list[tuple[Attempt, str, str]] = []
+    for each in attempts:
+        judged.setdefault(each.row.where, []).append(_spoken(each.row, each.trajectory.messages()[-1:]))
+        name = next((name for name in talks if is_answered(cell(each.trajectory.metadata.get(name)))), "")
+        if name and "reference" not in each.trajectory.metadata:
+            own.append((each, name, _spoken(each.row, _part(cell(each.trajectory.metadata[name]))[1])))
+    if all(not text or text in judged[each.row.where] for each, _, text in own):
+        return attempts
+    for each, name, text in own:
+        del each.trajectory.metadata[name]
+        each.trajectory.metadata["reference"] = text
+    name, row = own[0][1], own[0][0].row
+    source.notes.append(
+        f"{counted(len({each.row.where for each, *_ in own}), 'row')} with {name} that end in another answer than what "
+        f"is judged: it is the reference. To judge it instead: --answer-column {name}. First: {row.where}."
+    )
+    return attempts
 
 
 def _given(fields: Message, *names: str) -> str:
@@ -221,6 +255,10 @@ def _read_conversations(rows: Sequence[Row], source: Source) -> Iterator[Found]:
             f"{len(later):,} of the responses go on from an earlier one (previous_response_id), whose items their rows "
             f"do not hold: the judge does not see them. First: {later[0].where}."
         )
+    beside = [row for row in rows if _is_beside(row)]
+    if not all(map(_is_repeated, beside)):
+        yield from _read_completions(beside, source)
+        rows = [row for row in rows if not _is_beside(row)]
     for row in rows:
         if is_object(row.value, _OWN):
             yield _own(row)
@@ -230,6 +268,25 @@ def _read_conversations(rows: Sequence[Row], source: Source) -> Iterator[Found]:
             yield from _read_choices(row)
         else:
             yield _response(row)
+
+
+def _is_beside(row: Row) -> bool:
+    """Whether a row has an answer beside a conversation, without tools, that ends with one of its own."""
+    name = _list_name(row.value)
+    items = as_list(row.value[name]) if name in _TALKS else []
+    column = _given(row.value, *_ANSWER) if is_answered(items[-1:]) else ""
+    answer = row.value[column] if column else None
+    is_said = are_several(answer) or _is_said([answer] if is_object(answer) else answer)
+    if not column or not (answer is None or is_said):
+        return False
+    turns = chat.messages(items, row.where)[0]
+    return not any(each.get("tool_calls") or each["role"] == "tool" for each in turns)
+
+
+def _is_repeated(row: Row) -> bool:
+    """Whether the answers of such a row are in that of its conversation."""
+    own = _spoken(row, row.value[_list_name(row.value)][-1:])
+    return all(_spoken(row, _answer(row, answer, name)) in own for name, answer, _ in _samples(row))
 
 
 def _own(row: Row) -> Found:
@@ -320,6 +377,8 @@ def _samples_name(value: Any) -> str | None:
     return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
 
 
+_PARTS = "role|from|type"
+"""Fields of a message, or of a part or an item of one, and of no answer with scores."""
 Side = tuple[str, Any, Message]
 """Where an answer stands, the answer, and the fields that are of it, with those of what was asked."""
 
@@ -346,8 +405,11 @@ def _samples(row: Row) -> Iterator[Side]:
     name = _samples_name(fields)
     if name is None or fields.get(_given(fields, "completion", "response")) is not None:
         name = _given(fields, *_ANSWER)
-        yield name, fields[name], without(fields, name)
-        return
+        given = as_list(fields[name])
+        are_objects = given and all(is_object(each, "|".join(TEXTS)) and not is_object(each, _PARTS) for each in given)
+        if not are_several(given) and not are_objects:
+            yield name, fields[name], without(fields, name)
+            return
     samples: list[Any] = fields[name]
     split = {key: value for key, value in fields.items() if key in _REWARDS and len(as_list(value)) == len(samples)}
     for number, sample in enumerate(samples):
@@ -359,8 +421,8 @@ def _samples(row: Row) -> Iterator[Side]:
 
 
 def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    for row in rows:
-        yield from _attempts(row, source, _samples(row), COMPLETIONS.name)
+    found = (each for row in rows for each in _attempts(row, source, _samples(row), COMPLETIONS.name))
+    yield from _with_references(found, source)
 
 
 COMPLETIONS = Format("TRL prompt/completion", ("prompt", "completion|response"), _is_completion, _read_completions)
@@ -372,13 +434,16 @@ _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 
 
 def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    for row in rows:
-        fields: Message = row.value
-        if is_object(asked := fields.get("input"), "messages"):
-            given = {name: asked[name] for name in ("messages", "tools") if name in asked}
-            fields = {**without(fields, "input"), **given}
-        form = PAIRS.name if _pair(fields) else SIDE_BY_SIDE
-        yield from _attempts(row, source, _sides(fields), form, {"pair": row.where})
+    yield from _with_references((each for row in rows for each in _read_pair(row, source)), source)
+
+
+def _read_pair(row: Row, source: Source) -> Iterator[Attempt]:
+    fields: Message = row.value
+    if is_object(asked := fields.get("input"), "messages"):
+        given = {name: asked[name] for name in ("messages", "tools") if name in asked}
+        fields = {**without(fields, "input"), **given}
+    form = PAIRS.name if _pair(fields) else SIDE_BY_SIDE
+    yield from _attempts(row, source, _sides(fields), form, {"pair": row.where})
 
 
 def _sides(fields: Message) -> Iterator[Side]:
@@ -390,7 +455,7 @@ def _sides(fields: Message) -> Iterator[Side]:
     columns = pair or {name: name for name in _alike(fields)}
     of_column = _divide(fields, list(columns.values()))
     for name, column in columns.items():
-        for value in _alternatives(fields[column]):
+        for value in fields[column] if are_several(fields[column]) else [fields[column]]:
             yield name, value, {**of_column[column], "preference" if pair else "answer_column": name}
 
 
@@ -468,11 +533,10 @@ def are_rivals(value: Any) -> bool:
     return len(items) > 1 and all(is_answered([each]) and not each.get("tool_calls") for each in items)
 
 
-def _alternatives(value: Any) -> list[Any]:
-    """The answers of a side: a list of texts, or of lists of messages, is as many."""
+def are_several(value: Any) -> TypeGuard[list[Any]]:
+    """Whether it is a list of texts, or of lists of messages, which are as many answers."""
     given = [each for each in as_list(value) if each is not None]
-    many = all(isinstance(each, str) for each in given) or all(map(is_list, given))
-    return value if given and many else [value]
+    return bool(given) and (all(isinstance(each, str) for each in given) or all(map(is_list, given)))
 
 
 def _answer(row: Row, value: Any, name: str, *, alone: bool = False) -> list[Any]:
@@ -558,7 +622,8 @@ class Columns:
     prompt: str | None = None
     """None = `prompt` or `messages`, if answers are no whole conversations."""
     answers: Sequence[str] = ()
-    """Fields that each hold an attempt. Empty = `completion`, `response` or `output`."""
+    """Fields that each hold an attempt. Empty = a pair, or the first of `completion`, `response`, `output`,
+    `completions`, …"""
 
     @property
     def names(self) -> list[str]:
@@ -569,11 +634,19 @@ class Columns:
 
         Raises `RowError` for a field that no row has.
         """
-        columns = [
-            _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
-        ]
+        if self.prompt and not self.answers:
+            asked = _column(row, [self.prompt], known, "--prompt-column")[1]
+            whole = replace(row, value={**without(row.value, self.prompt), "prompt": _as_said(asked)})
+            if PAIRS.fits(whole.value):
+                if asked is None:
+                    source.leave_out(row, f"row without {self.prompt}")
+                else:
+                    yield from _read_pair(whole, source)
+                return
+        answers = [(name,) for name in self.answers] or [(*_ANSWER, *_SAMPLES)]
+        columns = [_column(row, names, known, "--answer-column") for names in answers]
         fields = _divide(row.value, [name for name, _ in columns])
-        names = (self.prompt,) if self.prompt else ("prompt", "messages")
+        names = (self.prompt,) if self.prompt else [each for each in _ASKED[:4] if each not in self.answers]
         is_whole = all(value is None or (is_answered(value) and not are_rivals(value)) for _, value in columns)
         if is_whole and not self.prompt and not any(name in known for name in names):
             for name, value in columns:
@@ -584,13 +657,16 @@ class Columns:
                     yield from _read_choices(Row(row.where, own))
             return
         asked, prompt = _column(row, names, known, "--prompt-column")
+        said: Message = {}
+        if asked != "prompt" and is_answered(as_list(prompt)[-1:]):
+            prompt, said[asked] = _part(prompt)
         found = [(name, *answer) for name, value in columns for answer in _split_answers(row, name, value)]
         sides: list[Side] = []
         for column, name, answer, others in found:
             if answer is None or prompt is None:
                 source.leave_out(row, f"row without {name if answer is None else asked}")
                 continue
-            own = {**without(fields[column], asked), **others, "prompt": _as_said(prompt)}
+            own = {**without(fields[column], asked), **others, **said, "prompt": _as_said(prompt)}
             sides.append((name, _as_said(answer), own | ({"answer_column": name} if len(found) > 1 else {})))
         yield from _attempts(row, source, sides, TABLE)
 
@@ -686,11 +762,10 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
         inner = [at(value, above) for value in objects] if above else []
         known |= dict.fromkeys(f"{above}.{each}" for value in inner if is_object(value) for each in value)
         known |= dict.fromkeys(name for value in objects if at(value, name) is not ABSENT)
-    for row in rows:
-        if not is_object(row.value):
-            raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
-        for found in columns.read(row, known, source):
-            yield replace(found, row=row, form=TABLE)
+    if alone := next((row for row in rows if not is_object(row.value)), None):
+        raise RowError(f"{alone.where} is no object, so it has no columns.", "Leave the options of columns out.")
+    found = (replace(each, row=row, form=TABLE) for row in rows for each in columns.read(row, known, source))
+    yield from _with_references(found, source, (*_TALKS, *filter(None, [columns.prompt])))
 
 
 TABLE = "prompt and answer columns"

@@ -16,9 +16,12 @@ are exported too, its conversation is that of the last call, which repeats the e
 call repeats (sub-agents') become additional histories.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.fields import (
     SYSTEM,
     after_context,
+    are_several,
     attempt,
     find_conversation,
     offered_tools,
@@ -39,6 +43,7 @@ from gavel.scenarios.formats.row import (
     Attempt,
     Format,
     Row,
+    RowError,
     Source,
     as_json,
     as_list,
@@ -225,24 +230,31 @@ NEMO_GYM = Format(
 
 
 def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    requests = _requests(source.paths, {_name(row.value) for row in rows})
-    if not requests:
-        source.notes.append(
-            "the batch's input file is not beside it: the judge does not see what was asked, and only choices of one "
-            f"request are compared. Put the input file (JSONL with custom_id and body) into {source.paths[0].parent}."
-        )
-    for row in rows:
-        found, name = _read_answers(row.value), _name(row.value)
-        request = requests.get(name, {})
-        if requests and not request and not found.problem:
-            source.leave_out(row, "answer to no request of the input file")
-            continue
-        fields = {"custom_id": name}
-        yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
+    named = {path: found for path, each in source.files.items() if (found := _bodies(row.value for row in each))}
+    if len({name for each in named.values() for name in each}) == sum(map(len, named.values())):  # parts of one batch
+        named = {path: {name: body for each in named.values() for name, body in each.items()} for path in [*named][:1]}
+    answered = {path: [row for row in each if not _asking(row.value)] for path, each in source.files.items()}
+    if not any(answered.values()):
+        raise RowError(f"{rows[0].where} is a request of a batch, and no answer is there.", "Name its output as well.")
+    for path, answers in answered.items():
+        requests = _find_requests(path, {_name(row.value) for row in answers}, named, source) if answers else {}
+        for row in answers:
+            found, name = _read_answers(row.value), _name(row.value)
+            request = requests.get(name, {})
+            if requests and not request and not found.problem:
+                source.leave_out(row, "answer to no request of the input file")
+                continue
+            fields = {"custom_id": name[1]}
+            yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
 
 
-def _name(row: Message) -> str:
-    return as_json(row.get("custom_id", row.get("key")))
+_Name = tuple[str, str]
+
+
+def _name(row: Message) -> _Name:
+    """The field with the requests of its vendor (Gemini, Anthropic, OpenAI), and the id of a request or an answer."""
+    field = "request" if "key" in row else "params" if is_object(row, "params|result") else "body"
+    return field, as_json(row.get("custom_id", row.get("key")))
 
 
 def _read_answers(row: Message) -> Answers:
@@ -256,40 +268,69 @@ def _read_answers(row: Message) -> Answers:
     return Answers([], {}, _problem(error, str(result.get("type", f"status {status}"))))
 
 
-def _requests(outputs: Sequence[Path], names: set[Any]) -> dict[Any, Message]:
-    """The request bodies by name, from the neighbouring file that holds the most of them."""
-    best: dict[Any, Message] = {}
-    for directory in dict.fromkeys(path.parent for path in outputs):
-        for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.json")]):
-            if path not in outputs and len(found := _read_bodies(path, names)) > len(best):
-                best = found
-    return best
+def _find_requests(
+    output: Path, names: set[_Name], named: Mapping[Path, dict[_Name, Message]], source: Source
+) -> dict[_Name, Message]:
+    """The request bodies by name, from the input file that was named, or from the one beside it that has all of them.
+
+    Raises `RowError` where several have them, and no file's name has all words that others share with the output's.
+    """
+    beside = (path for path in sorted(output.parent.glob("*.json*")) if path not in source.files)
+    found = named or {path: _bodies(_lines(path)) for path in beside}
+    least = 1 if named else len(names)
+    held = {path: {name: each[name] for name in names & each.keys()} for path, each in found.items()}
+    held = {path: each for path, each in held.items() if len(each) >= least}
+    asked = {
+        path: {name: (_read_request(it), offered_tools(it)) for name, it in each.items()} for path, each in held.items()
+    }
+    words = {path: set(_WORD.findall(path.stem.lower())) & set(_WORD.findall(output.stem.lower())) for path in held}
+    best = [path for path in held if all(asked[path] == asked[it] or words[path] > words[it] for it in held)]
+    if best:
+        source.notes.append(f"the prompts of {output} are those of {best[0]}.")
+        return held[best[0]]
+    if held:
+        raise RowError(
+            f"{output} fits the requests of {' and of '.join(map(str, held))} alike.",
+            f"Name the right one as well: gavel score {shlex.join([str(next(iter(held))), str(output)])}.",
+        )
+    source.notes.append(
+        f"the batch's input file is not beside {output}: the judge does not see what was asked, and only choices of "
+        f"one request are compared. Name the file with all its requests as well: gavel score INPUT {output.name}."
+    )
+    return {}
 
 
-def _read_bodies(path: Path, names: set[Any]) -> dict[Any, Message]:
-    """The requests of a file: one per line, or a list, alone or under `requests`."""
-    found: dict[Any, Message] = {}
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+
+
+def _lines(path: Path) -> Iterator[Any]:
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         if path.suffix == ".json":
             whole = loaded(lines.read())
-            rows: Iterable[Any] = as_list(whole.get("requests") if is_object(whole) else whole)
+            yield from whole if is_list(whole) else [whole]
         else:
-            rows = map(loaded, filter(str.strip, lines))
-        for row in rows:
-            if not is_object(row, "custom_id|key", "body|params|request"):
-                return found
-            body = first_of(row, "body", "params", "request")
-            if (name := _name(row)) in names and is_object(body):
-                found[name] = body
-    return found
+            yield from map(loaded, filter(str.strip, lines))
+
+
+def _bodies(values: Iterable[Any]) -> dict[_Name, Message]:
+    """The bodies of requests, up to a value that holds none."""
+    return {_name(row): row[_name(row)[0]] for each in takewhile(bool, map(_asking, values)) for row in each}
+
+
+def _asking(value: Any) -> list[Message]:
+    """The requests of a batch that a value is, or that it holds under `requests`; empty for anything else."""
+    rows = as_list(value["requests"]) if is_object(value, "requests") else [value]
+    are_requests = all(is_object(each, "custom_id|key") and is_object(each.get(_name(each)[0])) for each in rows)
+    return rows if are_requests and not any(is_object(each, "response|result|error") for each in rows) else []
 
 
 BATCH = Format(
     "batch output",
     ("custom_id", "response|result"),
     lambda value: (
-        not is_object(value, "request")
-        and (is_object(value, "custom_id", "response|result|error") or is_object(value, "key", "response|error"))
+        bool(_asking(value))
+        or (is_object(value, "custom_id", "response|result|error") and "request" not in value)
+        or (is_object(value, "key", "response|error") and "request" not in value)
     ),
     _read_batch,
     task="custom_id",
@@ -307,13 +348,15 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             asked = prompt(row, rest)
         elif before := after_context(rest, []):
             asked = [*before, *talk(row, asked, "user", _LISTS)]
-        said, before = conversation(row, asked, fields[answered]), conversation(row, asked, None)
-        if not said:
-            source.leave_out(row, "row without input and output")
-            continue
-        is_after = said[: len(before)] == before
-        answer = said[len(before) :] if is_after else said
-        yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
+        before, output = conversation(row, asked, None), fields[answered]
+        for each in output if are_several(output) and not any(map(is_list, output)) else [output]:
+            said = conversation(row, asked, each)
+            if not said:
+                source.leave_out(row, "row without input and output")
+                continue
+            is_after = said[: len(before)] == before
+            answer = said[len(before) :] if is_after else said
+            yield attempt(row, LOGGED.name, before if is_after else None, answer, rest, tools=offered_tools(asked))
 
 
 LOGGED = Format(

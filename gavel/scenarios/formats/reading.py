@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from gavel.scenarios.formats.fields import (
     GROUPS,
     OF_PROMPTS,
     PAIRS,
-    SIDE_BY_SIDE,
     SYSTEM,
     TABLE,
     TEXTS,
@@ -154,8 +154,7 @@ def read_file(
 
 
 def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
-    source = Source(list(paths))
-    rows: list[Row] = []
+    source = Source()
     found: list[Found] = []
     form: Format | None = None
     for path, is_store in (each for named in paths for each in expand(named)):
@@ -164,7 +163,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
                 row = Row(f"{path}, record {number}", each)
                 found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
-            rows += _read_rows(path, source, columns)
+            source.files |= _read_rows(path, source, columns)
+    rows = [row for each in source.files.values() for row in each]
     count = len(found) + len(rows)
     if cut := [row for row in rows if is_object(row.value) and is_list(row.value.get(CUT)) and row.value[CUT]]:
         cells = ", ".join(dict.fromkeys(str(name) for row in cut for name in row.value[CUT]))
@@ -190,7 +190,8 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
             if misnamed := misnamed_assistant(said):
                 raise refused(each.row.where, *misnamed)
             each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
-    grouped = group(found, by, form.task if form else "")
+    pairs = PAIRS.task if columns and any(isinstance(each, Attempt) and each.task for each in found) else ""
+    grouped = group(found, by, form.task if form else pairs)
     for each in grouped.unasked:
         source.leave_out(each.row, "row with an empty prompt: fill its cells, or name the task with --by FIELD")
     if not any(each.trajectories for each in grouped.groups):
@@ -208,16 +209,16 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
             *notes,
             *source.notes,
             *describe_shortfalls(found),
-            *_describe_unread(found, grouped.groups, columns),
+            *_describe_unread(found, grouped.groups, columns, form),
             *grouped.notes,
         ],
     )
 
 
-def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
+def _read_rows(path: Path, source: Source, columns: Columns | None) -> dict[Path, list[Row]]:
     """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
     if columns:
-        return [row for rows in rows_by_file(path, columns.names).values() for row in rows]
+        return rows_by_file(path, columns.names)
     files = {file: list(map(_with_known_names, rows)) for file, rows in rows_by_file(path).items()}
     others = [
         file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
@@ -228,7 +229,7 @@ def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
-    return [row for file, rows in files.items() if file not in others for row in rows]
+    return {file: rows for file, rows in files.items() if file not in others}
 
 
 def _with_known_names(row: Row) -> Row:
@@ -348,6 +349,8 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
     if len(paths) < 2:
         return RowError(problem, f"Write what was asked and what was answered apart. {_FORM}")
     written = [path for path, each in paths.items() if _SENTENCE.search(each)]
+    if written and _ANSWERED.search(written[0]):
+        return RowError(problem, f"No text beside {written[0]} says what was asked: add a column `prompt`. {_FORM}")
     told = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
     options = f"--prompt-column PATH --answer-column PATH, of the paths {told}"
     return RowError(problem, f"Name the texts that hold the prompt and each answer: {options}. {_FORM}")
@@ -374,7 +377,7 @@ _QUESTION = "Put the messages of the request beside it: `messages` beside `choic
 def _tells_apart(items: Sequence[dict[str, Any]], columns: Columns) -> bool:
     """Whether the columns can be read in these rows, and give them answers that are not all the same."""
     try:
-        found = list(read_columns([Row("", each) for each in items], columns, Source([])))
+        found = list(read_columns([Row("", each) for each in items], columns, Source()))
     except RowError:
         return False
     answers = [each.trajectory.messages()[each.prompt or 0 :] for each in found]
@@ -411,10 +414,11 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
     whole = [path for path in talks if is_answered(at(fields, path))]
     if whole and is_answered(at(fields, whole[0])[-1:]):
         yield Columns(None, whole)
-    named = [path for path, text in found.items() if _ASKED.search(path) and _SENTENCE.search(text)]
-    others = [path for path, text in found.items() if text and not _ANSWERED.search(path)]
-    first = [path for path in given if is_flat and path in others and _SENTENCE.search(found[path])]
-    others = others if len(others) == 1 else first
+    asking = {path: text for path, text in found.items() if text and _ASKED.search(path)}
+    named = [path for path, text in asking.items() if _SENTENCE.search(text)]
+    before = list(takewhile(lambda path: not _ANSWERED.search(path), given))  # verdicts come after the answers
+    others = [path for path, text in found.items() if path in asking or (path in before and _SENTENCE.search(text))]
+    others = others if len(others) == 1 else [path for path in given if path in others] if is_flat else []
     asked = next(iter([*whole, *named, *talks, *others]), "")
     likely = [path for path, text in found.items() if _ANSWERED.search(path) and path != asked and text]
     # A deeper column of such a name is part of the question: the expected answer.
@@ -423,7 +427,7 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
         likely = [path for path in given if path in found and path != asked and not _REWARD.search(path)]
     written = [path for path in likely if _SENTENCE.search(found[path])]
     short = [path for path in likely if _SHORT_ANSWER.fullmatch(found[path])]
-    alike = [list(columns.values()) for columns in columns_by_stem(fields).values() if len(columns) > 1]
+    alike = [list(columns.values()) for columns in columns_by_stem(given).values() if len(columns) > 1]
     alike += [each for each in (written, short) if is_flat]
     of_several = [path for path in likely if any(path in columns for columns in alike)]
     question = found.get(asked, "")
@@ -500,9 +504,17 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
     return notes
 
 
-def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None) -> list[str]:
+def _describe_unread(
+    found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None, form: Format | None
+) -> list[str]:
     """Notes on columns that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
-    rows = {id(each.trajectory): each for each in found if isinstance(each, Attempt) and each.form in _OF_ROWS}
+    if not columns and form not in (*_TABLES, LOGGED):
+        return []
+    rows = {
+        id(each.trajectory): each
+        for each in found
+        if isinstance(each, Attempt) and not is_object(each.row.value, "messages_and_choices")
+    }
     unread: dict[str, str] = {}
     named = columns.names if columns else []
     for one in groups:
@@ -516,9 +528,11 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 last, text = name.rpartition(".")[2], str(value).strip()
                 is_expected = _EXPECTED.search(last) and not _IDENTIFIER.search(last)
-                is_text = isinstance(value, str) and (is_expected or _SENTENCE.search(text))
+                is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not _IDENTIFIER.search(last)
+                is_text = isinstance(value, str) and (is_expected or is_answer or _SENTENCE.search(text))
                 is_told = name in named or not text or text in (truths if is_expected else said)
-                if (is_text or name.partition(".")[0] in OF_PROMPTS) and value is not None and not is_told:
+                is_asked = name.partition(".")[0] in OF_PROMPTS and value is not None and text not in KNOWN_ROLES
+                if (is_text or is_asked) and not is_told:
                     unread.setdefault(name, rows[id(each)].row.where)
     notes: list[str] = []
     if unread:
@@ -526,7 +540,8 @@ def _describe_unread(found: Sequence[Found], groups: Sequence[TrajectoryGroup], 
         notes.append(
             f"the judge is not shown {', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}. What "
             "is part of the task belongs into the prompt (--prompt-column names it, and --by groups by a column), "
-            f"an expected answer into a column called reference. First: {unread[names[0]]}."
+            "an expected answer into a column called reference; --answer-column names an answer to judge instead. "
+            f"First: {unread[names[0]]}."
         )
     given = [
         (each, name) for each in rows.values() for name in ("reward", "score") if each.trajectory.metadata.get(name)
@@ -546,9 +561,6 @@ _MOST_NAMES = 8
 
 def _texts(value: Any) -> str:
     return "\n".join(text for _, text in leaves(value) if isinstance(text, str))
-
-
-_OF_ROWS = (COMPLETIONS.name, PAIRS.name, SIDE_BY_SIDE, LOGGED.name, TABLE)
 
 
 def _given(trajectory: Trajectory, in_text: bool) -> Any:

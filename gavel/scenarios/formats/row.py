@@ -84,9 +84,10 @@ Found = Attempt | WholeGroup
 
 @dataclass(slots=True)
 class Source:
-    """The files being read, at least one."""
+    """The files being read."""
 
-    paths: list[Path]
+    files: dict[Path, list[Row]] = field(default_factory=dict[Path, list[Row]])
+    """Those with rows."""
     left_out: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Where rows without anything to judge stand, by reason."""
     notes: list[str] = field(default_factory=list[str])

@@ -388,7 +388,7 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
 @pytest.mark.parametrize(
     ("rows", "columns", "named"),
     [
-        ([{"Frage": "q", "Answer A": "a", "Answer B": "b"}] * 2, None, "--answer-column 'Answer A'"),
+        ([{"Frage": "Wo ist es?", "Answer A": "a", "Answer B": "b"}] * 2, None, "--answer-column 'Answer A'"),
         ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
         ([{"prompt": "x", "responses": ["a", {"n": 3}]}] * 2, None, "responses.1"),
         ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),

@@ -265,8 +265,31 @@ def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None
     assert [len(group) for group in reading.groups] == [2, 3]
     assert reading.groups[1].trajectories[0].messages() == CONVERSATION
     assert reading.notes == [
-        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1."
+        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1.",
+        f"the prompts of {tmp_path / 'output.jsonl'} are those of {tmp_path / 'input.jsonl'}.",
     ]
+
+
+def test_a_batch_s_answers_never_take_the_prompts_of_another_batch(tmp_path: Path) -> None:
+    def requests(name: str, asked: str) -> Path:
+        return written(
+            tmp_path / f"{name}.jsonl", {"custom_id": "a", "body": {"messages": [{**ask(1), "content": asked}]}}
+        )
+
+    def prompts(*paths: Path) -> list[Any]:
+        return [each.trajectories[0].messages()[0]["content"] for each in read_file(paths).groups]
+
+    paths = {name: requests(f"{name}_input", name) for name in ("capitals", "rivers")}
+    outputs = {name: written(tmp_path / f"{name}_output.jsonl", batch("a")) for name in (*paths, "batch_7")}
+    assert [prompts(outputs[name]) for name in paths] == [[name] for name in paths]
+    with pytest.raises(RowError, match=r"capitals_input\.jsonl and of .*rivers_input\.jsonl alike"):
+        read_file(outputs["batch_7"])
+    assert prompts(outputs["batch_7"], paths["rivers"]) == prompts(paths["rivers"], outputs["batch_7"]) == ["rivers"]
+    assert prompts(*paths.values(), outputs["rivers"], outputs["capitals"]) == ["rivers", "capitals"]
+    gemini = written(tmp_path / "gemini.jsonl", {"key": "a", "response": {"candidates": [{"content": {"parts": []}}]}})
+    assert "input file is not beside" in read_file(gemini).notes[0]
+    with pytest.raises(RowError, match="is a request of a batch"):
+        read_file(paths["rivers"])
 
 
 def test_capitals_in_names_of_columns_do_not_matter(tmp_path: Path) -> None:
@@ -507,7 +530,7 @@ def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_
     reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
     assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
     assert [len(group) for group in reading.groups] == [2, 2]
-    assert "input file is not beside it" in reading.notes[0]
+    assert "input file is not beside" in reading.notes[0]
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
@@ -607,6 +630,11 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
             {"problem": Q["content"], "answers": [{"answer": "Lyon.", "rank": 1}], "output_id": "x"},
             "--prompt-column problem --answer-column answers",
             [[Q, LYON]],
+        ),
+        (
+            {"id": 1, "data": {"prompt": Q["content"], "answer1": "It is Paris.", "answer2": "Lyon."}},
+            "--prompt-column data.prompt --answer-column data.answer1 --answer-column data.answer2",
+            [[Q, PARIS], [Q, LYON]],
         ),
         ({"error": None, "output": {"time": "1", "history": [Q, LYON]}}, "--answer-column output.history", [[Q, LYON]]),
         (
@@ -725,9 +753,67 @@ def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answer
     assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS], [Q, LYON]]
     assert "not shown solution. " in reading.notes[0]
     reading = read_file(written(tmp_path / "rows.jsonl", row | {"generations": ["Lyon."]}))
-    assert "not shown solution, messages.content. " in reading.notes[0]
+    assert "not shown solution. " in reading.notes[1]
+    assert reading.groups[0].metadata["reference"] == PARIS["content"]
     with pytest.raises(RowError, match="its choices hold no message"):
         read_file(written(tmp_path / "rows.jsonl", {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]}))
+
+
+@pytest.mark.parametrize("asked", ["messages", "conversations"])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_answer_beside_a_data_set_s_own_is_judged_with_the_own_as_reference(
+    tmp_path: Path, asked: str, named: bool
+) -> None:
+    path = written(tmp_path / "rows.jsonl", *({asked: [Q, PARIS], "response": text} for text in ("Paris", "Lyon.")))
+    columns = Columns(asked if asked != "messages" else None, ("response",)) if named else None
+    reading = read_file(path, columns=columns)
+    assert [each.messages() for each in reading.groups[0]] == [[Q, {**PARIS, "content": "Paris"}], [Q, LYON]]
+    assert reading.groups[0].metadata["reference"] == PARIS["content"]
+    assert f"--answer-column {asked}" in reading.notes[0]
+    assert [each.messages() for each in read_file(path, columns=Columns(None, (asked,))).groups[0]] == [[Q, PARIS]] * 2
+
+
+def test_an_answer_that_the_messages_hold_or_that_has_no_known_name_leaves_them_judged(tmp_path: Path) -> None:
+    for beside, notes in ({"output": "Paris"}, 1), ({"prediction": "Lyon"}, 2):  # one: a single attempt
+        reading = read_file(written(tmp_path / "rows.jsonl", {"messages": [Q, PARIS], **beside}))
+        assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS]]
+        assert len(reading.notes) == notes
+    assert "not shown prediction" in reading.notes[0]
+
+
+def test_a_list_of_texts_is_as_many_answers(tmp_path: Path) -> None:
+    answers = [PARIS["content"], LYON["content"]]
+    (group,) = read_file(written(tmp_path / "rows.jsonl", {"input": Q["content"], "output": answers})).groups
+    assert [each.messages() for each in group] == [[Q, PARIS], [Q, LYON]]
+    scored = [{"text": text, "score": score} for text, score in zip(answers, (1, 0), strict=True)]
+    for beside in ({"response": answers, "scores": [1, 0]}, {"response": scored}):
+        (group,) = read_file(written(tmp_path / "rows.jsonl", {"prompt": Q["content"], **beside})).groups
+        found = [(each.messages(), each.metrics["independent_reward"]) for each in group]
+        assert found == [([Q, PARIS], 1), ([Q, LYON], 0)]
+
+
+@pytest.mark.parametrize("asked", ["query", "context"])
+def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Path, asked: str) -> None:
+    row = {asked: Q["content"], "chosen": PARIS["content"], "rejected": LYON["content"]}
+    (group,) = read_file(written(tmp_path / "rows.jsonl", row, row | {asked: None}), columns=Columns(asked)).groups
+    assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
+        ([Q, PARIS], 1),
+        ([Q, LYON], 0),
+    ]
+
+
+def test_roles_of_an_answer_that_is_repeated_are_no_text_that_lacks(tmp_path: Path) -> None:
+    talk = [{"from": "human", "value": Q["content"]}, {"from": "gpt", "value": "Lyon."}]
+    rows = [{"instruction": Q["content"], "response": "Lyon.", "conversations": talk}] * 2
+    assert read_file(written(tmp_path / "rows.jsonl", *rows)).notes == []
+
+
+def test_a_verdict_behind_the_answer_is_no_prompt(tmp_path: Path) -> None:
+    row = {"task_id": "HumanEval/0", "completion": "    return True\n", "result": "passed", "passed": True}
+    failed = row | {"completion": "    return x\n", "result": "failed: name 'x' is not defined"}
+    with pytest.raises(RowError) as error:
+        read_file(written(tmp_path / "rows.jsonl", failed, row))
+    assert "says what was asked" in error.value.remedy
 
 
 def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
