@@ -4,12 +4,12 @@ from typing import Any
 
 import openai
 from openai.types.chat.chat_completion import ChatCompletion
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
+from tenacity import stop_after_attempt
 
 from gavel.llm.budget import LONGEST_COMPLETION, Budget, Size
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
-from gavel.llm.failures import may_be_paid, may_pass, pause_of
+from gavel.llm.failures import may_be_paid, retrying
 from gavel.llm.prices import Price, price, prices_from_environment
 from gavel.llm.providers import check_model, is_local, model_info
 from gavel.llm.response import read_usage
@@ -53,10 +53,7 @@ class ChatAgent:
         request = {name: value for name, value in options.items() if value is not None}
         if tools:
             request["tools"] = tools
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(may_pass), wait=pause_of, stop=stop_after_attempt(_ATTEMPTS), reraise=True
-        )
-        return await retrying(self._attempt, messages, request)
+        return await retrying(stop_after_attempt(_ATTEMPTS))(self._attempt, messages, request)
 
     async def _attempt(self, messages: list[Message], request: dict[str, Any]) -> ChatCompletion:
         bound = byte_bound(messages, {"tools": request.get("tools", [])})

@@ -1,8 +1,8 @@
 """Classifies a failed request: retry, retry differently or give up; who can fix it, and whether it may have cost
 something.
 
-Classification uses the status, the error class and the codes in the body, and the wording only if servers send no code:
-vLLM and most others report a prompt that is too long as a plain 400, and proxies an empty account.
+A sign is a set of statuses with the codes of a body, and wordings only where servers send no code: vLLM and most others
+report a prompt that is too long as a plain 400, and proxies an empty account.
 
 LiteLLM's errors keep the status, but drop the body for most kinds, and with it the code ("insufficient_quota") that
 tells an empty account from a busy minute. The body is then found in the error that LiteLLM handled (`__context__`).
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import openai
-from tenacity import RetryCallState
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from gavel.base.network import TRANSPORT_ERRORS, exception_types, is_on_this_machine
 from gavel.base.secrets import without_secrets
@@ -30,6 +30,7 @@ from gavel.llm.types import is_mapping
 
 if TYPE_CHECKING:
     import httpx2 as openai_httpx
+    from tenacity.stop import stop_base
 else:
     _kind = next(kind for kind in openai.DefaultAsyncHttpxClient.__mro__ if kind.__name__ == "AsyncClient")
     openai_httpx = importlib.import_module(_kind.__module__.partition(".")[0])
@@ -53,6 +54,71 @@ tight loop."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Sign:
+    """What tells one kind of rejection."""
+
+    codes: frozenset[str]
+    words: re.Pattern[str]
+    statuses: tuple[int, ...] = ()
+    """Empty = any."""
+
+
+def _sign(codes: str, words: str, *statuses: int) -> _Sign:
+    return _Sign(frozenset(codes.split()), re.compile(words, re.IGNORECASE), statuses)
+
+
+_QUOTA = _sign(
+    "insufficient_quota billing_hard_limit_reached billing_not_active account_deactivated",
+    r"insufficient_quota|credit balance is too low|insufficient (?:balance|credits|funds)|billing hard limit"
+    r"|account is not active",
+)
+"""No credit; a per-minute limit is something else, although both have the status 429."""
+_REFUSAL = _sign(
+    "content_filter content_policy_violation responsibleaipolicyviolation invalid_prompt",
+    r"content[ _-]?(?:management )?(?:policy|filter)|flagged|usage polic|ContentPolicyViolation|moderation"
+    r"|safety (?:system|settings|filter)|prompt (?:was )?blocked|blocked by|responsible ?ai",
+    *(400, 403, 422),
+)
+_UNKNOWN_MODEL = _sign(
+    "model_not_found",
+    r"invalid model|unknown model|no such model|model ['\"`]?[\w./:-]+['\"`]? (?:does not exist|is not found|not found)"
+    r"|is not a valid model|model_not_found|not a supported model",
+    *(400, 404, 422),
+)
+_PARAMETER = _sign(
+    "unsupported_parameter unsupported_value unknown_parameter",
+    r"unsupported|not (?:\w+ )?support|n't support|unknown|unrecogni[sz]ed|not permitted|unexpected|not allowed"
+    r"|deprecated|cannot (?:both )?be (?:used|specified)",
+    *(400, 422),
+)
+_TOO_LONG = _sign(
+    "context_length_exceeded",
+    r"context[ _](?:length|size|window|limit)|maximum (?:prompt|model|input) length|(?:prompt|input) is too long"
+    r"|maximum number of tokens allowed|tokens exceed the configured limit|number of tokens in the prompt cannot exceed"
+    r"|`inputs` tokens \+ `max_new_tokens` must be",
+)
+"""Servers' wordings of a context overflow, of which LiteLLM knows only some."""
+_REFUSAL_TEXT = re.compile(
+    r"(?:i['\u2019]?m (?:very |really |so )?sorry|i am (?:very |really |so )?sorry|sorry|i apologi[sz]e|unfortunately"
+    r"|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline|decline|am unable|am not able)"
+    r"|i['\u2019]m (?:unable|not able))\b"
+    r"(?=.{0,160}\b(?:can(?:no|['\u2019])?t|can not|won['\u2019]t|unable|not able|decline|not comfortable|refuse"
+    r"|help|assist|comply)\b)|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_TOKENS = r"(\d[\d,]*\d)\b"
+_LIMITS = [
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"(?:>|<=) {_TOKENS}",
+        rf"(?:maximum|available|configured|cannot|context|model's|limit)(?: \w+){{0,6}}? \(?{_TOKENS}",
+        rf"{_TOKENS} maximum",
+    )
+]
+"""Patterns of the context length, the most specific first: a rejection also states the length of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """A failed request, as its provider describes it."""
 
@@ -64,21 +130,17 @@ class Failure:
     """The request parameter that the body names, or ""."""
     words: str
 
-    @property
-    def is_quota(self) -> bool:
-        """Whether the account has no credit; a per-minute limit is something else, although both have the status
-        429."""
-        return self.status == 402 or bool(self.codes & _QUOTA_CODES) or bool(_QUOTA.search(self.words))
+    def shows(self, sign: _Sign) -> bool:
+        is_of_status = not sign.statuses or self.status in sign.statuses
+        return is_of_status and bool(self.codes & sign.codes or sign.words.search(self.words))
 
     @property
-    def is_unknown_model(self) -> bool:
-        return self.status in (400, 404, 422) and (
-            "model_not_found" in self.codes or bool(_NO_MODEL.search(self.words))
-        )
+    def is_quota(self) -> bool:
+        return self.status == 402 or self.shows(_QUOTA)
 
     def refused_parameter(self, sent: Collection[str]) -> str | None:
         """The one of the `sent` parameters that the endpoint rejects; None = no parameter is the reason."""
-        if self.status not in (400, 422) or not (self.codes & _PARAMETER_CODES or _UNSUPPORTED.search(self.words)):
+        if not self.shows(_PARAMETER):
             return None
         if self.parameter in sent:
             return self.parameter
@@ -105,24 +167,21 @@ ways. failed: anything else, for this request."""
 
 
 def kind_of(error: BaseException) -> Kind:
-    failure = read_failure(error)
-    status, codes, name = failure.status, failure.codes, type(error).__name__
-    is_of_server = isinstance(error, openai.OpenAIError)
-    exceeds = "ContextWindow" in name or "context_length_exceeded" in codes or _TOO_LONG.search(failure.words)
+    failure, name, is_of_server = read_failure(error), type(error).__name__, isinstance(error, openai.OpenAIError)
+    exceeds = "ContextWindow" in name or failure.shows(_TOO_LONG)
     if exceeds and is_of_server and not isinstance(error, openai.RateLimitError):
         return "too long"
-    if isinstance(error, openai.APIConnectionError):  # includes timeouts
+    if isinstance(error, (openai.APIConnectionError, *TRANSPORT_ERRORS)):  # includes timeouts
         return "failed" if isinstance(error.__cause__, aiohttp.InvalidURL) else "temporary"
     if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or an HTML page
         return "temporary"
-    is_filtered = status in (400, 403, 422) and (codes & _REFUSAL_CODES or _REFUSAL.search(failure.words))
-    if is_of_server and ("ContentPolicy" in name or is_filtered):
+    if is_of_server and ("ContentPolicy" in name or failure.shows(_REFUSAL)):
         return "refused"
-    if status in (401, 403, 404) or failure.is_quota or failure.is_unknown_model or _not_set_up(error):
+    if failure.status in (401, 403, 404) or failure.is_quota or failure.shows(_UNKNOWN_MODEL) or _not_set_up(error):
         return "permanent"
-    if status is not None and (status in (408, 409, 429) or status >= 500):
+    if failure.status in (408, 409, 429) or (failure.status or 0) >= 500:
         return "temporary"
-    return "rejected" if status in (400, 422) else "failed"
+    return "rejected" if failure.status in (400, 422) else "failed"
 
 
 def may_pass(error: BaseException) -> bool:
@@ -175,10 +234,26 @@ def backoff(longest: float) -> float:
     return random.uniform(0, longest)
 
 
-def pause_of(state: RetryCallState) -> float:
-    """Adapts `pause` to tenacity."""
-    error = state.outcome.exception() if state.outcome else None
-    return pause(error, state.attempt_number) if error else 0.0
+def retrying(stop: "stop_base") -> AsyncRetrying:
+    """Retries temporary failures until `stop`, with pauses."""
+
+    def pause_of(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        return pause(error, state.attempt_number) if error else 0.0
+
+    return AsyncRetrying(retry=retry_if_exception(may_pass), wait=pause_of, stop=stop, reraise=True)
+
+
+_ANSWERED = exception_types("HTTPStatusError")
+_LOST = (
+    *exception_types("ReadError", "ReadTimeout", "RemoteProtocolError"),
+    *(openai.APITimeoutError, aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError),
+)
+"""The connection broke, or timed out, after the request was sent."""
+_NOT_SENT = (
+    *exception_types("ConnectError", "ConnectTimeout", "PoolTimeout"),
+    *(aiohttp.ClientConnectorError, aiohttp.InvalidURL, ConnectionRefusedError),
+)
 
 
 def may_be_paid(error: BaseException) -> bool:
@@ -187,19 +262,16 @@ def may_be_paid(error: BaseException) -> bool:
     Ambiguous failures, such as a truncated body, count as charged.
     """
     causes = list(_causes(error))
-    if any(isinstance(cause, _ANSWERED) for cause in causes):
-        return False
-    if any(isinstance(cause, _LOST) for cause in causes):
-        return True
-    return not any(isinstance(cause, _NOT_SENT) or _http_status(cause) >= 400 for cause in causes)
+    for kinds, is_paid in ((_ANSWERED, False), (_LOST, True), (_NOT_SENT, False)):
+        if any(isinstance(cause, kinds) for cause in causes):
+            return is_paid
+    return not any(map(_is_answer, causes))
 
 
-def _http_status(error: BaseException) -> int:
-    """The status of the server's response, 0 = no response, which LiteLLM reports as a 500."""
+def _is_answer(error: BaseException) -> bool:
+    """Whether the error is the server's response. LiteLLM reports the lack of one as a 500."""
     status = getattr(error, "status_code", None)
-    if not isinstance(status, int) or (status >= 500 and not type(error).__module__.startswith("openai")):
-        return 0
-    return status
+    return isinstance(status, int) and 400 <= status < (600 if type(error).__module__.startswith("openai") else 500)
 
 
 def status_error(
@@ -212,14 +284,10 @@ def status_error(
     return kind(words, response=response, body=body)
 
 
-_KINDS: dict[int, type[openai.APIStatusError]] = {
-    400: openai.BadRequestError,
-    401: openai.AuthenticationError,
-    403: openai.PermissionDeniedError,
-    404: openai.NotFoundError,
-    409: openai.ConflictError,
-    422: openai.UnprocessableEntityError,
-    429: openai.RateLimitError,
+_KINDS: dict[object, type[openai.APIStatusError]] = {
+    getattr(kind, "status_code", None): kind
+    for kind in openai.APIStatusError.__subclasses__()
+    if kind.__module__.startswith("openai")
 }
 
 
@@ -272,7 +340,7 @@ def remedy(error: Exception, model: str = "") -> str:
             return f"Check the API key of {model or 'the model'}{where}, or name another model."
         case 403:
             return "The key may not use this model: check its rights and its region, or pick another model."
-        case _ if failure.status == 404 or failure.is_unknown_model:
+        case _ if failure.status == 404 or failure.shows(_UNKNOWN_MODEL):
             return "Check the model's name, and the address of its server (api_base): most end in /v1."
         case _ if kind_of(error) == "too long":
             return "Pick a model with a longer context, or judge smaller groups."
@@ -325,73 +393,3 @@ def _seconds(retry_after: str) -> float | None:
         except (ValueError, OverflowError):
             return None
     return max(seconds, 0.0) if math.isfinite(seconds) else None
-
-
-_LOST = (
-    openai.APITimeoutError,
-    *exception_types("ReadError"),
-    *exception_types("ReadTimeout"),
-    *exception_types("RemoteProtocolError"),
-    aiohttp.ServerDisconnectedError,
-    aiohttp.ClientPayloadError,
-    ConnectionResetError,
-)
-"""The connection broke, or timed out, after the request was sent."""
-_NOT_SENT = (
-    *exception_types("ConnectError"),
-    *exception_types("ConnectTimeout"),
-    *exception_types("PoolTimeout"),
-    aiohttp.ClientConnectorError,
-    aiohttp.InvalidURL,
-    ConnectionRefusedError,
-)
-_ANSWERED = exception_types("HTTPStatusError")
-
-_QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"}
-_QUOTA = re.compile(
-    r"insufficient_quota|credit balance is too low|insufficient (?:balance|credits|funds)|billing hard limit"
-    r"|account is not active",
-    re.IGNORECASE,
-)
-_REFUSAL_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
-_REFUSAL = re.compile(
-    r"content[ _-]?(?:management )?(?:policy|filter)|flagged|usage polic|ContentPolicyViolation|moderation"
-    r"|safety (?:system|settings|filter)|prompt (?:was )?blocked|blocked by|responsible ?ai",
-    re.IGNORECASE,
-)
-_REFUSAL_TEXT = re.compile(
-    r"(?:i['\u2019]?m (?:very |really |so )?sorry|i am (?:very |really |so )?sorry|sorry|i apologi[sz]e|unfortunately"
-    r"|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline|decline|am unable|am not able)"
-    r"|i['\u2019]m (?:unable|not able))\b"
-    r"(?=.{0,160}\b(?:can(?:no|['\u2019])?t|can not|won['\u2019]t|unable|not able|decline|not comfortable|refuse"
-    r"|help|assist|comply)\b)|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_NO_MODEL = re.compile(
-    r"invalid model|unknown model|no such model|model ['\"`]?[\w./:-]+['\"`]? (?:does not exist|is not found|not found)"
-    r"|is not a valid model|model_not_found|not a supported model",
-    re.IGNORECASE,
-)
-_PARAMETER_CODES = {"unsupported_parameter", "unsupported_value", "unknown_parameter"}
-_UNSUPPORTED = re.compile(
-    r"unsupported|not (?:\w+ )?support|n't support|unknown|unrecogni[sz]ed|not permitted|unexpected|not allowed"
-    r"|deprecated|cannot (?:both )?be (?:used|specified)",
-    re.IGNORECASE,
-)
-_TOO_LONG = re.compile(
-    r"context[ _](?:length|size|window|limit)|maximum (?:prompt|model|input) length|(?:prompt|input) is too long"
-    r"|maximum number of tokens allowed|tokens exceed the configured limit|number of tokens in the prompt cannot exceed"
-    r"|`inputs` tokens \+ `max_new_tokens` must be",
-    re.IGNORECASE,
-)
-"""Servers' wordings of a context overflow, of which LiteLLM knows only some."""
-_TOKENS = r"(\d[\d,]*\d)\b"
-_LIMITS = [
-    re.compile(form, re.IGNORECASE)
-    for form in (
-        rf"(?:>|<=) {_TOKENS}",
-        rf"(?:maximum|available|configured|cannot|context|model's|limit)(?: \w+){{0,6}}? \(?{_TOKENS}",
-        rf"{_TOKENS} maximum",
-    )
-]
-"""Patterns of the context length, the most specific first: a rejection also states the length of the prompt."""
