@@ -17,7 +17,6 @@ import os
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gavel.llm.budget import ledger_of_this_work
 from gavel.llm.completion import complete_in_time
@@ -104,7 +105,6 @@ class StorageThread:
         raise NotImplementedError
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        """Stores the entries."""
         return self.submit(lambda storage: storage.keep(entries))
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Cassette:
         if self.path is None:
             return
         if self.mode == "cache" and not self.path.exists():
-            check_directory(self.path)
+            _check_directory(self.path)
         else:
             self._current_thread().submit(lambda _: None).result()
 
@@ -220,7 +220,9 @@ class Cassette:
             )
         reply = replace(await ask(), key=question.key)
         if accept is None or accept(reply):
-            keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
+            keys = [*(each.key for each, _ in repairs[1:]), question.key]
+            repaired = [(each, replace(bad, repaired_by=key)) for (each, bad), key in zip(repairs, keys, strict=False)]
+            keeping = asyncio.wrap_future(thread.keep([*repaired, (question, reply)]))
             keeping.add_done_callback(_warn_if_lost)
             if not thread.commits_in_order:
                 await asyncio.wait([keeping])
@@ -259,14 +261,7 @@ def _warn_if_lost(keeping: "asyncio.Future[None]") -> None:
     logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
 
 
-def _entries(question: Question, reply: Reply, repairs: Sequence[Entry]) -> list[Entry]:
-    """The reply, preceded by those that it repairs."""
-    later = [each.key for each, _ in repairs[1:]] + [question.key]
-    repaired = zip(repairs, later, strict=bool(repairs))
-    return [*((each, replace(unusable, repaired_by=key)) for (each, unusable), key in repaired), (question, reply)]
-
-
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """File format version, in SQLite's `user_version`."""
 _APPLICATION = 0x6761766C
 """What SQLite's `application_id` is of a cassette: "gavl"."""
@@ -278,25 +273,21 @@ BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS replies (
     id INTEGER PRIMARY KEY,
     key TEXT NOT NULL,
-    model TEXT NOT NULL,
-    params TEXT NOT NULL,
-    schema TEXT NOT NULL,
-    messages TEXT NOT NULL,
-    text BLOB NOT NULL,
-    prompt_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL,
-    cost_usd REAL,
-    finish_reason TEXT NOT NULL,
-    served_by TEXT NOT NULL,
-    replied_at REAL NOT NULL,
-    repaired_by TEXT NOT NULL DEFAULT ''
+    question TEXT NOT NULL,    -- its parts, each as JSON
+    text TEXT NOT NULL,        -- of the reply, as JSON
+    usage TEXT NOT NULL,       -- the reply's other fields
+    replied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) STRICT;
 CREATE INDEX IF NOT EXISTS by_key ON replies (key, id);
 PRAGMA user_version = {FORMAT_VERSION};
 PRAGMA application_id = {_APPLICATION};
 COMMIT;
 """
-_REPLY = "text, prompt_tokens, completion_tokens, cost_usd, finish_reason, served_by, repaired_by"
+_KEEP = """
+INSERT INTO replies (key, question, text, usage) SELECT :key, :question, :text, :usage
+WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = :key AND text = :text)
+"""
+_USAGE = ("prompt_tokens", "completion_tokens", "cost_usd", "finish_reason", "served_by", "repaired_by")
 
 
 class SqliteStorage:
@@ -305,60 +296,59 @@ class SqliteStorage:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Opens the file; with `read_only` it must exist, and nothing is written to it.
 
-        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it unchanged.
+        Raises `CassetteError` for a file that is no cassette, or of another format, and leaves it unchanged.
         """
         self._path = path
-        with _cassette_errors(path):
-            if read_only and not path.exists():
+        with self._errors():
+            if path.exists():
+                _check_file(path)
+            elif read_only:
                 raise CassetteError(
                     f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
                 )
-            _check_file(path)
-            self._db = _open_to_read(path) if read_only else _open_to_write(path)
+            if read_only:
+                address = f"{path.absolute().as_uri()}?mode=ro"
+                self._db = sqlite3.connect(address, uri=True, timeout=_LOCKED_SECONDS)
+            else:
+                self._db = _open_to_write(path)
 
     def replies(self, key: str) -> list[Reply]:
-        with _cassette_errors(self._path):
-            rows = self._db.execute(f"SELECT {_REPLY} FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
-        return [
-            Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key, repaired_by=repaired_by)
-            for text, *rest, repaired_by in rows
-        ]
+        with self._errors():
+            rows = self._db.execute("SELECT text, usage FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
+        return [Reply(json.loads(text), **json.loads(usage), cached=True, key=key) for text, usage in rows]
 
     def question(self, key: str) -> Mapping[str, str] | None:
         """The stored question as JSON by part: `model`, `params`, `schema` and `messages`."""
-        names = ("model", "params", "schema", "messages")
-        with _cassette_errors(self._path):
-            row = self._db.execute(f"SELECT {', '.join(names)} FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
-        return None if row is None else dict(zip(names, row, strict=True))
+        with self._errors():
+            row = self._db.execute("SELECT question FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        with _cassette_errors(self._path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for row in map(_row, entries):
-                    same = (row["key"], row["text"])
-                    if self._db.execute("SELECT 1 FROM replies WHERE key = ? AND text = ?", same).fetchone() is None:
-                        names, marks = ", ".join(row), ", ".join("?" * len(row))
-                        self._db.execute(f"INSERT INTO replies ({names}) VALUES ({marks})", tuple(row.values()))
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+        rows = [
+            {
+                "key": question.key,
+                "question": json.dumps(question.parts),
+                "text": json.dumps(reply.text),
+                "usage": json.dumps({name: getattr(reply, name) for name in _USAGE}),
+            }
+            for question, reply in entries
+        ]
+        with self._errors(), self._db:
+            self._db.executemany(_KEEP, rows)
 
     def close(self) -> None:
-        with _cassette_errors(self._path):
+        with self._errors():
             self._db.close()
 
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise CassetteError(f"the cassette {self._path} cannot be used: {error}.", _OTHER_FILE) from error
 
-@contextmanager
-def _cassette_errors(path: Path) -> Generator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
 
-
-def check_directory(path: Path) -> None:
+def _check_directory(path: Path) -> None:
     """Raises `CassetteError` if no file can be created at `path`; creates nothing."""
     parent = next(parent for parent in path.absolute().parents if parent.exists())
     what = "directory" if not parent.is_dir() else "writable" if not os.access(parent, os.W_OK | os.X_OK) else ""
@@ -366,50 +356,22 @@ def check_directory(path: Path) -> None:
         raise CassetteError(f"the cassette {path} cannot be used: {parent} is not {what}.", _OTHER_FILE)
 
 
-def _row(entry: Entry) -> dict[str, object]:
-    question, reply = entry
-    return {
-        "key": question.key,
-        **question.parts,
-        "text": reply.text.encode("utf-8", "surrogatepass"),
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "cost_usd": reply.cost_usd,
-        "finish_reason": reply.finish_reason,
-        "served_by": reply.served_by,
-        "replied_at": time.time(),
-        "repaired_by": reply.repaired_by,
-    }
-
-
 def _open_to_write(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode: every completed statement is on disk, even if the process is killed."""
+    """A connection whose commits are on disk even if the process is killed; only a power failure may cost the last."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    db = sqlite3.connect(path, timeout=_LOCKED_SECONDS)
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
         db.executescript(_TABLES)  # before there is a log, so that the file itself says what it is
-    deadline = time.monotonic() + _LOCKED_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError as error:  # SQLite does not wait for the lock of this change
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power failure may cost the last rows
+    is_locked = retry_if_exception(lambda error: getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY)
+    waiting = Retrying(retry=is_locked, stop=stop_after_delay(_LOCKED_SECONDS), wait=wait_fixed(0.01), reraise=True)
+    waiting(db.execute, "PRAGMA journal_mode = WAL")  # SQLite does not wait for the lock of this change
+    db.execute("PRAGMA synchronous = NORMAL")
     return db
-
-
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
 
 
 def _check_file(path: Path) -> None:
     """Rejects a file that is no cassette by its first bytes, before a connection may write to it: SQLite writes to a
     database when its last connection closes, and takes a very short file for an empty database."""
-    if not path.exists():
-        return
     with path.open("rb") as file:
         head = file.read(100)
     version, application = (int.from_bytes(head[start : start + 4]) for start in (60, 68))

@@ -31,10 +31,10 @@ from gavel.base.errors import contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.budget import LONGEST_COMPLETION, Budget, Size, ledger_of_this_work
 from gavel.llm.cassette import Cassette, Question
-from gavel.llm.completion import COMPLETION_CAPS, FORMATS, advice_without, complete_in_time, dialect_of, endpoint_of
+from gavel.llm.completion import COMPLETION_CAPS, FORMATS, complete_in_time, dialect_of, endpoint_of, response_format
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass, read_failure
+from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.prompt_cut import (
     DEFAULT_CONTEXT,
@@ -220,7 +220,7 @@ class Client:
             )
         if self.wire == "logprobs":
             check_has_logprobs(self.name, reply)
-        reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
+        reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format]
         return Probe(
             self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd, is_alone=is_alone
         )
@@ -317,19 +317,14 @@ class Client:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
-                    options = FORMATS[number][1](schema) | num_ctx | sent
+                    options = response_format(FORMATS[number], schema) | num_ctx | sent
                     body = await complete(self.name, marked, options, call.attempt_seconds)
                     account.reply = read_response(self.name, body, messages, self.prices)
                     if self.wire == "logprobs":
                         account.reply = with_logprobs(account.reply, body)
             except openai.OpenAIError as error:
-                refused = dialect.refused(read_failure(error), params)
-                if refused is not None and dialect.do_without(refused, self.name, sent):
+                if dialect.adapt(error, self.name, params, sent):
                     continue
-                if refused is not None:
-                    raise PermanentError(
-                        f"{self.name} does not take {refused}: {error}", advice_without(refused)
-                    ) from error
                 if number + 1 == len(FORMATS) or kind_of(error) != "rejected":
                     raise
                 number += 1

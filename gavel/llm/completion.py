@@ -22,12 +22,12 @@ import json
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from ssl import create_default_context
-from typing import Any
+from typing import Any, cast
 from urllib.request import getproxies_environment
 from weakref import WeakKeyDictionary
 
@@ -35,7 +35,8 @@ import aiohttp
 import openai
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.failures import Failure, openai_httpx, status_error
+from gavel.llm.errors import PermanentError
+from gavel.llm.failures import openai_httpx, read_failure, status_error
 from gavel.llm.providers import load_litellm, model_info, timed_out
 from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS
 from gavel.llm.types import Message, Schema, is_mapping
@@ -47,22 +48,21 @@ MAX_REPLY_BYTES = 64 * 2**20
 _IDLE_SECONDS = 4.0
 """Seconds after which an idle connection is closed, before servers do: uvicorn closes after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
+_UNRESOLVED = {*_PLACE, "response_format"}
+"""Parameters that LiteLLM's parameters do not depend on: each group has its own schema, which is sent unchanged."""
 
 
-FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
-    (
-        "json_schema",
-        lambda schema: {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "scores", "schema": schema, "strict": True},
-            }
-        },
-    ),
-    ("json_object", lambda schema: {"response_format": {"type": "json_object"}}),
-    ("text", lambda schema: {}),
-)
+FORMATS = ("json_schema", "json_object", "text")
 """Reply formats, from the most helpful to the most widely supported."""
+
+
+def response_format(name: str, schema: Schema) -> dict[str, Any]:
+    """The parameter that asks for a reply format."""
+    if name == "text":
+        return {}
+    described = {"json_schema": {"name": "scores", "schema": schema, "strict": True}} if name == "json_schema" else {}
+    return {"response_format": {"type": name, **described}}
+
 
 COMPLETION_CAPS = ("max_completion_tokens", "max_tokens")
 """Parameter names of the reply token limit, the newer first."""
@@ -70,8 +70,6 @@ _TWINS: dict[str, str] = dict(zip(COMPLETION_CAPS, reversed(COMPLETION_CAPS), st
 _DISPENSABLE = {"temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", *COMPLETION_CAPS}
 """Parameters that can be dropped without changing the judge; without another one, such as reasoning_effort, it would be
 a different judge."""
-
-
 CONNECTION = frozenset(
     {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client", "timeout"}
 )
@@ -86,41 +84,36 @@ class Dialect:
         """Index of the first accepted format in `FORMATS`."""
         self.takes_cap = True
         """Whether it respects a limit on reply tokens."""
-        self._names: dict[str, str | None] = {}
-        """Parameter -> the name under which it is sent; None = left out."""
+        self._names: dict[str, str] = {}
+        """Parameter -> the name under which it is sent; "" = left out."""
 
     def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters as this endpoint accepts them."""
-        named = {self._names.get(name, name): value for name, value in params.items()}
-        return {name: value for name, value in named.items() if name is not None}
+        return {sent: value for name, value in params.items() if (sent := self._names.get(name, name))}
 
-    def refused(self, failure: Failure, params: Mapping[str, Any]) -> str | None:
-        """The one of the untranslated `params` that the endpoint rejects, if that is why a request failed."""
-        sent = {name: self._names.get(name, name) for name in params if name not in CONNECTION}
-        wire = {known: name for name, known in sent.items() if known is not None}
-        wire |= {_TWINS[known]: name for known, name in wire.items() if known in _TWINS and _TWINS[known] not in wire}
-        found = failure.refused_parameter(wire.keys())
-        return None if found is None else wire[found]
+    def adapt(self, error: Exception, model: str, params: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
+        """Renames or drops the one of the `params` that the endpoint rejected; False if none is why a request failed.
 
-    def do_without(self, name: str, endpoint: str, sent: Mapping[str, Any]) -> bool:
-        """Renames or drops the parameter; False if it cannot be dropped.
-
-        `sent`: the rejected request, translated; another call may have changed the dialect since.
+        `sent`: the rejected request, translated; another call may have changed the dialect since. Raises
+        `PermanentError` for a parameter that cannot be dropped.
         """
-        if name not in _DISPENSABLE:
+        names = {self._names.get(name, name): name for name in params if name not in CONNECTION}
+        names = {_TWINS[known]: name for known, name in names.items() if known in _TWINS} | names
+        found = read_failure(error).refused_parameter(names.keys() - {""})
+        if found is None:
             return False
+        if (name := names[found]) not in _DISPENSABLE:
+            raise PermanentError(f"{model} does not take {name}: {error}", _advice_without(name)) from error
         known = self._names.get(name, name)
-        if known is None or known not in sent:
-            return True
-        twin = _TWINS.get(name)
-        self._names[name] = twin if twin is not None and known == name else None
-        if self._names[name] is None:
-            self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
-            logging.getLogger(__name__).warning("%s does not take %s: it is left out.", endpoint, name)
+        if known in sent:
+            self._names[name] = _TWINS.get(name, "") if known == name else ""
+            if not self._names[name]:
+                self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
+                logging.getLogger(__name__).warning("%s does not take %s: it is left out.", model, name)
         return True
 
 
-def advice_without(parameter: str) -> str:
+def _advice_without(parameter: str) -> str:
     """The remedy for a required parameter that the endpoint rejects."""
     if parameter in LOGPROBS:
         return (
@@ -155,7 +148,7 @@ async def complete_in_time(
     try:
         async with asyncio.timeout(seconds):
             if direct is not None:
-                body = await _send_directly(direct)
+                body = await _send_directly(*direct)
             else:
                 once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **await _bounded_client(model)}
                 body = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
@@ -169,17 +162,10 @@ async def complete_in_time(
     return body
 
 
-@dataclass(frozen=True, slots=True)
-class _DirectRequest:
-    """A request on the direct wire."""
-
-    url: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-
-def _direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> _DirectRequest | None:
-    """The request as LiteLLM would send it; None = LiteLLM must send it."""
+def _direct_request(
+    model: str, messages: list[Message], options: Mapping[str, Any]
+) -> tuple[str, dict[str, str], dict[str, Any]] | None:
+    """URL, headers and body of the request as LiteLLM would send it; None = LiteLLM must send it."""
     provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
     if provider == "openai":
         address = address or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
@@ -190,35 +176,24 @@ def _direct_request(model: str, messages: list[Message], options: Mapping[str, A
     callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
     if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
-    params = {option: value for option, value in options.items() if option not in _PLACE}
-    form = params.get("response_format")
-    if is_mapping(form) and "json_schema" in form:  # each group has its own schema, which is sent unchanged
-        params["response_format"] = {"type": form.get("type"), "json_schema": _ANY_SCHEMA}
     try:
-        packed = json.dumps(params)
+        packed = json.dumps({name: value for name, value in options.items() if name not in _UNRESOLVED})
     except TypeError:
         return None
     settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
-    route = _resolve_route(
-        model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES))
-    )
+    environment = tuple(map(os.environ.get, _VARIABLES))
+    route = _resolve_route(model, address, options.get("api_key"), packed, settings, environment)
     if route is None or (not route.is_on_this_machine and getproxies_environment()):
         return None
-    mapped = dict(route.params)
-    sent: Any = mapped.get("response_format")
-    if is_mapping(form) and is_mapping(sent) and sent.get("json_schema") == _ANY_SCHEMA:
-        mapped["response_format"] = form
-    elif "response_format" in mapped and form != sent:
-        return None
+    params = {name: options[name] for name in ("response_format",) if name in options} | route.params
     if route.is_plain and all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
-        body: dict[str, Any] = {"model": route.name, "messages": list(messages), **mapped}
+        body: dict[str, Any] = {"model": route.name, "messages": list(messages), **params}
     else:
-        body = route.config.transform_request(route.name, list(messages), mapped, {}, {})
+        body = route.config.transform_request(route.name, list(messages), params, {}, {})
     body |= body.pop("extra_body", None) or {}
-    return _DirectRequest(route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
+    return route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body
 
 
-_ANY_SCHEMA = {"name": "scores"}
 _PLAIN = {"role", "content"}
 _PROBE: list[Message] = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
 _VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_KEY", "HOSTED_VLLM_API_BASE")
@@ -267,33 +242,32 @@ def _litellms_own() -> frozenset[str]:
     return frozenset({*load_litellm().types.utils.all_litellm_params, "timeout", "organization", "stream"} - _PLACE)
 
 
-async def _send_directly(sent: _DirectRequest) -> dict[str, Any]:
+async def _send_directly(url: str, headers: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
     try:
         session = await _session()
-        data = json.dumps(sent.body).encode()
-        headers = {"Content-Type": "application/json", **sent.headers}
-        async with session.post(sent.url, data=data, headers=headers) as answer:
+        data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        async with session.post(url, data=data, headers=kind | headers) as answer:
             content = await answer.read()
     except aiohttp.ClientError as error:
-        words = f"no answer of {sent.url}: {error or type(error).__name__}"
-        raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
+        words = f"no answer of {url}: {error or type(error).__name__}"
+        raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", url)) from error
     text = content.decode("utf-8", "replace")
     if answer.status < 300 and (streamed := _read_stream(text)):
         return streamed
     try:
-        body: object = json.loads(text)
+        read: object = json.loads(text)
     except ValueError as error:
         if answer.status < 300:
             words = f"the reply is no JSON: {text[:500]!r}"
-            response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
+            response = openai_httpx.Response(200, request=openai_httpx.Request("POST", url))
             raise openai.APIResponseValidationError(response=response, body=None, message=words) from error
-        body = text
-    if answer.status < 300 and is_mapping(body) and isinstance(body.get("choices"), list):
-        return dict(body)
-    inner = body.get("error", body) if is_mapping(body) else body
+        read = text
+    if answer.status < 300 and is_mapping(read) and isinstance(read.get("choices"), list):
+        return dict(read)
+    inner = read.get("error", read) if is_mapping(read) else read
     words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
     status = answer.status if answer.status >= 300 else _status_in(inner, 500)
-    raise status_error(status, f"HTTP {answer.status}: {words}", body, sent.url, answer.headers)
+    raise status_error(status, f"HTTP {answer.status}: {words}", read, url, answer.headers)
 
 
 _EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
@@ -320,19 +294,25 @@ def _status_in(error: object, otherwise: int) -> int:
     return code if isinstance(code, int) and 400 <= code < 600 else otherwise
 
 
+_answers: ContextVar["list[_BoundedResponse] | None"] = ContextVar("_answers", default=None)
+"""The answers to the request that LiteLLM is sending."""
+
+
 class _BoundedResponse(aiohttp.ClientResponse):
     """An answer whose body breaks off after `MAX_REPLY_BYTES`."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         await super().start(connection)
         self.content = _BoundedStream(self.content)  # type: ignore[assignment]
+        if (answers := _answers.get()) is not None:
+            answers.append(self)
         return self
 
 
 class _BoundedStream:
     def __init__(self, stream: aiohttp.StreamReader) -> None:
-        self._stream = stream
-        self._left = MAX_REPLY_BYTES
+        self._stream, self._left = stream, MAX_REPLY_BYTES
+        self.received: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -342,8 +322,7 @@ class _BoundedStream:
             self._left -= len(chunk)
             if self._left < 0:
                 raise aiohttp.ClientPayloadError(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
-            if (received := _received.get()) is not None:
-                received.append(chunk)
+            self.received.append(chunk)
             yield chunk
 
     async def read(self) -> bytes:
@@ -386,31 +365,25 @@ _sessions: WeakKeyDictionary[
 ] = WeakKeyDictionary()
 
 
-_received: ContextVar[list[bytes] | None] = ContextVar("_received", default=None)
-"""Of the request that LiteLLM is sending: what came of its reply."""
-
-
 async def _send_by_litellm(**request: Any) -> dict[str, Any]:
     """Sends through LiteLLM, which rejects a message in content parts, and a stream that was not asked for; such a
     reply is complete and paid for, so its body is passed on."""
-    litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
-
-    def listen(call: Mapping[str, Any]) -> None:
-        if isinstance(body := call.get("original_response"), str):
-            bodies.append(body)
-
-    token = _received.set(received := list[bytes]())
+    litellm = load_litellm(request.get("api_base") or request.get("base_url"))
+    token = _answers.set(answers := list[_BoundedResponse]())
     try:
-        response = await litellm.acompletion(**request, logger_fn=listen)
+        response = await litellm.acompletion(**request)
     except openai.OpenAIError as error:
-        if streamed := _read_stream(b"".join(received).decode("utf-8", "replace")):
+        if not answers or answers[-1].status != 200:
+            raise
+        text = b"".join(cast("Any", answers[-1].content).received).decode("utf-8", "replace")
+        if streamed := _read_stream(text):
             return streamed
-        if bodies and "Invalid response object" in str(error) and "input_type=list" in str(error):
-            return json.loads(bodies[-1])
-        if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
+        if "Invalid response object" in str(error) and "input_type=list" in str(error):
+            return json.loads(text)
+        if isinstance(error, openai.BadRequestError):
             words = f"the server answered with status 200 and an error: {error}"
             raise litellm.APIError(500, words, "", str(request.get("model"))) from error
         raise
     finally:
-        _received.reset(token)
+        _answers.reset(token)
     return {**response.model_dump(warnings=False), "response_cost": response._hidden_params.get("response_cost")}
