@@ -34,12 +34,11 @@ from tenacity import stop_after_delay
 
 from gavel.base.errors import first_error
 from gavel.base.files import locked
-from gavel.llm.budget import Budget
+from gavel.llm.budget import Budget, Prices, price
 from gavel.llm.cassette import Cassette, Entry, Question
 from gavel.llm.completion import CONNECTION, endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import as_llm_error, kind_of, may_pass, remedy, retrying, status_error
-from gavel.llm.prices import Prices, price
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.response import token_count
 from gavel.llm.types import Accept, Message, Reply, is_mapping

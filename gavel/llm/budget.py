@@ -1,11 +1,11 @@
-"""A budget in US dollars and tokens, shared by all clients that are given it, across threads and event loops.
+"""What calls cost, and a budget in US dollars and tokens, shared by all clients that are given it, across threads and
+event loops. An unknown cost is None, never 0.
 
-A call reserves budget before it is sent and settles afterwards. The reservation, by the first case that applies:
+A call reserves budget before it is sent and settles afterwards. The reservation, by the first case that fits:
 
-    everything it can come to     when the budget has room for all calls that its client may have in flight at that size
-    a capped reply                when the model takes a cap: a fair share of the rest, sent as max_completion_tokens
-    twice the longest reply       once enough replies were seen
     everything it can come to
+    a capped reply                when the model takes a cap, sent as max_completion_tokens
+    twice the longest reply       when it takes none and enough replies were seen
 
 Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
 none. A capped call does not exceed a budget; others exceed it at most by the cost of the calls in flight.
@@ -19,17 +19,103 @@ A ledger records the requests of one unit of work and their cost, for accounting
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NoReturn
+from functools import cache
+from typing import Annotated, NoReturn
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.base.text import counted
 from gavel.llm.errors import BudgetError, LlmError
-from gavel.llm.prices import Price
+from gavel.llm.providers import is_local, load_litellm, model_info
+from gavel.llm.types import Usage
+
+Price = tuple[float, float] | tuple[float, float, float]
+"""US dollars per million prompt tokens, per million completion tokens and, where it is lower, per million prompt tokens
+that the server had in its cache."""
+
+Prices = Mapping[str, Price]
+"""Model id -> price."""
+
+_Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PriceTable = dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]]
+"""`Prices` with the check of each amount: a dollar budget could not be kept with one below 0."""
+
+
+def prices_from_environment() -> Prices:
+    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/gpt-5-mini": [0.25, 2]}`; empty if it is not set."""
+    text = os.environ.get("GAVEL_PRICES", "").strip()
+    if not text:
+        return {}
+    try:
+        return TypeAdapter(PriceTable).validate_json(text)
+    except ValidationError as error:
+        raise LlmError(
+            f"GAVEL_PRICES is not a table of prices: {text[:80]}",
+            "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "
+            'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2, 0.025]}',
+        ) from error
+
+
+def _given(model: str, prices: Prices) -> Price | None:
+    """The user's price; a local model is free."""
+    return prices.get(model) or ((0.0, 0.0) if is_local(model) else None)
+
+
+def price(model: str, prices: Prices) -> Price | None:
+    """The user's price, else LiteLLM's; None = unknown."""
+    given = _given(model, prices)
+    if given:
+        return given
+    listed = model_info(model)
+    per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
+    if not any(per_token):  # LiteLLM's mark of an unknown price
+        return None
+    return per_token[0] * 1e6, per_token[1] * 1e6
+
+
+def cost(model: str, usage: Usage, prices: Prices) -> float | None:
+    """USD by the user's prices; None if they do not name the model.
+
+    Without a separate price, cached tokens cost as much as others; tokens written to the server's cache are surcharged
+    by LiteLLM's table.
+    """
+    given = _given(model, prices)
+    if given is None:
+        return None
+    of_cached = given[2] if len(given) == 3 else given[0]
+    usd = (usage.prompt_tokens - usage.cached_prompt_tokens) * given[0] + usage.cached_prompt_tokens * of_cached
+    if usage.written_prompt_tokens:
+        listed = model_info(model)
+        plain, written = listed.get("input_cost_per_token"), listed.get("cache_creation_input_token_cost")
+        surcharge = max(0.0, written / plain - 1) if plain and written else 0.0
+        usd += usage.written_prompt_tokens * given[0] * surcharge
+    return (usd + usage.completion_tokens * given[1]) / 1e6
+
+
+def listed_cost(model: str, usage: Usage) -> float | None:
+    """USD by LiteLLM's table, which has prices of cached tokens and of long prompts; None = unknown."""
+    if price(model, {}) is None:
+        return None
+    written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
+    if not (written or cached) and (rates := _rates(model)) is not None:
+        return usage.prompt_tokens * rates[0] + usage.completion_tokens * rates[1]
+    of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
+    tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))
+
+
+@cache  # LiteLLM takes longer to work a cost out than the rest of a response takes to read
+def _rates(model: str) -> tuple[float, float] | None:
+    """USD per token of the prompt and of the completion; None where the table's prices depend on their number."""
+    if any(value and ("_above_" in name or name == "tiered_pricing") for name, value in model_info(model).items()):
+        return None
+    return load_litellm().cost_per_token(model=model, prompt_tokens=1, completion_tokens=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +128,6 @@ class Size:
     """Upper bound of prompt tokens: the prompt's bytes."""
     completion_bound: int
     """Upper bound of completion tokens."""
-    parallel: int = 1
-    """Calls that the client may have in flight at once."""
     can_be_capped: bool = False
     """Whether the request can limit its reply's length."""
 
@@ -64,17 +148,6 @@ class Reservation:
     open: bool = True
 
 
-@dataclass(slots=True)
-class _Learned:
-    """Statistics of a model's replies so far."""
-
-    replies: int = 0
-    longest: int = 0
-    """Tokens of the longest reply."""
-    density: float = 0.0
-    """Max prompt tokens per byte, over prompts long enough to be informative."""
-
-
 LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
 _FIRST_COMPLETION = 1000
@@ -85,9 +158,6 @@ _HEADROOM = 2
 """Reserved reply length, as a multiple of the longest one seen."""
 _ENOUGH_REPLIES = 8
 """Number of replies after which the longest one serves as a bound."""
-_TELLING_PROMPT = 2000
-"""Min bytes of a prompt that is informative about tokens per byte."""
-_DENSITY_MARGIN = 1.25
 
 
 class Budget:
@@ -115,7 +185,8 @@ class Budget:
         self._lock = threading.Lock()
         self._in_flight: list[Reservation] = []
         self._waiting: list[Future[None]] = []
-        self._learned: defaultdict[str, _Learned] = defaultdict(_Learned)
+        self._replies: dict[str, tuple[int, int]] = {}
+        """Model -> number of its replies so far, and tokens of the longest one."""
 
     def check(self, model: str, price: Price | None) -> None:
         """Raises `LlmError` if there is a dollar limit and the model has no price."""
@@ -150,11 +221,8 @@ class Budget:
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
         """Replaces the reservation by the call's actual cost."""
         with self._lock:
-            learned = self._learned[reservation.model]
-            learned.replies += 1
-            learned.longest = max(learned.longest, completion_tokens)
-            if reservation.size.prompt_bound >= _TELLING_PROMPT:
-                learned.density = max(learned.density, prompt_tokens / reservation.size.prompt_bound)
+            replies, longest = self._replies.get(reservation.model, (0, 0))
+            self._replies[reservation.model] = replies + 1, max(longest, completion_tokens)
         known = _amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
         unpriced = usd is None and reservation.price is None
         self._close(reservation, (known, prompt_tokens + completion_tokens), unpriced=unpriced)
@@ -186,17 +254,26 @@ class Budget:
 
     def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
         """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
-        learned = self._learned[model]
-        expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
+        replies, longest = self._replies.get(model, (0, 0))
+        expected_reply = min(longest or _FIRST_COMPLETION, size.completion_bound)
         expected = _amount(price, size.prompt, expected_reply)
-        sizes = self._list_candidates(price, size, learned)
-        for cap, most in sizes:
+        most = _amount(price, size.prompt_bound, max(size.completion_bound, longest))
+        likely = min(_HEADROOM * longest, size.completion_bound)
+        if self._fits(most):
+            return Reservation(model, price, size, expected, most)
+        if size.can_be_capped:
+            cap = min(max(_SMALLEST_CAP, likely), size.completion_bound)
+            most = _amount(price, size.prompt_bound, cap)
             if self._fits(most):
                 return Reservation(model, price, size, expected, most, cap)
+        elif replies >= _ENOUGH_REPLIES:
+            most = _amount(price, size.prompt_bound, likely)
+            if self._fits(most):
+                return Reservation(model, price, size, expected, most)
         if not self._in_flight and self._fits(expected):
-            reply = self._affordable(price, size.prompt, 1)
+            reply = self._affordable(price, size.prompt)
             cap = min(reply, size.completion_bound) if size.can_be_capped and reply >= expected_reply else None
-            return Reservation(model, price, size, expected, sizes[-1][1], cap)
+            return Reservation(model, price, size, expected, most, cap)
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
         self._refuse(f"a call to {model}", expected)
@@ -207,40 +284,26 @@ class Budget:
             self._refuse(what, amount)
 
     def _refuse(self, what: str, amount: tuple[float, int]) -> NoReturn:
+        spent, needed = list[str](), list[str]()
+        if self.max_cost_usd is not None:
+            spent.append(f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD")
+            needed.append(f"{amount[0]:.2g} USD")
+        if self.max_tokens is not None:
+            spent.append(f"{self.spent_tokens:,} of {self.max_tokens:,} tokens")
+            needed.append(f"{amount[1]:,} tokens")
         self.refused = BudgetError(
-            f"the budget is used up: {self._spending()}; {what} needs about {self._needed(amount)}.",
+            f"the budget is used up: {', '.join(spent)}; {what} needs about {', '.join(needed)}.",
             "Raise the budget (--max-cost, --max-judge-tokens). What a cassette holds is not paid for again.",
         )
         raise self.refused
 
-    def _list_candidates(
-        self, price: Price | None, size: Size, learned: _Learned
-    ) -> list[tuple[int | None, tuple[float, int]]]:
-        """Candidate reservations, the best first: a cap for the reply, and the resulting upper bound."""
-        prompt = size.prompt_bound
-        if learned.density:
-            prompt = min(prompt, int(prompt * learned.density * _DENSITY_MARGIN) + 1)
-        most = _amount(price, prompt, max(size.completion_bound, learned.longest))
-        if self._fits((most[0] * size.parallel, most[1] * size.parallel), beside_others=False):
-            return [(None, most)]
-        likely = min(_HEADROOM * learned.longest, size.completion_bound)
-        if size.can_be_capped:
-            smallest = min(max(_SMALLEST_CAP, likely), size.completion_bound)
-            share = min(self._affordable(price, prompt, size.parallel), size.completion_bound)
-            caps = dict.fromkeys([max(share, smallest), smallest])
-            return [(cap, _amount(price, prompt, cap)) for cap in caps]
-        if learned.replies >= _ENOUGH_REPLIES:
-            return [(None, _amount(price, prompt, likely))]
-        return [(None, most)]
-
-    def _affordable(self, price: Price | None, prompt: int, parallel: int) -> int:
-        """Reply tokens that the unspent budget leaves for each of `parallel` calls, at least 0."""
+    def _affordable(self, price: Price | None, prompt: int) -> int:
+        """Reply tokens that the unspent budget leaves for a call, at least 0."""
         replies: list[float] = []
         if self.max_tokens is not None:
-            replies.append((self.max_tokens - self.spent_tokens) / parallel - prompt)
+            replies.append(self.max_tokens - self.spent_tokens - prompt)
         if self.max_cost_usd is not None and price is not None and price[1] > 0:
-            share = (self.max_cost_usd - self.spent_usd) / parallel
-            replies.append((share * 1e6 - prompt * price[0]) / price[1])
+            replies.append(((self.max_cost_usd - self.spent_usd) * 1e6 - prompt * price[0]) / price[1])
         return max(int(min(replies, default=0)), 0)
 
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
@@ -253,17 +316,6 @@ class Budget:
         return (self.max_cost_usd is None or usd <= self.max_cost_usd) and (
             self.max_tokens is None or tokens <= self.max_tokens
         )
-
-    def _needed(self, amount: tuple[float, int]) -> str:
-        """Formats an amount in the units that are limited."""
-        usd = f"{amount[0]:.2g} USD" if self.max_cost_usd is not None else ""
-        tokens = f"{amount[1]:,} tokens" if self.max_tokens is not None else ""
-        return ", ".join(filter(None, (usd, tokens)))
-
-    def _spending(self) -> str:
-        usd = f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD" if self.max_cost_usd is not None else ""
-        tokens = f"{self.spent_tokens:,} of {self.max_tokens:,} tokens" if self.max_tokens is not None else ""
-        return ", ".join(filter(None, (usd, tokens)))
 
 
 def cost_in_words(usd: float, calls: int, unknown: int) -> str:

@@ -6,11 +6,10 @@ import openai
 from openai.types.chat.chat_completion import ChatCompletion
 from tenacity import stop_after_attempt
 
-from gavel.llm.budget import LONGEST_COMPLETION, Budget, Size
+from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, Size, price, prices_from_environment
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.failures import may_be_paid, retrying
-from gavel.llm.prices import Price, price, prices_from_environment
 from gavel.llm.providers import check_model, is_local, model_info
 from gavel.llm.response import read_usage
 from gavel.llm.types import Message, byte_bound

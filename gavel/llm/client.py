@@ -29,13 +29,12 @@ import openai
 
 from gavel.base.errors import contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
-from gavel.llm.budget import LONGEST_COMPLETION, Budget, Size, ledger_of_this_work
+from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, Prices, Size, ledger_of_this_work, price
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, complete_in_time, dialect_of, endpoint_of, response_format
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass
-from gavel.llm.prices import Price, Prices, price
 from gavel.llm.prompt_cut import (
     DEFAULT_CONTEXT,
     check_not_cut,
@@ -164,16 +163,29 @@ class Client:
     @property
     def _context(self) -> int:
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return known_context(self._endpoint, self.context or self._set_context or listed or DEFAULT_CONTEXT)
+        assumed = self.context or self._int_param("num_ctx") or listed or DEFAULT_CONTEXT
+        return known_context(self._endpoint, assumed)
+
+    def _int_param(self, *names: str) -> int | None:
+        """The first of these parameters that the user sets to a number."""
+        return next((value for name in names if isinstance(value := self.params.get(name), int)), None)
 
     @property
-    def _set_context(self) -> int | None:
-        """Ollama's context, if the user sets it."""
-        length = self.params.get("num_ctx")
-        return length if isinstance(length, int) else None
+    def _set_completion(self) -> int | None:
+        """Max tokens of a reply, if the user sets them."""
+        return self._int_param(*COMPLETION_CAPS)
 
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
+
+    @property
+    def _endpoint(self) -> Hashable:
+        return endpoint_of(self.name, self.params) if isinstance(self.model, str) else id(self.model)
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether requests leave this process."""
+        return isinstance(self.model, str) and not is_local(self.name)
 
     async def ask(
         self,
@@ -233,11 +245,7 @@ class Client:
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
-        return (
-            isinstance(self.model, str)
-            and not is_local(self.name)
-            and (self.cassette is None or self.cassette.asks_now)
-        )
+        return self._is_served and (self.cassette is None or self.cassette.asks_now)
 
     async def _prove(self) -> None:
         try:
@@ -248,12 +256,7 @@ class Client:
             raise
 
     async def _ask_until_deadline(
-        self,
-        messages: list[Message],
-        schema: Schema,
-        prefix: CachedPrefix = NO_PREFIX,
-        *,
-        is_probe: bool = False,
+        self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX, *, is_probe: bool = False
     ) -> Reply:
         if not is_probe:
             await self.gate.passed(self._prove)
@@ -269,42 +272,30 @@ class Client:
                     self.breaker.close()
                     return reply
                 except LlmError as error:
-                    error.may_be_paid = call.may_be_paid
-                    if isinstance(error, PermanentError):
-                        self.breaker.open(error)
+                    self._ended(call, error)
                     raise
                 except Exception as error:  # foreign code: any exception means that the call failed
-                    pause = call.pause_after(error)
-                    if pause is None:
-                        raise self._failed(call, error) from error
+                    if (pause := call.pause_after(error)) is None:
+                        longest = min(self.limits.timeout, self.limits.deadline)
+                        failure = as_llm_error(error, self.name, longest, call.attempts)
+                        raise self._ended(call, failure, is_temporary=may_pass(error)) from error
                     await call.sleep(pause, error)
         finally:
             call.release()
 
-    def _failed(self, call: Call, error: Exception) -> LlmError:
+    def _ended(self, call: Call, failure: LlmError, *, is_temporary: bool = False) -> LlmError:
         """The error that ends the call. Opens the breaker if it would hit other requests too."""
-        longest = min(self.limits.timeout, self.limits.deadline)
-        failure = as_llm_error(error, self.name, longest, call.attempts)
         failure.may_be_paid = call.may_be_paid
-        if isinstance(failure, PermanentError) or (self.has_fallback and may_pass(error)):
+        if isinstance(failure, PermanentError) or (self.has_fallback and is_temporary):
             self.breaker.open(failure)
         return failure
 
     async def _ask_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Sends the request in the first reply format, and with the parameters, that the endpoint accepts."""
-        if not isinstance(self.model, str):
-            return await self._ask_callable(self.model, call, messages, schema)
-        if is_local(self.name):
-            text = answer(self.name, messages)
+        if not self._is_served or self.wire == "decisions":
             async with self._account_for(call, messages, schema) as account:
-                prompt, completion = sum(len(text_of(each)) for each in messages) // 4, len(text) // 4
-                account.reply = Reply(text, prompt, completion, 0.0, "stop")
-            return account.reply
-        if self.wire == "decisions":
-            async with self._account_for(call, messages, schema) as account:
-                answers = decide(self.name, messages, schema, self.params, self.prices, call.attempt_seconds)
-                account.reply = await answers
-            return self._answering_all_of(messages, account.reply)
+                account.reply = await self._ask_once(messages, schema, call.attempt_seconds)
+            return self._answering_all_of(messages, account.reply) if self._is_served else account.reply
         complete = self.cassette.complete if self.cassette else complete_in_time
         dialect = dialect_of(self._endpoint)
         marked = with_breakpoint(self.name, messages, call.prefix)
@@ -334,15 +325,21 @@ class Client:
                     dialect.takes_cap = False
                 return self._answering_all_of(messages, account.reply)
 
-    async def _ask_callable(self, model: ModelCallable, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        async with self._account_for(call, messages, schema) as account, asyncio.timeout(call.attempt_seconds):
+    async def _ask_once(self, messages: list[Message], schema: Schema, seconds: float) -> Reply:
+        """The reply of a callable, a local model or a decision model."""
+        model = self.model
+        if isinstance(model, str):
+            if self._is_served:
+                return await decide(self.name, messages, schema, self.params, self.prices, seconds)
+            text = answer(self.name, messages)
+            return Reply(text, sum(len(text_of(each)) for each in messages) // 4, len(text) // 4, 0.0, "stop")
+        async with asyncio.timeout(seconds):
             on_loop = is_async(model)  # a synchronous function runs in a thread, so that a timeout can abandon it
-            asked = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))
-            answered = await contain_cancellation(asked) if isawaitable(asked) else asked
-            answered = await contain_cancellation(answered) if isawaitable(answered) else answered
-            text, repairs = read_answer(answered)
-            account.reply = Reply(text, repairs=repairs)
-        return account.reply
+            answered: Any = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))
+            while isawaitable(answered):
+                answered = await contain_cancellation(answered)
+        text, repairs = read_answer(answered)
+        return Reply(text, repairs=repairs)
 
     def _context_options(self, messages: list[Message]) -> dict[str, int]:
         return context_options(self.name, self.params, messages, self._context, self._set_completion)
@@ -350,7 +347,7 @@ class Client:
     def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
         """Returns the reply. Raises `PromptCutError` if the server read only a part of the messages."""
         own_server = self.name.startswith(OWN_SERVERS) or bool(self.params.keys() & {"api_base", "base_url"})
-        limits = {self._set_context or 0, *self._context_options(messages).values()}
+        limits = {self._int_param("num_ctx") or 0, *self._context_options(messages).values()}
         check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
         return reply
 
@@ -372,7 +369,7 @@ class Client:
             raise
         call.prefix.sent()
         try:
-            with call_span(self.name, self.wire) as note:
+            with _call_span(self.name, self.wire) as note:
                 yield account
                 note(reply := account.reply)
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
@@ -380,9 +377,8 @@ class Client:
             ledger.end(reply.cost_usd)
             sent.tokens = sum(tokens)
         except BaseException as error:
-            is_free = isinstance(error, NotAskedError) or (
-                isinstance(error, openai.OpenAIError) and not may_be_paid(error)
-            )
+            is_free = isinstance(error, NotAskedError) or is_local(self.name)
+            is_free = is_free or (isinstance(error, openai.OpenAIError) and not may_be_paid(error))
             (self.budget.release if is_free else self.budget.forfeit)(reservation)
             call.may_be_paid = call.may_be_paid or not is_free
             ledger.end(is_free=is_free)
@@ -392,24 +388,12 @@ class Client:
         bound, longest, can_be_capped = byte_bound(messages, schema), self._set_completion, False
         if self.wire == "decisions":
             longest = EXPECTED_COMPLETION
-        elif isinstance(self.model, str) and not is_local(self.name):
+        elif self._is_served:
             longest = longest or model_info(self.name).get("max_output_tokens")
             # the user sets no limit, and no thinking that needs one
-            is_free = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
-            can_be_capped = is_free and dialect_of(self._endpoint).takes_cap
-        return Size(bound // 4, bound, longest or LONGEST_COMPLETION, self.limits.concurrency, can_be_capped)
-
-    @property
-    def _set_completion(self) -> int | None:
-        """Max tokens of a reply, if the user sets them."""
-        set_by_user = (self.params.get(name) for name in ("max_completion_tokens", "max_tokens"))
-        return next((most for most in set_by_user if isinstance(most, int)), None)
-
-    @property
-    def _endpoint(self) -> Hashable:
-        if isinstance(self.model, str):
-            return endpoint_of(self.name, self.params)
-        return id(self.model)
+            can_be_capped = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
+            can_be_capped = can_be_capped and dialect_of(self._endpoint).takes_cap
+        return Size(bound // 4, bound, longest or LONGEST_COMPLETION, can_be_capped)
 
 
 @dataclass(slots=True)
@@ -436,7 +420,7 @@ def traced_calls(tracer: "Tracer") -> Generator[None]:
 
 
 @contextmanager
-def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
+def _call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
     """The span of a request to the model `name`, a LiteLLM id or a function's name; gives a callback that records its
     reply."""
     tracer = _TRACER.get()
@@ -447,33 +431,27 @@ def call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
 
     provider, slash, model = name.partition("/")
     if not slash:
-        provider, model = str(model_info(name).get("litellm_provider") or ""), name
+        provider, model = model_info(name).get("litellm_provider"), name
     operation = "decisions" if wire == "decisions" else "chat"
-    attributes: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
-    if provider:
-        attributes["gen_ai.provider.name"] = provider
-    with tracer.start_as_current_span(
-        f"{operation} {model}",
-        kind=SpanKind.CLIENT,
-        attributes=attributes,
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
+    quiet: dict[str, Any] = {"record_exception": False, "set_status_on_exception": False}
+    with tracer.start_as_current_span(f"{operation} {model}", kind=SpanKind.CLIENT, **quiet) as span:
+
+        def note(attributes: Mapping[str, Any]) -> None:
+            span.set_attributes({f"gen_ai.{name}": value for name, value in attributes.items() if value})
+
+        note({"operation.name": operation, "request.model": model, "provider.name": provider})
         try:
-            yield lambda reply: span.set_attributes(_attributes_of(reply))
+            yield lambda reply: note(
+                {
+                    "response.model": reply.served_by,
+                    "response.finish_reasons": [reply.finish_reason] if reply.finish_reason else None,
+                    "usage.input_tokens": reply.prompt_tokens,
+                    "usage.output_tokens": reply.completion_tokens,
+                    "usage.cache_read.input_tokens": reply.cached_prompt_tokens,
+                }
+            )
         except BaseException as error:  # identified by its status or class, never by its message
             is_answer = isinstance(error, openai.APIStatusError)
             span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
             span.set_status(StatusCode.ERROR)
             raise
-
-
-def _attributes_of(reply: Reply) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
-        "gen_ai.response.model": reply.served_by,
-        "gen_ai.response.finish_reasons": [reply.finish_reason] if reply.finish_reason else None,
-        "gen_ai.usage.input_tokens": reply.prompt_tokens,
-        "gen_ai.usage.output_tokens": reply.completion_tokens,
-        "gen_ai.usage.cache_read.input_tokens": reply.cached_prompt_tokens,
-    }
-    return {name: value for name, value in attributes.items() if value}  # what the server did not tell is left out

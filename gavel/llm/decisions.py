@@ -16,8 +16,8 @@ from typing import Any
 
 import openai
 
+from gavel.llm.budget import Prices, cost
 from gavel.llm.errors import LlmError, PermanentError
-from gavel.llm.prices import Prices, cost
 from gavel.llm.providers import load_litellm, timed_out
 from gavel.llm.response import model_name, token_count
 from gavel.llm.types import Message, Reply, Schema, Usage

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gavel.llm.budget import Prices, cost, listed_cost
 from gavel.llm.errors import LlmError
 from gavel.llm.failures import CONTENT_FILTER
-from gavel.llm.prices import Prices, cost, listed_cost
 from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message, Reply, Usage, is_mapping
 

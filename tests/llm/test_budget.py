@@ -72,7 +72,7 @@ class _Spender:
 
     def __init__(self, budget: Budget, seed: int, longest: int, *, capped: bool) -> None:
         self.budget, self.dice, self.longest = budget, random.Random(seed), longest
-        self.size = replace(SIZE, completion_bound=2 * longest, parallel=12, can_be_capped=capped)
+        self.size = replace(SIZE, completion_bound=2 * longest, can_be_capped=capped)
         self.running: dict[object, int] = {}
         self.excess: int | None = None
         """What the calls in flight came to when the last call was let in."""
