@@ -21,10 +21,8 @@ import asyncio
 import json
 import logging
 import os
-import re
 from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from ssl import create_default_context
 from typing import Any, cast
@@ -176,6 +174,8 @@ def _direct_request(
     callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
     if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
+    if not all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
+        return None
     try:
         packed = json.dumps({name: value for name, value in options.items() if name not in _UNRESOLVED})
     except TypeError:
@@ -183,15 +183,11 @@ def _direct_request(
     settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
     environment = tuple(map(os.environ.get, _VARIABLES))
     route = _resolve_route(model, address, options.get("api_key"), packed, settings, environment)
-    if route is None or (not route.is_on_this_machine and getproxies_environment()):
+    if route is None or (not is_on_this_machine(route[0]) and getproxies_environment()):
         return None
-    params = {name: options[name] for name in ("response_format",) if name in options} | route.params
-    if route.is_plain and all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
-        body: dict[str, Any] = {"model": route.name, "messages": list(messages), **params}
-    else:
-        body = route.config.transform_request(route.name, list(messages), params, {}, {})
-    body |= body.pop("extra_body", None) or {}
-    return route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body
+    url, headers, body = route
+    own = {"response_format": options["response_format"]} if "response_format" in options else {}
+    return url, headers, {"messages": messages, **own, **body}
 
 
 _PLAIN = {"role", "content"}
@@ -199,25 +195,13 @@ _PROBE: list[Message] = [{"role": role, "content": role} for role in ("system", 
 _VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_KEY", "HOSTED_VLLM_API_BASE")
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """URL, headers and body defaults that LiteLLM uses for requests to one server with the same parameters."""
-
-    name: str
-    url: str
-    is_on_this_machine: bool
-    headers: dict[str, str]
-    params: dict[str, Any]
-    config: Any
-    is_plain: bool
-    """Whether LiteLLM sends messages of text unchanged."""
-
-
 @lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
 def _resolve_route(
     model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
-) -> _Route | None:
-    """`packed`: the parameters as JSON. `settings`, `variables`: LiteLLM's further inputs."""
+) -> tuple[str, dict[str, str], dict[str, Any]] | None:
+    """URL, headers and body, but for the messages, with which LiteLLM sends requests to one server with the same
+    parameters (`packed`, as JSON); None = it sends messages in another form than these. `settings`, `variables`:
+    LiteLLM's further inputs."""
     litellm = load_litellm(address)
     name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=api_key)
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
@@ -227,13 +211,16 @@ def _resolve_route(
     params = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **json.loads(packed))
     for unused in ("stream", "max_retries"):
         params.pop(unused, None)
+    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
+    sent = config.transform_request(name, [dict(each) for each in _PROBE], dict(params), {}, {})
+    if sent != {"model": name, "messages": _PROBE, **params}:
+        return None
     key = key or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
-    url = f"{str(base).rstrip('/')}/chat/completions"
-    sent = config.transform_request(name, [dict(each) for each in _PROBE], dict(params), {}, {})
-    is_plain = sent == {"model": name, "messages": _PROBE, **params}
-    return _Route(name, url, is_on_this_machine(base), headers, params, config, is_plain)
+    extra: dict[str, Any] = params.pop("extra_body", None) or {}
+    body = {"model": name, **params, **extra}
+    headers |= body.pop("extra_headers", None) or {}
+    return f"{str(base).rstrip('/')}/chat/completions", headers, body
 
 
 @cache
@@ -252,8 +239,8 @@ async def _send_directly(url: str, headers: dict[str, str], body: dict[str, Any]
         words = f"no answer of {url}: {error or type(error).__name__}"
         raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", url)) from error
     text = content.decode("utf-8", "replace")
-    if answer.status < 300 and (streamed := _read_stream(text)):
-        return streamed
+    if answer.status < 300 and (completion := _completion_in(text)):
+        return completion
     try:
         read: object = json.loads(text)
     except ValueError as error:
@@ -262,30 +249,28 @@ async def _send_directly(url: str, headers: dict[str, str], body: dict[str, Any]
             response = openai_httpx.Response(200, request=openai_httpx.Request("POST", url))
             raise openai.APIResponseValidationError(response=response, body=None, message=words) from error
         read = text
-    if answer.status < 300 and is_mapping(read) and isinstance(read.get("choices"), list):
-        return dict(read)
     inner = read.get("error", read) if is_mapping(read) else read
     words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
     status = answer.status if answer.status >= 300 else _status_in(inner, 500)
     raise status_error(status, f"HTTP {answer.status}: {words}", read, url, answer.headers)
 
 
-_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
-
-
-def _read_stream(text: str) -> dict[str, Any] | None:
-    """The completion in server-sent events; None for any other text."""
-    if not _EVENT.match(text):
-        return None
-    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+def _completion_in(text: str) -> dict[str, Any] | None:
+    """The completion in the body of a response, which may be streamed unasked; None = there is none."""
+    parts, is_stream = [text], not text.lstrip().startswith("{")
+    if is_stream:
+        events = (line[5:].strip() for line in text.splitlines() if line.startswith("data:"))
+        parts = [event for event in events if event not in ("", "[DONE]")]
     try:
-        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
+        bodies = list(map(json.loads, parts))
     except ValueError:
         return None
-    if not all(is_mapping(chunk) and "choices" in chunk and "error" not in chunk for chunk in chunks):
+    if not bodies or not all(is_mapping(body) and isinstance(body.get("choices"), list) for body in bodies):
         return None
+    if not is_stream:
+        return bodies[0]
     litellm = load_litellm()
-    return litellm.stream_chunk_builder([litellm.ModelResponseStream(**chunk) for chunk in chunks]).model_dump()
+    return litellm.stream_chunk_builder([litellm.ModelResponseStream(**body) for body in bodies]).model_dump()
 
 
 def _status_in(error: object, otherwise: int) -> int:
@@ -330,8 +315,7 @@ class _BoundedStream:
 
 
 async def _bounded_client(model: str) -> dict[str, Any]:
-    """The LiteLLM option that routes a request through the bounded client. (Not for Bedrock's and Azure's own
-    clients.)"""
+    """The LiteLLM option that routes a request through the bounded client (not Bedrock's and Azure's)."""
     session = await _session()
     if model.startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
         return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
@@ -376,10 +360,8 @@ async def _send_by_litellm(**request: Any) -> dict[str, Any]:
         if not answers or answers[-1].status != 200:
             raise
         text = b"".join(cast("Any", answers[-1].content).received).decode("utf-8", "replace")
-        if streamed := _read_stream(text):
-            return streamed
-        if "Invalid response object" in str(error) and "input_type=list" in str(error):
-            return json.loads(text)
+        if completion := _completion_in(text):
+            return completion
         if isinstance(error, openai.BadRequestError):
             words = f"the server answered with status 200 and an error: {error}"
             raise litellm.APIError(500, words, "", str(request.get("model"))) from error
