@@ -233,9 +233,8 @@ class Client:
         if self.wire == "logprobs":
             check_has_logprobs(self.name, reply)
         reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format]
-        return Probe(
-            self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd, is_alone=is_alone
-        )
+        seconds = time.monotonic() - started
+        return Probe(self.name, reply.served_by, reply_format, seconds, reply.cost_usd, is_alone=is_alone)
 
     def probe_when_asked(self) -> None:
         """Probes before the first request that has to be sent. If the probe fails, nothing is sent for a while."""
@@ -260,7 +259,7 @@ class Client:
     ) -> Reply:
         if not is_probe:
             await self.gate.passed(self._prove)
-        patience = _PROBE_PATIENCE if is_probe else None
+        patience = _PROBE_PATIENCE if is_probe else self.limits.deadline
         call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix, patience)
         await call.acquire()
         try:
@@ -361,8 +360,7 @@ class Client:
         reservation = await call.off_the_clock(self.budget.reserve(self.name, known, size))
         account, ledger = _Account(cap=reservation.cap), ledger_of_this_work()
         try:
-            expected = reservation.expected[1]
-            sent = await call.off_the_clock(call.endpoint.wait_for_rate(expected, self.limits, self.activity))
+            sent = await call.wait_for_rate(reservation.expected[1])
             await ledger.begin()
         except BaseException:
             self.budget.release(reservation)

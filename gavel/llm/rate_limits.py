@@ -20,7 +20,7 @@ from anyio import CapacityLimiter, WouldBlock
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import is_rate_limit, may_pass, pause
-from gavel.llm.types import NO_PREFIX, CachedPrefix
+from gavel.llm.types import CachedPrefix
 
 MINUTE = 60.0
 _BREAKER_SECONDS = 60.0
@@ -28,6 +28,7 @@ _WORTH_TELLING = 1.0
 """Min seconds of a wait that is shown."""
 _SILENT = 20.0
 """Seconds without a reply after which a request is shown."""
+_RATE_LIMITED = "rate limited"
 _T = TypeVar("_T")
 
 
@@ -61,9 +62,10 @@ class Activity:
         """Registers an unanswered request to `model` while the block runs."""
         return _registered(self._asked, (time.monotonic(), model))
 
-    def held_up(self, seconds: float, reason: str) -> AbstractContextManager[None]:
-        """Registers a call that waits `seconds` while the block runs."""
-        return _registered(self._waits, (time.monotonic() + seconds, reason))
+    async def sleep(self, seconds: float, reason: str) -> None:
+        """Sleeps, registered as a call that waits for this reason."""
+        with _registered(self._waits, (time.monotonic() + seconds, reason)):
+            await asyncio.sleep(seconds)
 
     @property
     def waiting(self) -> str:
@@ -154,37 +156,33 @@ class MinuteWindow:
 
     def __init__(self) -> None:
         self._sent: deque[SentRequest] = deque()
-        self.lock = threading.Lock()
-        """Held from reading the window to recording the request: event loops of other threads share it."""
+        self._lock = threading.Lock()
+        """Event loops of other threads share the window."""
 
-    def seconds_until(self, now: float, tokens: int, limits: Limits) -> float:
-        """Seconds until a request of `tokens` tokens may be sent; 0 = now.
+    def send(self, now: float, tokens: int, limits: Limits) -> SentRequest | float:
+        """Records a request of `tokens` tokens that is sent now, or returns the seconds until it may be sent.
 
         Raises `NotAskedError` for a request with more tokens than a minute allows.
         """
-        while self._sent and self._sent[0].at <= now - MINUTE:
-            self._sent.popleft()
-        most_tokens = limits.tokens_per_minute
-        if most_tokens is not None and tokens > most_tokens:
+        most_tokens, most_requests = limits.tokens_per_minute or math.inf, limits.requests_per_minute or math.inf
+        if tokens > most_tokens:
             raise NotAskedError(
                 f"a request of about {tokens:,} tokens does not fit in {most_tokens:,} tokens per minute.",
                 "Raise tokens_per_minute, or judge smaller groups.",
             )
-        if most_tokens is None and limits.requests_per_minute is None:
-            return 0.0
-        count, total, until = len(self._sent), sum(sent.tokens for sent in self._sent), now
-        for sent in self._sent:
-            enough_requests = limits.requests_per_minute is None or count < limits.requests_per_minute
-            if enough_requests and (most_tokens is None or total + tokens <= most_tokens):
-                break
-            count, total, until = count - 1, total - sent.tokens, sent.at + MINUTE
-        return until - now
-
-    def add(self, now: float, tokens: int) -> SentRequest:
-        """Records a request that is sent now."""
-        sent = SentRequest(now, tokens)
-        self._sent.append(sent)
-        return sent
+        with self._lock:
+            while self._sent and self._sent[0].at <= now - MINUTE:
+                self._sent.popleft()
+            counted = self._sent if min(most_requests, most_tokens) < math.inf else ()
+            count, total, until = len(counted), sum(sent.tokens for sent in counted), now
+            for sent in counted:
+                if count < most_requests and total + tokens <= most_tokens:
+                    break
+                count, total, until = count - 1, total - sent.tokens, sent.at + MINUTE
+            if until > now:
+                return until - now
+            self._sent.append(request := SentRequest(now, tokens))
+            return request
 
 
 class EndpointLimits:
@@ -192,20 +190,15 @@ class EndpointLimits:
 
     def __init__(self, window: MinuteWindow) -> None:
         self.concurrency = CapacityLimiter(math.inf)
-        self.window = window
+        self._window = window
         self._turn = asyncio.Lock()
 
     async def wait_for_rate(self, tokens: int, limits: Limits, activity: Activity) -> SentRequest:
         """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
         async with self._turn:
-            while True:
-                now = time.monotonic()
-                with self.window.lock:
-                    wait = self.window.seconds_until(now, tokens, limits)
-                    if wait == 0:
-                        return self.window.add(now, tokens)
-                with activity.held_up(wait, RATE_LIMITED):
-                    await asyncio.sleep(wait)
+            while not isinstance(sent := self._window.send(time.monotonic(), tokens, limits), SentRequest):
+                await activity.sleep(sent, _RATE_LIMITED)
+            return sent
 
 
 class Call:
@@ -216,24 +209,17 @@ class Call:
     """
 
     def __init__(
-        self,
-        endpoint: EndpointLimits,
-        limits: Limits,
-        activity: Activity,
-        prefix: CachedPrefix = NO_PREFIX,
-        patience: float | None = None,
+        self, endpoint: EndpointLimits, limits: Limits, activity: Activity, prefix: CachedPrefix, patience: float
     ) -> None:
         """`patience`: seconds after which nothing is retried, if sooner than the deadline."""
-        self.endpoint = endpoint
         self.prefix = prefix
         self.attempts = 0
         self.may_be_paid = False
         """Whether a failed attempt may be charged by the server."""
-        self._limits = limits
-        self._activity = activity
+        self._endpoint, self._limits, self._activity = endpoint, limits, activity
         self._deadline = time.monotonic() + limits.deadline
+        self._reserved = max(0.0, limits.deadline - patience)
         self._running = False
-        self._reserved = limits.deadline - min(patience or limits.deadline, limits.deadline)
 
     @property
     def attempt_seconds(self) -> float:
@@ -242,7 +228,7 @@ class Call:
 
     async def acquire(self) -> None:
         """Waits for a concurrency slot; the call counts as running until `release`."""
-        limiter = self.endpoint.concurrency
+        limiter = self._endpoint.concurrency
         limiter.total_tokens = min(limiter.total_tokens, self._limits.concurrency)
         try:
             limiter.acquire_on_behalf_of_nowait(self)
@@ -254,7 +240,11 @@ class Call:
         """Releases the call's concurrency slot, if it holds one."""
         if self._running:
             self._running = False
-            self.endpoint.concurrency.release_on_behalf_of(self)
+            self._endpoint.concurrency.release_on_behalf_of(self)
+
+    async def wait_for_rate(self, tokens: int) -> SentRequest:
+        """Returns when the endpoint's rate limits allow a request of `tokens` tokens."""
+        return await self.off_the_clock(self._endpoint.wait_for_rate(tokens, self._limits, self._activity))
 
     async def off_the_clock(self, wait: Awaitable[_T]) -> _T:
         """Waits for a limit with the deadline's clock stopped."""
@@ -275,13 +265,9 @@ class Call:
     async def sleep(self, seconds: float, error: Exception) -> None:
         """Sleeps between attempts without occupying a slot."""
         self.release()
-        reason = RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
-        with self._activity.held_up(seconds, reason):
-            await asyncio.sleep(seconds)
+        reason = _RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
+        await self._activity.sleep(seconds, reason)
         await self.acquire()
-
-
-RATE_LIMITED = "rate limited"
 
 
 def endpoint_limits(endpoint: Hashable) -> EndpointLimits:

@@ -230,10 +230,10 @@ def test_no_sixty_seconds_hold_more_than_is_allowed(requests, most_requests, mos
     window, now, left = MinuteWindow(), 0.0, []
     for pause, estimate, _ in requests:
         now += pause
-        while wait := window.seconds_until(now, estimate, limits):
+        while isinstance(wait := window.send(now, estimate, limits), float):
             assert 0 < wait <= MINUTE + 1e-6
             now = max(now + wait, now + 1e-9)
-        left.append((window.add(now, estimate).at, estimate))
+        left.append((wait.at, estimate))
     for start, _ in left:
         within = [tokens for at, tokens in left if start <= at < start + MINUTE - 1e-6]
         assert most_requests is None or len(within) <= most_requests
