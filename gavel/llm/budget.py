@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -62,21 +62,13 @@ def prices_from_environment() -> Prices:
         ) from error
 
 
-def _given(model: str, prices: Prices) -> Price | None:
-    """The user's price; a local model is free."""
-    return prices.get(model) or ((0.0, 0.0) if is_local(model) else None)
-
-
 def price(model: str, prices: Prices) -> Price | None:
-    """The user's price, else LiteLLM's; None = unknown."""
-    given = _given(model, prices)
-    if given:
-        return given
+    """The user's price, else LiteLLM's; a local model is free; None = unknown."""
+    if model in prices or is_local(model):
+        return prices.get(model, (0.0, 0.0))
     listed = model_info(model)
     per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
-    if not any(per_token):  # LiteLLM's mark of an unknown price
-        return None
-    return per_token[0] * 1e6, per_token[1] * 1e6
+    return (per_token[0] * 1e6, per_token[1] * 1e6) if any(per_token) else None  # 0 is LiteLLM's mark of an unknown one
 
 
 def cost(model: str, usage: Usage, prices: Prices) -> float | None:
@@ -85,17 +77,15 @@ def cost(model: str, usage: Usage, prices: Prices) -> float | None:
     Without a separate price, cached tokens cost as much as others; tokens written to the server's cache are surcharged
     by LiteLLM's table.
     """
-    given = _given(model, prices)
+    given = price(model, prices) if model in prices or is_local(model) else None
     if given is None:
         return None
-    of_cached = given[2] if len(given) == 3 else given[0]
-    usd = (usage.prompt_tokens - usage.cached_prompt_tokens) * given[0] + usage.cached_prompt_tokens * of_cached
-    if usage.written_prompt_tokens:
-        listed = model_info(model)
-        plain, written = listed.get("input_cost_per_token"), listed.get("cache_creation_input_token_cost")
-        surcharge = max(0.0, written / plain - 1) if plain and written else 0.0
-        usd += usage.written_prompt_tokens * given[0] * surcharge
-    return (usd + usage.completion_tokens * given[1]) / 1e6
+    prompt, of_cached = given[0], given[2] if len(given) == 3 else given[0]
+    usd = (usage.prompt_tokens - usage.cached_prompt_tokens) * prompt + usage.cached_prompt_tokens * of_cached
+    listed: Mapping[str, Any] = model_info(model) if usage.written_prompt_tokens else {}
+    plain, written = listed.get("input_cost_per_token"), listed.get("cache_creation_input_token_cost")
+    surcharge = max(0.0, written / plain - 1) if plain and written else 0.0
+    return (usd + usage.written_prompt_tokens * prompt * surcharge + usage.completion_tokens * given[1]) / 1e6
 
 
 def listed_cost(model: str, usage: Usage) -> float | None:
@@ -118,34 +108,17 @@ def _rates(model: str) -> tuple[float, float] | None:
     return load_litellm().cost_per_token(model=model, prompt_tokens=1, completion_tokens=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Estimated tokens of a call before it is sent."""
-
-    prompt: int
-    """Expected prompt tokens."""
-    prompt_bound: int
-    """Upper bound of prompt tokens: the prompt's bytes."""
-    completion_bound: int
-    """Upper bound of completion tokens."""
-    can_be_capped: bool = False
-    """Whether the request can limit its reply's length."""
-
-
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """The part of the budget that is reserved for a call in flight."""
+    """The part of the budget that is reserved for a call in flight. Amounts are USD and tokens."""
 
     model: str
     price: Price | None
-    size: Size
     expected: tuple[float, int]
-    """Expected USD and tokens."""
     most: tuple[float, int]
-    """Upper bound of USD and tokens, or its substitute."""
+    """Upper bound, or its substitute."""
     cap: int | None = None
     """Max tokens of the reply, sent with the request; None = no limit."""
-    open: bool = True
 
 
 LONGEST_COMPLETION = 32_768
@@ -154,10 +127,8 @@ _FIRST_COMPLETION = 1000
 """Expected reply tokens of a model before its first reply."""
 _SMALLEST_CAP = 8192
 """Min tokens of a capped reply: a truncated reply is paid for and lost."""
-_HEADROOM = 2
-"""Reserved reply length, as a multiple of the longest one seen."""
 _ENOUGH_REPLIES = 8
-"""Number of replies after which the longest one serves as a bound."""
+"""Number of replies after which twice the longest one serves as a bound."""
 
 
 class Budget:
@@ -202,15 +173,18 @@ class Budget:
         """Spending in words: "0.42 USD", "≥ 0.42 USD, 1 call unknown", "cost unknown"."""
         return cost_in_words(self.known_usd, self.calls, self.unpriced_calls)
 
-    async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
+    async def reserve(
+        self, model: str, price: Price | None, prompt_bound: int, completion_bound: int, *, can_be_capped: bool = False
+    ) -> Reservation:
         """Reserves budget for a call; waits for calls in flight if their actual cost decides whether it fits.
 
-        Raises `BudgetError` if the call does not fit.
+        `prompt_bound`, `completion_bound`: upper bounds of its tokens; a fourth of the prompt's is expected.
+        `can_be_capped`: whether the request can limit its reply's length. Raises `BudgetError` if it does not fit.
         """
         self.check(model, price)
         while True:
             with self._lock:
-                reservation = self._try_to_reserve(model, price, size)
+                reservation = self._try_to_reserve(model, price, prompt_bound, completion_bound, can_be_capped)
                 if reservation is not None:
                     self._in_flight.append(reservation)
                     return reservation
@@ -237,9 +211,8 @@ class Budget:
 
     def _close(self, reservation: Reservation, spent: tuple[float, int] | None, unpriced: bool = False) -> None:
         with self._lock:
-            if not reservation.open:
+            if reservation not in self._in_flight:
                 return
-            reservation.open = False
             self._in_flight.remove(reservation)
             if spent is not None:
                 self.spent_usd += spent[0]
@@ -252,28 +225,25 @@ class Budget:
             if settled.set_running_or_notify_cancel():
                 settled.set_result(None)
 
-    def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
+    def _try_to_reserve(
+        self, model: str, price: Price | None, prompt_bound: int, completion_bound: int, can_be_capped: bool
+    ) -> Reservation | None:
         """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
         replies, longest = self._replies.get(model, (0, 0))
-        expected_reply = min(longest or _FIRST_COMPLETION, size.completion_bound)
-        expected = _amount(price, size.prompt, expected_reply)
-        most = _amount(price, size.prompt_bound, max(size.completion_bound, longest))
-        likely = min(_HEADROOM * longest, size.completion_bound)
+        prompt, reply = prompt_bound // 4, min(longest or _FIRST_COMPLETION, completion_bound)
+        expected = _amount(price, prompt, reply)
+        most = _amount(price, prompt_bound, max(completion_bound, longest))
         if self._fits(most):
-            return Reservation(model, price, size, expected, most)
-        if size.can_be_capped:
-            cap = min(max(_SMALLEST_CAP, likely), size.completion_bound)
-            most = _amount(price, size.prompt_bound, cap)
+            return Reservation(model, price, expected, most)
+        if can_be_capped or replies >= _ENOUGH_REPLIES:
+            likely = min(max(_SMALLEST_CAP if can_be_capped else 0, 2 * longest), completion_bound)
+            most = _amount(price, prompt_bound, likely)
             if self._fits(most):
-                return Reservation(model, price, size, expected, most, cap)
-        elif replies >= _ENOUGH_REPLIES:
-            most = _amount(price, size.prompt_bound, likely)
-            if self._fits(most):
-                return Reservation(model, price, size, expected, most)
+                return Reservation(model, price, expected, most, likely if can_be_capped else None)
         if not self._in_flight and self._fits(expected):
-            reply = self._affordable(price, size.prompt)
-            cap = min(reply, size.completion_bound) if size.can_be_capped and reply >= expected_reply else None
-            return Reservation(model, price, size, expected, most, cap)
+            affordable = self._affordable(price, prompt)
+            cap = min(affordable, completion_bound) if can_be_capped and affordable >= reply else None
+            return Reservation(model, price, expected, most, cap)
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
         self._refuse(f"a call to {model}", expected)

@@ -6,7 +6,7 @@ import openai
 from openai.types.chat.chat_completion import ChatCompletion
 from tenacity import stop_after_attempt
 
-from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, Size, price, prices_from_environment
+from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, price, prices_from_environment
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.failures import may_be_paid, retrying
@@ -57,20 +57,17 @@ class ChatAgent:
     async def _attempt(self, messages: list[Message], request: dict[str, Any]) -> ChatCompletion:
         bound = byte_bound(messages, {"tools": request.get("tools", [])})
         longest = request.get("max_completion_tokens") or model_info(self.model).get("max_output_tokens")
-        size = Size(prompt=bound // 4, prompt_bound=bound, completion_bound=longest or LONGEST_COMPLETION)
-        reservation = await self._budget.reserve(self.model, self._price, size)
+        reservation = await self._budget.reserve(self.model, self._price, bound, longest or LONGEST_COMPLETION)
         try:
             body = await complete_in_time(self.model, messages, request | {"drop_params": True}, _SECONDS)
         except BaseException as error:
             is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
             (self._budget.release if is_free else self._budget.forfeit)(reservation)
             raise
-        usage = read_usage(body.get("usage"))
-        tokens = usage.prompt_tokens or size.prompt, usage.completion_tokens
-        self._budget.settle(reservation, None, *tokens)
-        per_million = self._price
+        usage, per_million = read_usage(body.get("usage")), self._price
+        self._budget.settle(reservation, None, usage.prompt_tokens or bound // 4, usage.completion_tokens)
         if per_million is None or not usage.prompt_tokens or self.cost_usd is None:
             self.cost_usd = None
         else:
-            self.cost_usd += (tokens[0] * per_million[0] + tokens[1] * per_million[1]) / 1e6
+            self.cost_usd += (usage.prompt_tokens * per_million[0] + usage.completion_tokens * per_million[1]) / 1e6
         return ChatCompletion.construct(**body)

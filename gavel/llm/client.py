@@ -29,7 +29,7 @@ import openai
 
 from gavel.base.errors import contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
-from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, Prices, Size, ledger_of_this_work, price
+from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, Prices, Reservation, ledger_of_this_work, price
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, complete_in_time, dialect_of, endpoint_of, response_format
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
@@ -292,26 +292,26 @@ class Client:
     async def _ask_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Sends the request in the first reply format, and with the parameters, that the endpoint accepts."""
         if not self._is_served or self.wire == "decisions":
-            async with self._account_for(call, messages, schema) as account:
-                account.reply = await self._ask_once(messages, schema, call.attempt_seconds)
-            return self._answering_all_of(messages, account.reply) if self._is_served else account.reply
+            async with self._account_for(call, messages, schema):
+                call.reply = await self._ask_once(messages, schema, call.attempt_seconds)
+            return self._answering_all_of(messages, call.reply) if self._is_served else call.reply
         complete = self.cassette.complete if self.cassette else complete_in_time
         dialect = dialect_of(self._endpoint)
         marked = with_breakpoint(self.name, messages, call.prefix)
         num_ctx = self._context_options(messages)
         number = dialect.format
         while True:
-            params, sent = dict[str, Any](self.params), dict[str, Any]()
+            params, sent, cap = dict[str, Any](self.params), dict[str, Any](), None
             try:
-                async with self._account_for(call, messages, schema) as account:
-                    if account.cap is not None:
-                        params[COMPLETION_CAPS[0]] = account.cap
+                async with self._account_for(call, messages, schema) as reservation:
+                    if (cap := reservation.cap) is not None:
+                        params[COMPLETION_CAPS[0]] = cap
                     sent = dialect.translate(params)
                     options = response_format(FORMATS[number], schema) | num_ctx | sent
                     body = await complete(self.name, marked, options, call.attempt_seconds)
-                    account.reply = read_response(self.name, body, messages, self.prices)
+                    call.reply = read_response(self.name, body, messages, self.prices)
                     if self.wire == "logprobs":
-                        account.reply = with_logprobs(account.reply, body)
+                        call.reply = with_logprobs(call.reply, body)
             except openai.OpenAIError as error:
                 if dialect.adapt(error, self.name, params, sent):
                     continue
@@ -320,9 +320,9 @@ class Client:
                 number += 1
             else:
                 dialect.format = number
-                if account.cap is not None and account.reply.completion_tokens > account.cap:
+                if cap is not None and call.reply.completion_tokens > cap:
                     dialect.takes_cap = False
-                return self._answering_all_of(messages, account.reply)
+                return self._answering_all_of(messages, call.reply)
 
     async def _ask_once(self, messages: list[Message], schema: Schema, seconds: float) -> Reply:
         """The reply of a callable, a local model or a decision model."""
@@ -353,12 +353,14 @@ class Client:
     @asynccontextmanager
     async def _account_for(
         self, call: Call, messages: list[Message], schema: Schema
-    ) -> AsyncGenerator["_Account", None]:
-        """Waits until budget and rate limits allow one request; the block sends it and sets the account's reply."""
-        size = self._size(messages, schema)
-        known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None
-        reservation = await call.off_the_clock(self.budget.reserve(self.name, known, size))
-        account, ledger = _Account(cap=reservation.cap), ledger_of_this_work()
+    ) -> AsyncGenerator[Reservation, None]:
+        """Waits until budget and rate limits allow one request; the block sends it and sets the call's reply."""
+        bound, known = byte_bound(messages, schema), None
+        if self.budget.max_cost_usd is not None:
+            known = price(self.name, self.prices)
+        longest, can_be_capped = self._longest_completion()
+        reserving = self.budget.reserve(self.name, known, bound, longest, can_be_capped=can_be_capped)
+        reservation, ledger = await call.off_the_clock(reserving), ledger_of_this_work()
         try:
             sent = await call.wait_for_rate(reservation.expected[1])
             await ledger.begin()
@@ -368,9 +370,9 @@ class Client:
         call.prefix.sent()
         try:
             with _call_span(self.name, self.wire) as note:
-                yield account
-                note(reply := account.reply)
-            tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
+                yield reservation
+                note(reply := call.reply)
+            tokens = reply.prompt_tokens or bound // 4, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             ledger.end(reply.cost_usd)
             sent.tokens = sum(tokens)
@@ -382,25 +384,16 @@ class Client:
             ledger.end(is_free=is_free)
             raise
 
-    def _size(self, messages: list[Message], schema: Schema) -> Size:
-        bound, longest, can_be_capped = byte_bound(messages, schema), self._set_completion, False
+    def _longest_completion(self) -> tuple[int, bool]:
+        """Max tokens of a reply, and whether a request can limit them."""
         if self.wire == "decisions":
-            longest = EXPECTED_COMPLETION
-        elif self._is_served:
-            longest = longest or model_info(self.name).get("max_output_tokens")
-            # the user sets no limit, and no thinking that needs one
-            can_be_capped = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
-            can_be_capped = can_be_capped and dialect_of(self._endpoint).takes_cap
-        return Size(bound // 4, bound, longest or LONGEST_COMPLETION, can_be_capped)
-
-
-@dataclass(slots=True)
-class _Account:
-    """The reply of one request, once it arrived."""
-
-    cap: int | None = None
-    """Max tokens of the reply, to be sent with the request; None = none."""
-    reply: Reply = field(default_factory=lambda: Reply(""))
+            return EXPECTED_COMPLETION, False
+        if not self._is_served:
+            return self._set_completion or LONGEST_COMPLETION, False
+        longest = self._set_completion or model_info(self.name).get("max_output_tokens") or LONGEST_COMPLETION
+        # the user sets no limit, and no thinking that needs one
+        is_free = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
+        return longest, is_free and dialect_of(self._endpoint).takes_cap
 
 
 _TRACER: "ContextVar[Tracer | None]" = ContextVar("gavel_tracer", default=None)

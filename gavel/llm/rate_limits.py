@@ -20,7 +20,7 @@ from anyio import CapacityLimiter, WouldBlock
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import is_rate_limit, may_pass, pause
-from gavel.llm.types import CachedPrefix
+from gavel.llm.types import CachedPrefix, Reply
 
 MINUTE = 60.0
 _BREAKER_SECONDS = 60.0
@@ -213,6 +213,8 @@ class Call:
     ) -> None:
         """`patience`: seconds after which nothing is retried, if sooner than the deadline."""
         self.prefix = prefix
+        self.reply = Reply("")
+        """Of the last request."""
         self.attempts = 0
         self.may_be_paid = False
         """Whether a failed attempt may be charged by the server."""

@@ -40,8 +40,11 @@ def read_response(model: str, body: Mapping[str, Any], messages: list[Message], 
     if finish_reason == "length":
         message["reasoning_content"] = None  # truncated reasoning holds no answer
     text, repairs = read_message(message)
-    if not text.strip() and (refusal := _refusal_in(message)):
-        text, finish_reason = refusal, CONTENT_FILTER
+    if not text.strip():
+        fields: object = message.get("provider_specific_fields")
+        refusal = message.get("refusal") or (fields.get("refusal") if is_mapping(fields) else None)
+        if refusal and isinstance(refusal, str):
+            text, finish_reason = refusal, CONTENT_FILTER
     usage = read_usage(body.get("usage"))
     usage = replace(
         usage,
@@ -51,16 +54,9 @@ def read_response(model: str, body: Mapping[str, Any], messages: list[Message], 
     usd = cost(model, usage, prices)
     if usd is None:  # 0 = LiteLLM has no price; it takes reasoning for a part of the completion
         usd = (not usage.uncounted_reasoning and body.get("response_cost")) or listed_cost(model, usage)
-    return Reply(
-        text,
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usd,
-        finish_reason,
-        served_by=model_name(body.get("model")),
-        repairs=repairs,
-        cached_prompt_tokens=usage.cached_prompt_tokens,
-    )
+    tokens, served_by = (usage.prompt_tokens, usage.completion_tokens), model_name(body.get("model"))
+    cached = usage.cached_prompt_tokens
+    return Reply(text, *tokens, usd, finish_reason, served_by, repairs=repairs, cached_prompt_tokens=cached)
 
 
 def with_logprobs(reply: Reply, body: Mapping[str, Any]) -> Reply:
@@ -105,7 +101,8 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
     repairs: Counter[str] = Counter()
     text = message.get("content") or ""
     if not isinstance(text, str):
-        text = "".join(map(_text_of_part, text))
+        given = (part.get("text") if is_mapping(part) else part for part in text)
+        text = "".join(part for part in given if isinstance(part, str))
         repairs["content parts"] += 1
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
     calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
@@ -139,35 +136,20 @@ def model_name(reported: object) -> str:
     return sendable(reported)[:_LONGEST_NAME] if isinstance(reported, str) else ""
 
 
-def _refusal_in(message: Mapping[str, Any]) -> str:
-    """The refusal in a field of an assistant's message, as OpenAI reports it; empty = none."""
-    fields: object = message.get("provider_specific_fields")
-    given = message.get("refusal") or (fields.get("refusal") if is_mapping(fields) else None)
-    return given if isinstance(given, str) else ""
-
-
-def _text_of_part(part: object) -> str:
-    match part:
-        case str(text) | {"text": str(text)}:
-            return text
-        case _:
-            return ""
-
-
 def read_usage(usage: object) -> Usage:
     """The usage in a response's body; all 0 if the server reports none."""
 
-    def tokens(of: object, name: str) -> int:
-        return token_count(of.get(name)) if is_mapping(of) else 0
+    def tokens(*path: str) -> int:
+        found: object = usage
+        for name in path:
+            found = found.get(name) if is_mapping(found) else None
+        return token_count(found)
 
-    def detail(of: str, name: str) -> int:
-        return tokens(usage.get(of), name) if is_mapping(usage) else 0
-
-    prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
-    reasoning = detail("completion_tokens_details", "reasoning_tokens")
-    apart = reasoning if tokens(usage, "total_tokens") == prompt + completion + reasoning else 0
-    cached = min(detail("prompt_tokens_details", "cached_tokens"), prompt)
-    written = min(tokens(usage, "cache_creation_input_tokens"), prompt - cached)
+    prompt, completion = tokens("prompt_tokens"), tokens("completion_tokens")
+    reasoning = tokens("completion_tokens_details", "reasoning_tokens")
+    apart = reasoning if tokens("total_tokens") == prompt + completion + reasoning else 0
+    cached = min(tokens("prompt_tokens_details", "cached_tokens"), prompt)
+    written = min(tokens("cache_creation_input_tokens"), prompt - cached)
     return Usage(prompt, completion + apart, cached, written, apart)
 
 
