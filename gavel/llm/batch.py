@@ -23,7 +23,7 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +35,13 @@ from tenacity import stop_after_delay
 from gavel.base.errors import first_error
 from gavel.base.files import locked
 from gavel.llm.budget import Budget, Prices, price
-from gavel.llm.cassette import Cassette, Entry, Question
+from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import CONNECTION, endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import as_llm_error, kind_of, may_pass, remedy, retrying, status_error
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.response import token_count
-from gavel.llm.types import Accept, Message, Reply, is_mapping
+from gavel.llm.types import Message, Reply, is_mapping
 
 _ATTEMPTS = 3
 _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
@@ -417,14 +417,8 @@ class BatchCassette(Cassette):
     def asks_now(self) -> bool:
         return False
 
-    async def answer(
-        self,
-        question: Question,
-        ask: Callable[[], Awaitable[Reply]],
-        accept: Accept | None = None,
-        repairs: Sequence[Entry] = (),
-    ) -> Reply:
-        reply = await super().answer(question, ask, accept, repairs)
+    async def answer(self, question: Question, *arguments: Any, **options: Any) -> Reply:
+        reply = await super().answer(question, *arguments, **options)
         if not reply.cached:
             self._answered.add(question.key)
         return replace(reply, cached=question.key not in self._answered)

@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -32,7 +32,6 @@ from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Message, Reply, Schema
 
-_T = TypeVar("_T")
 _PRIVATE = re.compile(
     r"(^|_)(key|apikey|key_id|token|secret|password|credentials?|headers?|client|token_provider)$", re.IGNORECASE
 )
@@ -83,52 +82,26 @@ Entry = tuple[Question, Reply]
 """A question with its reply."""
 
 
-class Storage(Protocol):
-    """Stores replies. Methods may block; failures of reading and writing raise `CassetteError`."""
-
-    def replies(self, key: str) -> list[Reply]:
-        """The replies to a question, oldest first."""
-        ...
-
-    def keep(self, entries: Sequence[Entry]) -> None:
-        """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
-        ...
-
-
-class StorageThread:
-    """The single thread of a process that uses a storage."""
+class Storage:
+    """Stores replies. Futures of reading and writing may have the exception `CassetteError`."""
 
     commits_in_order = False
     """Whether everything derived from a reply is committed after it: then nobody waits until the reply is stored."""
 
-    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+    def replies(self, key: str) -> "Future[list[Reply]]":
+        """The replies to a question, oldest first."""
         raise NotImplementedError
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        return self.submit(lambda storage: storage.keep(entries))
+        """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Closes the storage, if it is this thread's own."""
-
-
-class _SqliteThread(StorageThread):
-    """Opens the file at first use."""
-
-    def __init__(self, path: Path, read_only: bool) -> None:
-        self._open = cache(partial(SqliteStorage, path, read_only=read_only))
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
-
-    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
-        return self._thread.submit(lambda: work(self._open()))
-
-    def close(self) -> None:
-        if self._open.cache_info().currsize:
-            self._thread.submit(lambda: self._open().close()).result()
-        self._thread.shutdown()
+        """Closes the storage, if it is this cassette's own."""
 
 
 class Cassette:
-    """Replies in a storage: an SQLite file at a path, or the storage of a thread of this process.
+    """Replies in a storage: an SQLite file at a path, or another one of this process.
 
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
     and a question that is not stored is a `CassetteError`. A new file is created with its parent directories.
@@ -137,10 +110,10 @@ class Cassette:
     complete = staticmethod(complete_in_time)
     """Sends the request of a question that is not stored."""
 
-    def __init__(self, storage: str | Path | StorageThread, mode: Mode = "cache") -> None:
+    def __init__(self, storage: str | Path | Storage, mode: Mode = "cache") -> None:
         if mode not in ("cache", "replay"):
             raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
-        self.path = None if isinstance(storage, StorageThread) else Path(storage)
+        self.path = None if isinstance(storage, Storage) else Path(storage)
         """The file; None = another storage."""
         self.mode: Mode = mode
         self.replayed = 0
@@ -149,7 +122,7 @@ class Cassette:
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
         """Key -> the pending reply, shared by all event loops of this process."""
-        self._thread: StorageThread | None = storage if isinstance(storage, StorageThread) else None
+        self._storage: Storage | None = storage if isinstance(storage, Storage) else None
 
     @property
     def asks_now(self) -> bool:
@@ -163,7 +136,7 @@ class Cassette:
         if self.mode == "cache" and not self.path.exists():
             _check_directory(self.path)
         else:
-            self._current_thread().submit(lambda _: None).result()
+            self._current_storage().replies("").result()
 
     async def answer(
         self,
@@ -178,7 +151,7 @@ class Cassette:
         the unusable replies that the question sends back, with their questions, oldest first; they are stored together
         with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteError`.
         """
-        thread, key = self._current_thread(), question.key
+        storage, key = self._current_storage(), question.key
         ledger_of_this_work().questions.add(key)
         while True:
             with self._lock:
@@ -191,7 +164,20 @@ class Cassette:
                 self.replayed += 1
                 return replace(mine.result(), cached=True)
         try:
-            reply = await self._answer(thread, question, ask, accept, repairs)
+            reply = await self.stored(question, accept)
+            if reply is None and self.mode == "replay":
+                where = f"the cassette {self.path}" if self.path else "the cassette"
+                raise CassetteError(
+                    f"{where} has no reply of {question.model} to this question with these parameters.",
+                    'Ask what was recorded, or record it: Cassette(path, mode="cache").',
+                )
+            if reply is None:
+                reply = replace(await ask(), key=key)
+                if accept is None or accept(reply):
+                    keeping = asyncio.wrap_future(storage.keep([*_repaired(repairs, key), (question, reply)]))
+                    keeping.add_done_callback(_warn_if_lost)
+                    if not storage.commits_in_order:
+                        await asyncio.wait([keeping])
             mine.set_result(reply)
             return reply
         except Exception as error:
@@ -202,54 +188,34 @@ class Cassette:
                 del self._asking[key]
             mine.cancel()
 
-    async def _answer(
-        self,
-        thread: StorageThread,
-        question: Question,
-        ask: Callable[[], Awaitable[Reply]],
-        accept: Accept | None,
-        repairs: Sequence[Entry],
-    ) -> Reply:
-        if reply := await self.stored(question, accept):
-            return reply
-        if self.mode == "replay":
-            where = f"the cassette {self.path}" if self.path else "the cassette"
-            raise CassetteError(
-                f"{where} has no reply of {question.model} to this question with these parameters.",
-                'Ask what was recorded, or record it: Cassette(path, mode="cache").',
-            )
-        reply = replace(await ask(), key=question.key)
-        if accept is None or accept(reply):
-            keys = [*(each.key for each, _ in repairs[1:]), question.key]
-            repaired = [(each, replace(bad, repaired_by=key)) for (each, bad), key in zip(repairs, keys, strict=False)]
-            keeping = asyncio.wrap_future(thread.keep([*repaired, (question, reply)]))
-            keeping.add_done_callback(_warn_if_lost)
-            if not thread.commits_in_order:
-                await asyncio.wait([keeping])
-        return reply
-
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
         """The stored reply to the question, as `answer` would return it; None = it has to be asked."""
-        kept = await asyncio.wrap_future(self._current_thread().submit(lambda on: on.replies(question.key)))
+        kept = await asyncio.wrap_future(self._current_storage().replies(question.key))
         usable = (each for each in kept if each.repaired_by or accept is None or accept(each))
         found = next(usable, kept[0] if kept and self.mode == "replay" else None)
         self.replayed += found is not None
         return found
 
-    def _current_thread(self) -> StorageThread:
+    def _current_storage(self) -> Storage:
         if self._pid != os.getpid():  # neither connections nor the parent's pending questions survive a fork
-            self._pid, self._thread = os.getpid(), None
+            self._pid, self._storage = os.getpid(), None
             self._lock, self._asking = threading.Lock(), {}
-        if self._thread is None:
+        if self._storage is None:
             assert self.path is not None
-            self._thread = _SqliteThread(self.path, self.mode == "replay")
-        return self._thread
+            self._storage = SqliteStorage(self.path, read_only=self.mode == "replay")
+        return self._storage
 
     def close(self) -> None:
         """Closes the storage; the next question opens it again."""
-        if self._thread is not None and self._pid == os.getpid():
-            self._thread.close()
-        self._thread = None
+        if self._storage is not None and self._pid == os.getpid():
+            self._storage.close()
+        self._storage = None
+
+
+def _repaired(repairs: Sequence[Entry], key: str) -> list[Entry]:
+    """Unusable replies with the key of the question that repaired each; the last one's is `key`."""
+    keys = [*(question.key for question, _ in repairs[1:]), key]
+    return [(each, replace(reply, repaired_by=later)) for (each, reply), later in zip(repairs, keys, strict=False)]
 
 
 def _warn_if_lost(keeping: "asyncio.Future[None]") -> None:
@@ -290,40 +256,44 @@ WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = :key AND text = :text)
 _USAGE = ("prompt_tokens", "completion_tokens", "cost_usd", "finish_reason", "served_by", "repaired_by")
 
 
-class SqliteStorage:
-    """The replies in one SQLite file, each committed before `keep` returns; it survives a kill of its process."""
+class SqliteStorage(Storage):
+    """The replies in one SQLite file, each committed before its future is done; it survives a kill of its process.
+
+    One thread opens the file at first use. With `read_only` it must exist, and nothing is written to it. A file that is
+    no cassette, or of another format, is left unchanged.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        """Opens the file; with `read_only` it must exist, and nothing is written to it.
+        self._path, self._read_only = path, read_only
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
 
-        Raises `CassetteError` for a file that is no cassette, or of another format, and leaves it unchanged.
-        """
-        self._path = path
-        with self._errors():
-            if path.exists():
-                _check_file(path)
-            elif read_only:
-                raise CassetteError(
-                    f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
-                )
-            if read_only:
-                address = f"{path.absolute().as_uri()}?mode=ro"
-                self._db = sqlite3.connect(address, uri=True, timeout=_LOCKED_SECONDS)
-            else:
-                self._db = _open_to_write(path)
+    def replies(self, key: str) -> "Future[list[Reply]]":
+        return self._thread.submit(self._read, key)
 
-    def replies(self, key: str) -> list[Reply]:
-        with self._errors():
-            rows = self._db.execute("SELECT text, usage FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
+    def keep(self, entries: Sequence[Entry]) -> "Future[None]":
+        return self._thread.submit(self._write, entries)
+
+    def question(self, key: str) -> "Future[Mapping[str, str] | None]":
+        """The stored question as JSON by part: `model`, `params`, `schema` and `messages`."""
+        return self._thread.submit(self._read_question, key)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._thread.submit(self._connection.close).result()
+        self._thread.shutdown()
+
+    def _read(self, key: str) -> list[Reply]:
+        with self._open() as db:
+            rows = db.execute("SELECT text, usage FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
         return [Reply(json.loads(text), **json.loads(usage), cached=True, key=key) for text, usage in rows]
 
-    def question(self, key: str) -> Mapping[str, str] | None:
-        """The stored question as JSON by part: `model`, `params`, `schema` and `messages`."""
-        with self._errors():
-            row = self._db.execute("SELECT question FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
+    def _read_question(self, key: str) -> Mapping[str, str] | None:
+        with self._open() as db:
+            row = db.execute("SELECT question FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
-    def keep(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[Entry]) -> None:
         rows = [
             {
                 "key": question.key,
@@ -333,19 +303,28 @@ class SqliteStorage:
             }
             for question, reply in entries
         ]
-        with self._errors(), self._db:
-            self._db.executemany(_KEEP, rows)
-
-    def close(self) -> None:
-        with self._errors():
-            self._db.close()
+        with self._open() as db, db:
+            db.executemany(_KEEP, rows)
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _open(self) -> Generator[sqlite3.Connection]:
+        path = self._path
         try:
-            yield
+            if self._connection is None:
+                if path.exists():
+                    _check_file(path)
+                elif self._read_only:
+                    raise CassetteError(
+                        f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
+                    )
+                self._connection = _open_to_read(path) if self._read_only else _open_to_write(path)
+            yield self._connection
         except (sqlite3.Error, OSError) as error:
-            raise CassetteError(f"the cassette {self._path} cannot be used: {error}.", _OTHER_FILE) from error
+            raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
 
 
 def _check_directory(path: Path) -> None:

@@ -45,7 +45,7 @@ async def decide(
     prices: Prices,
     seconds: float,
 ) -> Reply:
-    """Answers `schema["questions"]` about the text of `messages`, in the form of `decision_text`.
+    """Answers `schema["questions"]` about the text of `messages`, in the form above.
 
     Raises `LlmError` if LiteLLM does not support decisions, or not with this provider, and the errors of
     `litellm.adecisions`, such as a timeout after `seconds`.
@@ -54,9 +54,10 @@ async def decide(
     if ask is None:
         raise LlmError("this LiteLLM cannot ask decision models.", "Install a newer one: pip install 'litellm>=1.106'.")
     options = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **params}
+    shown = [{"role": "user", "content": _as_input(message["content"])} for message in messages]
     try:
         async with asyncio.timeout(seconds):
-            response = await ask(model=model, input=_input(messages), questions=schema["questions"], **options)
+            response = await ask(model=model, input=shown, questions=schema["questions"], **options)
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
     except openai.BadRequestError as error:
@@ -69,10 +70,10 @@ async def decide(
     usd = cost(model, Usage(prompt, completion), prices)
     if usd is None:
         usd = response.hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    return Reply(decision_text(response), prompt, completion, usd, "stop", model_name(response.model))
+    return Reply(_answers(response), prompt, completion, usd, "stop", model_name(response.model))
 
 
-def decision_text(response: Any) -> str:
+def _answers(response: Any) -> str:
     """The answers as JSON; a refusal, or an answer without a score, has no probabilities."""
     answers: list[dict[str, Any]] = []
     for answer in response.answers:
@@ -84,12 +85,8 @@ def decision_text(response: Any) -> str:
     return json.dumps({"answers": answers}, ensure_ascii=False)
 
 
-def _input(messages: Sequence[Message]) -> list[Message]:
-    """The messages as decision models take them: all with the role user."""
-    return [{"role": "user", "content": _content(message["content"])} for message in messages]
-
-
-def _content(content: Any) -> Any:
+def _as_input(content: Any) -> Any:
+    """A message's content as decision models take it."""
     if isinstance(content, str):
         return content
     parts: list[Message] = []

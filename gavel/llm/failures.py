@@ -45,53 +45,43 @@ PAGE_REMEDY = (
 )
 _PAGE = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
 _MAX_SHOWN = 1000
-_LONGEST_PAUSE = 30.0
-"""Seconds."""
-_BUSY_PAUSE, _BROKEN_PAUSE, _LEAST_PAUSE = 1.0, 0.25, 0.005
+_BUSY_PAUSE, _BROKEN_PAUSE, _LEAST_PAUSE, _LONGEST_PAUSE = 1.0, 0.25, 0.005, 30.0
 """Base pauses in seconds, doubled with each attempt: for a busy server; for a server that failed once, which says
-little about the next request; and the minimum, whatever the server says, so that a broken server is not retried in a
-tight loop."""
+little about the next request; the least, so that a broken server is not retried in a tight loop; and the longest."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Sign:
-    """What tells one kind of rejection."""
+    """What tells one kind of rejection; without statuses it may have any."""
 
-    codes: frozenset[str]
-    words: re.Pattern[str]
-    statuses: tuple[int, ...] = ()
-    """Empty = any."""
+    def __init__(self, codes: str, words: str, *statuses: int) -> None:
+        self.codes, self.words, self.statuses = frozenset(codes.split()), re.compile(words, re.IGNORECASE), statuses
 
 
-def _sign(codes: str, words: str, *statuses: int) -> _Sign:
-    return _Sign(frozenset(codes.split()), re.compile(words, re.IGNORECASE), statuses)
-
-
-_QUOTA = _sign(
+_QUOTA = _Sign(
     "insufficient_quota billing_hard_limit_reached billing_not_active account_deactivated",
     r"insufficient_quota|credit balance is too low|insufficient (?:balance|credits|funds)|billing hard limit"
     r"|account is not active",
 )
 """No credit; a per-minute limit is something else, although both have the status 429."""
-_REFUSAL = _sign(
+_REFUSAL = _Sign(
     "content_filter content_policy_violation responsibleaipolicyviolation invalid_prompt",
     r"content[ _-]?(?:management )?(?:policy|filter)|flagged|usage polic|ContentPolicyViolation|moderation"
     r"|safety (?:system|settings|filter)|prompt (?:was )?blocked|blocked by|responsible ?ai",
     *(400, 403, 422),
 )
-_UNKNOWN_MODEL = _sign(
+_UNKNOWN_MODEL = _Sign(
     "model_not_found",
     r"invalid model|unknown model|no such model|model ['\"`]?[\w./:-]+['\"`]? (?:does not exist|is not found|not found)"
     r"|is not a valid model|model_not_found|not a supported model",
     *(400, 404, 422),
 )
-_PARAMETER = _sign(
+_PARAMETER = _Sign(
     "unsupported_parameter unsupported_value unknown_parameter",
     r"unsupported|not (?:\w+ )?support|n't support|unknown|unrecogni[sz]ed|not permitted|unexpected|not allowed"
     r"|deprecated|cannot (?:both )?be (?:used|specified)",
     *(400, 422),
 )
-_TOO_LONG = _sign(
+_TOO_LONG = _Sign(
     "context_length_exceeded",
     r"context[ _](?:length|size|window|limit)|maximum (?:prompt|model|input) length|(?:prompt|input) is too long"
     r"|maximum number of tokens allowed|tokens exceed the configured limit|number of tokens in the prompt cannot exceed"
@@ -131,8 +121,9 @@ class Failure:
     words: str
 
     def shows(self, sign: _Sign) -> bool:
-        is_of_status = not sign.statuses or self.status in sign.statuses
-        return is_of_status and bool(self.codes & sign.codes or sign.words.search(self.words))
+        if sign.statuses and self.status not in sign.statuses:
+            return False
+        return bool(self.codes & sign.codes or sign.words.search(self.words))
 
     @property
     def is_quota(self) -> bool:
@@ -304,15 +295,13 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     help_ = remedy(error, model)
     if not help_ and not isinstance(error, openai.OpenAIError):
         help_ = f"It was raised inside {model}: call that alone, with a prompt of its own, to see the traceback."
-    match kind_of(error):
-        case "too long":
-            return ContextError(message, help_, context_limit(what))
-        case "refused":
-            return RefusedError(message)
-        case "permanent":
-            return PermanentError(message, help_)
-        case _:
-            pass
+    kind = kind_of(error)
+    if kind == "too long":
+        return ContextError(message, help_, context_limit(what))
+    if kind == "refused":
+        return RefusedError(message)
+    if kind == "permanent":
+        return PermanentError(message, help_)
     if is_rate_limit(error):
         message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
     return LlmError(message, help_)
@@ -330,43 +319,40 @@ def with_remedy(error: Exception, model: str) -> str:
 
 def remedy(error: Exception, model: str = "") -> str:
     """The remedy for an error of `model`, or an empty text."""
-    failure = read_failure(error)
+    failure, causes = read_failure(error), list(_causes(error))
     if failure.is_quota:
         return "Add credit to the account of this API key, or use another key or model; then run the same again."
-    match failure.status:
-        case _ if failure.status == 401 or _not_set_up(error):
-            variable = f"{model.partition('/')[0].upper()}_API_KEY"
-            where = f" ({variable}, unless another is given as api_key)" if "/" in model else ""
-            return f"Check the API key of {model or 'the model'}{where}, or name another model."
-        case 403:
-            return "The key may not use this model: check its rights and its region, or pick another model."
-        case _ if failure.status == 404 or failure.shows(_UNKNOWN_MODEL):
-            return "Check the model's name, and the address of its server (api_base): most end in /v1."
-        case _ if kind_of(error) == "too long":
-            return "Pick a model with a longer context, or judge smaller groups."
-        case _ if any(
-            is_page(f"{one} {getattr(one, 'doc', '')}") for one in _causes(error)
-        ):  # `doc` of a JSONDecodeError
-            return PAGE_REMEDY
-        case _ if any(isinstance(one, (openai.APIConnectionError, *TRANSPORT_ERRORS)) for one in _causes(error)):
-            variables = [f"{url.scheme.upper()}_PROXY", "ALL_PROXY"] if (url := _asked(error)) else []
-            proxies = [name for name in variables if os.environ.get(name) or os.environ.get(name.lower())]
-            past = f" It is asked through {proxies[0]}, unless NO_PROXY names its host." if proxies else ""
-            return f"Check that its server runs, and its address (api_base); then run the same again.{past}"
-        case _ if "/" in model:  # a LiteLLM id; a custom judge has a plain name
-            shown = f"`gavel doctor --judge {model}`, with the same --judge-param, shows how it answers"
-            return f"{shown}; then run the same again."
-        case _:
-            return ""
+    if failure.status == 401 or _not_set_up(error):
+        variable = f"{model.partition('/')[0].upper()}_API_KEY"
+        where = f" ({variable}, unless another is given as api_key)" if "/" in model else ""
+        return f"Check the API key of {model or 'the model'}{where}, or name another model."
+    if failure.status == 403:
+        return "The key may not use this model: check its rights and its region, or pick another model."
+    if failure.status == 404 or failure.shows(_UNKNOWN_MODEL):
+        return "Check the model's name, and the address of its server (api_base): most end in /v1."
+    if kind_of(error) == "too long":
+        return "Pick a model with a longer context, or judge smaller groups."
+    if any(is_page(f"{one} {getattr(one, 'doc', '')}") for one in causes):  # `doc` of a JSONDecodeError
+        return PAGE_REMEDY
+    if any(isinstance(one, (openai.APIConnectionError, *TRANSPORT_ERRORS)) for one in causes):
+        return f"Check that its server runs, and its address (api_base); then run the same again.{_past_proxy(causes)}"
+    if "/" not in model:  # a custom judge has a plain name
+        return ""
+    shown = f"`gavel doctor --judge {model}`, with the same --judge-param, shows how it answers"
+    return f"{shown}; then run the same again."
 
 
-def _asked(error: BaseException) -> Any:
-    """The URL, as httpx's, of the request that did not get through; None = unknown, or on this machine, for which no
-    proxy is asked. LiteLLM's own errors hold a request that was never made."""
-    sent = (one for one in _causes(error) if isinstance(one, TRANSPORT_ERRORS) or type(one).__module__[:6] == "openai")
+def _past_proxy(causes: list[BaseException]) -> str:
+    """How the request that did not get through passes the proxy through which it was sent. None is asked for this
+    machine. LiteLLM's own errors hold a request that was never made."""
+    sent = (one for one in causes if isinstance(one, TRANSPORT_ERRORS) or type(one).__module__[:6] == "openai")
     requests = (vars(one).get("request") or vars(one).get("_request") for one in sent)
-    url = next((request.url for request in requests if request is not None), None)
-    return None if url is None or is_on_this_machine(str(url)) else url
+    url: Any = next((request.url for request in requests if request is not None), None)
+    if url is None or is_on_this_machine(str(url)):
+        return ""
+    proxies = (f"{url.scheme.upper()}_PROXY", "ALL_PROXY")
+    named = next((name for name in proxies if os.environ.get(name) or os.environ.get(name.lower())), "")
+    return named and f" It is asked through {named}, unless NO_PROXY names its host."
 
 
 def _shown(words: str) -> str:
