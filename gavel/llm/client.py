@@ -39,33 +39,14 @@ from gavel.llm.prompt_cut import (
     DEFAULT_CONTEXT,
     check_not_cut,
     context_options,
-    known_context,
+    learned_contexts,
     room_in,
     shrink_context,
 )
-from gavel.llm.providers import (
-    OWN_SERVERS,
-    answer,
-    check_model,
-    is_local,
-    model_id,
-    model_info,
-    with_breakpoint,
-)
-from gavel.llm.rate_limits import Activity, Breaker, Call, Gate, Limits, endpoint_limits
+from gavel.llm.providers import OWN_SERVERS, answer, check_model, is_local, model_id, model_info, with_breakpoint
+from gavel.llm.rate_limits import Activity, Breaker, Call, Limits, endpoint_limits
 from gavel.llm.response import check_has_logprobs, is_json_alone, read_answer, read_response, with_logprobs
-from gavel.llm.types import (
-    NO_PREFIX,
-    Accept,
-    CachedPrefix,
-    Message,
-    ModelCallable,
-    Reply,
-    Schema,
-    Wire,
-    byte_bound,
-    text_of,
-)
+from gavel.llm.types import NO_PREFIX, Accept, CachedPrefix, Message, ModelCallable, Reply, Schema, Wire, byte_bound
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -122,7 +103,6 @@ class Client:
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """May be shared with other clients."""
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
-    gate: Gate = field(default_factory=Gate, compare=False, repr=False)
     wire: Wire = "chat"
     has_fallback: bool = False
     """Whether another model is called if this one does not answer within its deadline."""
@@ -164,7 +144,7 @@ class Client:
     def _context(self) -> int:
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
         assumed = self.context or self._int_param("num_ctx") or listed or DEFAULT_CONTEXT
-        return known_context(self._endpoint, assumed)
+        return learned_contexts.get(self._endpoint, assumed)
 
     def _int_param(self, *names: str) -> int | None:
         """The first of these parameters that the user sets to a number."""
@@ -215,8 +195,7 @@ class Client:
         Raises what `ask` raises. The answer never comes from a cassette.
         """
         self.breaker.close()
-        started = time.monotonic()
-        decides = self.wire == "decisions"
+        started, decides = time.monotonic(), self.wire == "decisions"
         reply = await self._ask_until_deadline(PROBE_MESSAGES, PROBE if decides else PROBE_SCHEMA, is_probe=True)
         if not reply.text.strip():
             raise LlmError(
@@ -239,26 +218,18 @@ class Client:
     def probe_when_asked(self) -> None:
         """Probes before the first request that has to be sent. If the probe fails, nothing is sent for a while."""
         if self.can_be_probed:
-            self.gate.shut()
+            self.breaker.await_probe()
 
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
         return self._is_served and (self.cassette is None or self.cassette.asks_now)
 
-    async def _prove(self) -> None:
-        try:
-            await self.probe()
-        except LlmError as error:
-            if not isinstance(error, NotAskedError):  # for example a spent budget
-                self.breaker.open(error)
-            raise
-
     async def _ask_until_deadline(
         self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX, *, is_probe: bool = False
     ) -> Reply:
         if not is_probe:
-            await self.gate.passed(self._prove)
+            await self.breaker.probed(self.probe)
         patience = _PROBE_PATIENCE if is_probe else self.limits.deadline
         call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix, patience)
         await call.acquire()
@@ -330,8 +301,7 @@ class Client:
         if isinstance(model, str):
             if self._is_served:
                 return await decide(self.name, messages, schema, self.params, self.prices, seconds)
-            text = answer(self.name, messages)
-            return Reply(text, sum(len(text_of(each)) for each in messages) // 4, len(text) // 4, 0.0, "stop")
+            return answer(self.name, messages)
         async with asyncio.timeout(seconds):
             on_loop = is_async(model)  # a synchronous function runs in a thread, so that a timeout can abandon it
             answered: Any = model(messages, schema) if on_loop else PlainCalls().run(partial(model, messages, schema))

@@ -324,15 +324,11 @@ async def _bounded_client(model: str) -> dict[str, Any]:
 
 async def _session() -> aiohttp.ClientSession:
     """The running event loop's HTTP client, which LiteLLM shares."""
-    loop = asyncio.get_running_loop()
-    if loop not in _sessions:
-        opening = _open_session()
-        _sessions[loop] = opening, await anext(opening)
-    return _sessions[loop][1]
+    return await anext(_sessions.setdefault(asyncio.get_running_loop(), _open_session()))
 
 
 async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
-    """Yields a client once. An event loop closes its generators when it ends, and thereby the client."""
+    """Yields one client. An event loop closes its generators when it ends, and thereby the client."""
     verify = load_litellm().llms.custom_httpx.http_handler.get_ssl_configuration()
     trusted = create_default_context(cafile=verify) if isinstance(verify, str) else verify
     async with aiohttp.ClientSession(
@@ -341,12 +337,11 @@ async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
         cookie_jar=aiohttp.DummyCookieJar(),
         response_class=_BoundedResponse,
     ) as session:
-        yield session
+        while True:
+            yield session
 
 
-_sessions: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]
-] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession]] = WeakKeyDictionary()
 
 
 async def _send_by_litellm(**request: Any) -> dict[str, Any]:

@@ -46,13 +46,8 @@ DEFAULT_CONTEXT = 128_000
 _TOKENIZER_MARGIN = 1.2
 """Max ratio of a model's own token count to that of `cl100k_base`."""
 
-_learned: dict[Hashable, int] = {}
-"""Context lengths learned from endpoints' rejections, in this process."""
-
-
-def known_context(endpoint: Hashable, assumed: int) -> int:
-    """Tokens of prompt and reply; `assumed` until the endpoint has rejected a prompt."""
-    return _learned.get(endpoint, assumed)
+learned_contexts: dict[Hashable, int] = {}
+"""Context lengths learned from endpoints' rejections, in this process: tokens of prompt and reply."""
 
 
 def room_in(context: int, reply: int) -> int:
@@ -69,7 +64,7 @@ def shrink_context(endpoint: Hashable, context: int, room: int, sent: int, reply
         return  # another call has lowered it already
     half = int(0.5 * sent * _TOKENIZER_MARGIN) + reply
     smaller = half if half < context else context // 2
-    _learned[endpoint] = limit if limit is not None and limit < context else smaller
+    learned_contexts[endpoint] = limit if limit is not None and limit < context else smaller
 
 
 def context_options(

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from gavel.base.errors import GavelError
 from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
-from gavel.llm.types import CachedPrefix, Message
+from gavel.llm.types import CachedPrefix, Message, Reply, text_of
 
 PROVIDER = "gavel"
 """Provider prefix of local models' LiteLLM ids."""
@@ -53,14 +53,15 @@ def is_local(model: str) -> bool:
     return model_id(model).startswith(f"{PROVIDER}/")
 
 
-def answer(model: str, messages: list[Message]) -> str:
+def answer(model: str, messages: list[Message]) -> Reply:
     """The reply of the local model with this id. Raises `LlmError`, with the model's own message if it cannot
     answer."""
     _check_local(model)
     try:
-        return _models[model.rpartition("/")[2]](messages)
+        text = _models[model.rpartition("/")[2]](messages)
     except GavelError as error:
         raise LlmError(error.message, error.remedy) from error
+    return Reply(text, sum(len(text_of(each)) for each in messages) // 4, len(text) // 4, 0.0, "stop")
 
 
 def _check_local(model: str) -> None:

@@ -92,12 +92,14 @@ class Breaker:
     """A circuit breaker of one client: after an error that every other request would hit too, nothing more is sent.
 
     A wrong key, an empty account or an unknown model is then reported once, and costs one request instead of thousands.
-    Once a minute one request may test whether it is fixed.
+    Once a minute one request may test whether it is fixed. A probe may be set to go before all others.
     """
 
     def __init__(self) -> None:
         self._error: LlmError | None = None
         self._opened = 0.0
+        self._probing: Future[None] | None = None
+        self._first = threading.Lock()
 
     @property
     def error(self) -> LlmError | None:
@@ -117,30 +119,26 @@ class Breaker:
             raise NotAskedError(error.message, error.remedy) from error
         self._opened = time.monotonic()
 
-
-class Gate:
-    """Lets one request of a client, its probe, go before all others; open until it is shut."""
-
-    def __init__(self) -> None:
-        self._opened: Future[None] | None = None
-        self._first = threading.Lock()
-
-    def shut(self) -> None:
+    def await_probe(self) -> None:
         """Makes the next request run the probe."""
-        self._opened, self._first = Future(), threading.Lock()
+        self._probing, self._first = Future(), threading.Lock()
 
-    async def passed(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Returns once the probe is done; the first caller runs it. Raises what `ask` raises, in that caller."""
-        opened = self._opened
-        if opened is None or opened.done():
+    async def probed(self, probe: Callable[[], Awaitable[object]]) -> None:
+        """Returns once the probe is done; the first caller runs it. Raises what `probe` raises, in that caller."""
+        probing = self._probing
+        if probing is None or probing.done():
             return
         if not self._first.acquire(blocking=False):
-            await asyncio.wait([asyncio.wrap_future(opened)])
+            await asyncio.wait([asyncio.wrap_future(probing)])
             return
         try:
-            await ask()
+            await probe()
+        except LlmError as error:
+            if not isinstance(error, NotAskedError):  # for example a spent budget
+                self.open(error)
+            raise
         finally:
-            opened.set_result(None)
+            probing.set_result(None)
 
 
 @dataclass(slots=True)
