@@ -55,6 +55,7 @@ _PATIENCE_SECONDS = 300.0
 _EXPECTED_COMPLETION = 1000
 """Expected reply tokens of a request, before it is sent."""
 _ENDPOINT = "/v1/chat/completions"
+_FINAL = ("completed", "failed", "expired", "cancelled")
 _PRICE_SHARES = {"openai": 0.5, "azure": 0.5, "hosted_vllm": 1.0, "litellm_proxy": 1.0}
 """LiteLLM's name of each provider with batches -> price of a token in a batch, as a share of its usual price."""
 
@@ -99,8 +100,8 @@ def batch_price(model: str, prices: Prices, params: Mapping[str, Any]) -> tuple[
 
 def _request_body(model: str, messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
     """The body that LiteLLM would send. Raises `LlmError` for a parameter that the model does not accept."""
-    litellm, provider = load_litellm(), provider_of(model, options)
-    name, _, _, _ = litellm.get_llm_provider(model, options.get("custom_llm_provider"))
+    litellm = load_litellm()
+    name, provider, _, _ = litellm.get_llm_provider(model, options.get("custom_llm_provider"))
     given = {key: value for key, value in options.items() if key not in CONNECTION}
     try:
         body: dict[str, Any] = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **given)
@@ -140,10 +141,9 @@ class BatchApi:
 
     async def call(self, name: str, patience: float = _PATIENCE_SECONDS, **arguments: Any) -> Any:
         """Calls LiteLLM's function of this name; for so many seconds again after a temporary failure."""
+        call, options = getattr(load_litellm(), name), arguments | self._options
         try:
-            return await retrying(stop_after_delay(patience))(
-                getattr(load_litellm(), name), **arguments, **self._options
-            )
+            return await retrying(stop_after_delay(patience))(call, **options)
         except Exception as error:  # LiteLLM raises different errors per vendor
             help_ = remedy(error) or "The same command goes on from here."
             raise LlmError(f"the batch interface of {self._model} failed: {error}", help_) from error
@@ -205,21 +205,13 @@ class Batches:
     What is collected is committed when it is sent.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        prices: Prices | None = None,
-        budget: Budget | None = None,
-        tell: Callable[[str], None] = lambda line: None,
-        poll_seconds: tuple[float, float] | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, prices: Prices, budget: Budget, tell: Callable[[str], object] = str) -> None:
         """`prices`: of a token in a batch. `tell` receives a line for the user whenever something happens.
 
         Raises `LlmError` if the directory cannot be used, or is in use by another process.
         """
         self.directory = directory
-        self._prices, self._budget, self._tell = prices or {}, budget or Budget(), tell
-        self._poll_seconds = poll_seconds or POLL_SECONDS
+        self._prices, self._budget, self._tell = prices, budget, tell
         self._collecting: dict[tuple[str, str], tuple[int, int, int]] = {}
         """Model and address -> the batch that takes further requests: its number, requests and bytes."""
         self._params: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -318,7 +310,7 @@ class Batches:
                 usd, tokens = self._amount(model, token_count(prompt), token_count(completion))
                 self._budget.spent_usd += usd
                 self._budget.spent_tokens += tokens
-            case _:
+            case _:  # a failure costs nothing
                 pass
 
     async def advance(self) -> bool:
@@ -346,14 +338,18 @@ class Batches:
         until = time.monotonic() + _GRACE_SECONDS
         while not batch_id:
             if is_creating and not (batch_id := await api.find(tag)) and time.monotonic() <= until:
-                await asyncio.sleep(self._poll_seconds[0])
+                await asyncio.sleep(POLL_SECONDS[0])
             elif not batch_id:
                 is_creating = self._set(number, "is_creating", True)
                 batch_id = await api.create(requests, tag)
                 until = time.monotonic() + _GRACE_SECONDS
         self._set(number, "id", batch_id)
-        name = f"batch {number} ({model}, {batch_id})"
-        found = await self._poll(api, name, batch_id)
+        name, told, pause = f"batch {number} ({model}, {batch_id})", "", POLL_SECONDS[0]
+        while (found := await api.call("aretrieve_batch", batch_id=batch_id)).status not in _FINAL:
+            told = self._report(name, found, told)
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, POLL_SECONDS[1])
+        self._report(name, found, told)
         files = filter(None, (found.output_file_id, found.error_file_id))
         contents = [(await api.call("afile_content", file_id=file)).content for file in files]
         self._keep(number, model, b"\n".join(contents), counts=found.status in ("completed", "expired"))
@@ -372,20 +368,13 @@ class Batches:
             self._db.execute(f"UPDATE batches SET {column} = ? WHERE number = ?", (value, number))
         return value
 
-    async def _poll(self, api: BatchApi, name: str, batch_id: str) -> Any:
-        """The batch in OpenAI's form, once it is over."""
-        (pause, longest), told = self._poll_seconds, ""
-        while True:
-            found = await api.call("aretrieve_batch", batch_id=batch_id)
-            counts = found.request_counts
-            done, total = (counts.completed + counts.failed, counts.total) if counts else (0, 0)
-            if (news := f"{name}: {found.status}, {done:,} of {total:,} answered") != told:
-                self._tell(news)
-            if found.status in ("completed", "failed", "expired", "cancelled"):
-                return found
-            told = news
-            await asyncio.sleep(pause)
-            pause = min(1.5 * pause, longest)
+    def _report(self, name: str, found: Any, told: str) -> str:
+        """Tells the user about a batch, unless that was told last; returns the line."""
+        counts = found.request_counts
+        done, total = (counts.completed + counts.failed, counts.total) if counts else (0, 0)
+        if (line := f"{name}: {found.status}, {done:,} of {total:,} answered") != told:
+            self._tell(line)
+        return line
 
     def _keep(self, number: int, model: str, content: bytes, *, counts: bool) -> None:
         """Stores the results of a batch that is over, and charges them; unreadable lines are skipped.

@@ -19,6 +19,7 @@ A ledger records the requests of one unit of work and their cost, for accounting
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Generator, Mapping
@@ -50,10 +51,8 @@ PriceTable = dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]]
 def prices_from_environment() -> Prices:
     """The prices in `GAVEL_PRICES`, JSON such as `{"openai/gpt-5-mini": [0.25, 2]}`; empty if it is not set."""
     text = os.environ.get("GAVEL_PRICES", "").strip()
-    if not text:
-        return {}
     try:
-        return TypeAdapter(PriceTable).validate_json(text)
+        return TypeAdapter(PriceTable).validate_json(text) if text else {}
     except ValidationError as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
@@ -123,12 +122,9 @@ class Reservation:
 
 LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
-_FIRST_COMPLETION = 1000
-"""Expected reply tokens of a model before its first reply."""
-_SMALLEST_CAP = 8192
-"""Min tokens of a capped reply: a truncated reply is paid for and lost."""
-_ENOUGH_REPLIES = 8
-"""Number of replies after which twice the longest one serves as a bound."""
+_FIRST_COMPLETION, _SMALLEST_CAP, _ENOUGH_REPLIES = 1000, 8192, 8
+"""Expected reply tokens of a model before its first reply; min tokens of a capped reply, as a truncated one is paid for
+and lost; replies after which twice the longest one serves as a bound."""
 
 
 class Budget:
@@ -241,8 +237,11 @@ class Budget:
             if self._fits(most):
                 return Reservation(model, price, expected, most, likely if can_be_capped else None)
         if not self._in_flight and self._fits(expected):
-            affordable = self._affordable(price, prompt)
-            cap = min(affordable, completion_bound) if can_be_capped and affordable >= reply else None
+            affordable = (self.max_tokens or math.inf) - self.spent_tokens - prompt
+            if price and price[1] > 0:
+                usd = (self.max_cost_usd or math.inf) - self.spent_usd
+                affordable = min(affordable, (usd * 1e6 - prompt * price[0]) / price[1])
+            cap = int(min(affordable, completion_bound)) if can_be_capped and affordable >= reply else None
             return Reservation(model, price, expected, most, cap)
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
@@ -267,25 +266,13 @@ class Budget:
         )
         raise self.refused
 
-    def _affordable(self, price: Price | None, prompt: int) -> int:
-        """Reply tokens that the unspent budget leaves for a call, at least 0."""
-        replies: list[float] = []
-        if self.max_tokens is not None:
-            replies.append(self.max_tokens - self.spent_tokens - prompt)
-        if self.max_cost_usd is not None and price is not None and price[1] > 0:
-            replies.append(((self.max_cost_usd - self.spent_usd) * 1e6 - prompt * price[0]) / price[1])
-        return max(int(min(replies, default=0)), 0)
-
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
         """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""
         if self.max_cost_usd is None and self.max_tokens is None:
             return True
-        others = [reservation.most for reservation in self._in_flight] if beside_others else []
-        usd = self.spent_usd + amount[0] + sum(most[0] for most in others)
-        tokens = self.spent_tokens + amount[1] + sum(most[1] for most in others)
-        return (self.max_cost_usd is None or usd <= self.max_cost_usd) and (
-            self.max_tokens is None or tokens <= self.max_tokens
-        )
+        amounts = [amount, *(each.most for each in self._in_flight if beside_others)]
+        usd, tokens = (sum(each) for each in zip((self.spent_usd, self.spent_tokens), *amounts, strict=True))
+        return usd <= (self.max_cost_usd or math.inf) and tokens <= (self.max_tokens or math.inf)
 
 
 def cost_in_words(usd: float, calls: int, unknown: int) -> str:
@@ -293,10 +280,8 @@ def cost_in_words(usd: float, calls: int, unknown: int) -> str:
     cost."""
     if calls and unknown == calls and not usd:
         return "cost unknown"
-    amount = f"{usd:.2f}" if usd >= 0.1 or not usd else f"{usd:.2g}"
-    if not unknown:
-        return f"{amount} USD"
-    return f"≥ {amount} USD, {counted(unknown, 'call')} unknown"
+    amount = f"{usd:.2f} USD" if usd >= 0.1 or not usd else f"{usd:.2g} USD"
+    return f"≥ {amount}, {counted(unknown, 'call')} unknown" if unknown else amount
 
 
 def _amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:

@@ -17,13 +17,12 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -37,6 +36,7 @@ _PRIVATE = re.compile(
 )
 """Parameters that identify the caller; they are neither part of the key nor stored."""
 Mode = Literal["cache", "replay"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,8 @@ PRAGMA application_id = {_APPLICATION};
 COMMIT;
 """
 _KEEP = """
-INSERT INTO replies (key, question, text, usage) SELECT :key, :question, :text, :usage
-WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = :key AND text = :text)
+INSERT INTO replies (key, question, text, usage) SELECT ?1, ?2, ?3, ?4
+WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = ?1 AND text = ?3)
 """
 _USAGE = ("prompt_tokens", "completion_tokens", "cost_usd", "finish_reason", "served_by", "repaired_by")
 
@@ -269,45 +269,36 @@ class SqliteStorage(Storage):
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
 
     def replies(self, key: str) -> "Future[list[Reply]]":
-        return self._thread.submit(self._read, key)
+        def read(db: sqlite3.Connection) -> list[Reply]:
+            rows = db.execute("SELECT text, usage FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
+            return [Reply(json.loads(text), **json.loads(usage), cached=True, key=key) for text, usage in rows]
+
+        return self._thread.submit(self._run, read)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        return self._thread.submit(self._write, entries)
+        def write(db: sqlite3.Connection) -> None:
+            with db:
+                for question, reply in entries:
+                    usage = json.dumps({name: getattr(reply, name) for name in _USAGE})
+                    db.execute(_KEEP, (question.key, json.dumps(question.parts), json.dumps(reply.text), usage))
 
-    def question(self, key: str) -> "Future[Mapping[str, str] | None]":
+        return self._thread.submit(self._run, write)
+
+    def question(self, key: str) -> Mapping[str, str] | None:
         """The stored question as JSON by part: `model`, `params`, `schema` and `messages`."""
-        return self._thread.submit(self._read_question, key)
+
+        def read(db: sqlite3.Connection) -> Mapping[str, str] | None:
+            row = db.execute("SELECT question FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
+            return row and json.loads(row[0])
+
+        return self._thread.submit(self._run, read).result()
 
     def close(self) -> None:
         if self._connection is not None:
             self._thread.submit(self._connection.close).result()
         self._thread.shutdown()
 
-    def _read(self, key: str) -> list[Reply]:
-        with self._open() as db:
-            rows = db.execute("SELECT text, usage FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
-        return [Reply(json.loads(text), **json.loads(usage), cached=True, key=key) for text, usage in rows]
-
-    def _read_question(self, key: str) -> Mapping[str, str] | None:
-        with self._open() as db:
-            row = db.execute("SELECT question FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
-
-    def _write(self, entries: Sequence[Entry]) -> None:
-        rows = [
-            {
-                "key": question.key,
-                "question": json.dumps(question.parts),
-                "text": json.dumps(reply.text),
-                "usage": json.dumps({name: getattr(reply, name) for name in _USAGE}),
-            }
-            for question, reply in entries
-        ]
-        with self._open() as db, db:
-            db.executemany(_KEEP, rows)
-
-    @contextmanager
-    def _open(self) -> Generator[sqlite3.Connection]:
+    def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         path = self._path
         try:
             if self._connection is None:
@@ -318,7 +309,7 @@ class SqliteStorage(Storage):
                         f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
                     )
                 self._connection = _open_to_read(path) if self._read_only else _open_to_write(path)
-            yield self._connection
+            return work(self._connection)
         except (sqlite3.Error, OSError) as error:
             raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
 

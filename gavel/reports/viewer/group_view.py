@@ -133,7 +133,7 @@ def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
     """None where the cassette does not hold it. Raises `CassetteError`."""
     storage = SqliteStorage(cassette, read_only=True)
     try:
-        question = storage.question(vote.reply_key).result()
+        question = storage.question(vote.reply_key)
         replies = [reply.text for reply in storage.replies(vote.reply_key).result()]
     finally:
         storage.close()
