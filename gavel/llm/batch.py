@@ -1,19 +1,15 @@
 """Asks questions in batches, mostly at half the price: requests are collected, and their replies come within a day.
 
-    batches = Batches(directory, prices, budget)
-    cassette = BatchCassette(path, batches)
+    cassette = BatchCassette(path, batches := Batches(directory, prices, budget))
     while True:
         await ask_everything(cassette)                          requests without a reply raise `NotAskedError`
         if not await batches.advance():                         sends them, and waits for the replies
             break
 
-Each round asks everything again from the start: stored replies are read from file, so that prompts need not be held for
-a day, and a restarted process resumes. A client asks as it does without batches, so a repair, or a request in another
-reply format, is one of the next round. Requests that failed temporarily, or were not processed before the batch
-expired, are resent up to `_ATTEMPTS` times.
-
-Batches go through LiteLLM, which can only read Anthropic's, and takes those of Vertex AI and Bedrock from buckets in
-the user's own cloud.
+Each round asks everything again from the start, so that no prompt is held for a day, and a restarted process resumes. A
+repair, or a request in another reply format, is one of the next round. Requests that failed temporarily, or that an
+expired batch did not reach, are resent up to `_ATTEMPTS` times. Batches go through LiteLLM, which can only read
+Anthropic's, and takes those of Vertex AI and Bedrock from buckets in the user's own cloud.
 """
 
 import asyncio
@@ -34,7 +30,7 @@ from tenacity import stop_after_delay
 
 from gavel.base.errors import first_error
 from gavel.base.files import locked
-from gavel.llm.budget import Budget, Prices, price
+from gavel.llm.budget import Budget, Prices, amount, price
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import CONNECTION, endpoint_of
 from gavel.llm.errors import LlmError, NotAskedError
@@ -55,7 +51,6 @@ _PATIENCE_SECONDS = 300.0
 _EXPECTED_COMPLETION = 1000
 """Expected reply tokens of a request, before it is sent."""
 _ENDPOINT = "/v1/chat/completions"
-_FINAL = ("completed", "failed", "expired", "cancelled")
 _PRICE_SHARES = {"openai": 0.5, "azure": 0.5, "hosted_vllm": 1.0, "litellm_proxy": 1.0}
 """LiteLLM's name of each provider with batches -> price of a token in a batch, as a share of its usual price."""
 
@@ -295,19 +290,14 @@ class Batches:
             number, requests, size = self._db.execute(new, (secrets.token_hex(16), *endpoint)).lastrowid or 0, 0, 0
         self._collecting[endpoint] = number, requests + 1, size + len(line)
         self._db.execute(_COLLECT, (key, number, line))
-        usd, tokens = self._amount(endpoint[0], len(line) // 4, _EXPECTED_COMPLETION)
+        usd, tokens = amount(self._prices.get(endpoint[0]), len(line) // 4, _EXPECTED_COMPLETION)
         self._expected = self._expected[0] + usd, self._expected[1] + tokens
         return number
-
-    def _amount(self, model: str, prompt: int, completion: int) -> tuple[float, int]:
-        """USD and tokens of a request."""
-        each = self._prices.get(model, (0.0, 0.0))
-        return (prompt * each[0] + completion * each[1]) / 1e6, prompt + completion
 
     def _charge(self, model: str, result: Result) -> None:
         match result:
             case {"response": {"body": {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}}}:
-                usd, tokens = self._amount(model, token_count(prompt), token_count(completion))
+                usd, tokens = amount(self._prices.get(model), token_count(prompt), token_count(completion))
                 self._budget.spent_usd += usd
                 self._budget.spent_tokens += tokens
             case _:  # a failure costs nothing
@@ -345,11 +335,17 @@ class Batches:
                 until = time.monotonic() + _GRACE_SECONDS
         self._set(number, "id", batch_id)
         name, told, pause = f"batch {number} ({model}, {batch_id})", "", POLL_SECONDS[0]
-        while (found := await api.call("aretrieve_batch", batch_id=batch_id)).status not in _FINAL:
-            told = self._report(name, found, told)
+        while True:
+            found = await api.call("aretrieve_batch", batch_id=batch_id)
+            counts = found.request_counts
+            done, total = (counts.completed + counts.failed, counts.total) if counts else (0, 0)
+            if (line := f"{name}: {found.status}, {done:,} of {total:,} answered") != told:
+                self._tell(line)
+            if found.status in ("completed", "failed", "expired", "cancelled"):
+                break
+            told = line
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, POLL_SECONDS[1])
-        self._report(name, found, told)
         files = filter(None, (found.output_file_id, found.error_file_id))
         contents = [(await api.call("afile_content", file_id=file)).content for file in files]
         self._keep(number, model, b"\n".join(contents), counts=found.status in ("completed", "expired"))
@@ -367,14 +363,6 @@ class Batches:
         with self._db:
             self._db.execute(f"UPDATE batches SET {column} = ? WHERE number = ?", (value, number))
         return value
-
-    def _report(self, name: str, found: Any, told: str) -> str:
-        """Tells the user about a batch, unless that was told last; returns the line."""
-        counts = found.request_counts
-        done, total = (counts.completed + counts.failed, counts.total) if counts else (0, 0)
-        if (line := f"{name}: {found.status}, {done:,} of {total:,} answered") != told:
-            self._tell(line)
-        return line
 
     def _keep(self, number: int, model: str, content: bytes, *, counts: bool) -> None:
         """Stores the results of a batch that is over, and charges them; unreadable lines are skipped.

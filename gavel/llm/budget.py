@@ -1,16 +1,10 @@
-"""What calls cost, and a budget in US dollars and tokens, shared by all clients that are given it, across threads and
-event loops. An unknown cost is None, never 0.
+"""Prices, and a budget in US dollars and tokens that clients share, across threads and event loops; an unknown cost
+is None, never 0.
 
-A call reserves budget before it is sent and settles afterwards. The reservation, by the first case that fits:
-
-    everything it can come to
-    a capped reply                when the model takes a cap, sent as max_completion_tokens
-    twice the longest reply       when it takes none and enough replies were seen
-
+A call reserves budget before it is sent and settles afterwards. It reserves all that it can come to, or else a capped
+reply where the model takes a cap (`max_completion_tokens`), or else twice the longest reply once enough were seen.
 Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
 none. A capped call does not exceed a budget; others exceed it at most by the cost of the calls in flight.
-
-A ledger records the requests of one unit of work and their cost, for accounting:
 
     with noted_calls() as ledger:
         await judge.score(group)                       also what tasks ask that begin in here
@@ -26,7 +20,6 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated, Any, NoReturn
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -92,19 +85,9 @@ def listed_cost(model: str, usage: Usage) -> float | None:
     if price(model, {}) is None:
         return None
     written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
-    if not (written or cached) and (rates := _rates(model)) is not None:
-        return usage.prompt_tokens * rates[0] + usage.completion_tokens * rates[1]
     of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
     tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))
-
-
-@cache  # LiteLLM takes longer to work a cost out than the rest of a response takes to read
-def _rates(model: str) -> tuple[float, float] | None:
-    """USD per token of the prompt and of the completion; None where the table's prices depend on their number."""
-    if any(value and ("_above_" in name or name == "tiered_pricing") for name, value in model_info(model).items()):
-        return None
-    return load_litellm().cost_per_token(model=model, prompt_tokens=1, completion_tokens=1)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +176,7 @@ class Budget:
         with self._lock:
             replies, longest = self._replies.get(reservation.model, (0, 0))
             self._replies[reservation.model] = replies + 1, max(longest, completion_tokens)
-        known = _amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
+        known = amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
         unpriced = usd is None and reservation.price is None
         self._close(reservation, (known, prompt_tokens + completion_tokens), unpriced=unpriced)
 
@@ -227,13 +210,13 @@ class Budget:
         """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
         replies, longest = self._replies.get(model, (0, 0))
         prompt, reply = prompt_bound // 4, min(longest or _FIRST_COMPLETION, completion_bound)
-        expected = _amount(price, prompt, reply)
-        most = _amount(price, prompt_bound, max(completion_bound, longest))
+        expected = amount(price, prompt, reply)
+        most = amount(price, prompt_bound, max(completion_bound, longest))
         if self._fits(most):
             return Reservation(model, price, expected, most)
         if can_be_capped or replies >= _ENOUGH_REPLIES:
             likely = min(max(_SMALLEST_CAP if can_be_capped else 0, 2 * longest), completion_bound)
-            most = _amount(price, prompt_bound, likely)
+            most = amount(price, prompt_bound, likely)
             if self._fits(most):
                 return Reservation(model, price, expected, most, likely if can_be_capped else None)
         if not self._in_flight and self._fits(expected):
@@ -284,7 +267,7 @@ def cost_in_words(usd: float, calls: int, unknown: int) -> str:
     return f"≥ {amount}, {counted(unknown, 'call')} unknown" if unknown else amount
 
 
-def _amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:
+def amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:
     usd = 0.0 if price is None else (prompt_tokens * price[0] + completion_tokens * price[1]) / 1e6
     return usd, prompt_tokens + completion_tokens
 

@@ -1,12 +1,10 @@
 """A store of replies for caching, replay and audit, in one SQLite file or another storage.
 
-A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that no
-reply is paid for twice, even when the process is killed. (A reply that cannot be written, on a full disk, is used
-anyway.) Tasks and threads may share a cassette: one of them asks, the others wait for its reply. Processes may share
-the file; only a question that two of them ask at the same moment is asked twice.
-
-Only usable replies are stored, and unusable ones that a stored repair fixes, so that a repaired conversation replays
-unchanged. A question whose stored reply is unusable for the current caller is asked again.
+A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that
+none is paid for twice, even when the process is killed. (One that cannot be written, on a full disk, is used anyway.)
+Tasks and threads share a cassette: one asks, the others wait. Processes may share the file; only a question that two of
+them ask at the same moment is asked twice. Unusable replies are stored only with the repair that fixes them, so that a
+repaired conversation replays unchanged.
 """
 
 import asyncio
@@ -111,8 +109,6 @@ class Cassette:
     """Sends the request of a question that is not stored."""
 
     def __init__(self, storage: str | Path | Storage, mode: Mode = "cache") -> None:
-        if mode not in ("cache", "replay"):
-            raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
         self.path = None if isinstance(storage, Storage) else Path(storage)
         """The file; None = another storage."""
         self.mode: Mode = mode

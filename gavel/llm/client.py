@@ -5,14 +5,11 @@
        └─ _ask_as_accepted           loop 2: another reply format or parameter, when the server refuses the first
           └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
 
-Loop 3 is the caller's: the next of a juror's models. Each has an equal share of the juror's deadline, so that the last
-is reached however long the others fail; with `has_fallback` a client that has used up its share is skipped for a
-minute.
-
-A temporary failure (429, 5xx, a timeout, no connection, a truncated reply) is retried until the deadline, without a
-limit on attempts. A pausing call does not occupy a concurrency slot, and waiting for budget or rate limits does not
-count against the deadline. A permanent failure (a wrong key, a prompt too long) is raised at once; after one that every
-request would hit, nothing more is sent for a minute.
+Loop 3 is the caller's: the next of a juror's models, of which each has an equal share of the deadline; with
+`has_fallback` a client that used up its share is skipped for a minute. A temporary failure (429, 5xx, a timeout, no
+connection, a truncated reply) is retried until the deadline, however often; pauses occupy no concurrency slot, and
+waiting for budget or rate limits does not count. A permanent one (a wrong key) is raised at once, and nothing more is
+sent for a minute.
 """
 
 import asyncio
@@ -26,26 +23,30 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import openai
+from openai.types.chat.chat_completion import ChatCompletion
+from tenacity import stop_after_attempt
 
 from gavel.base.errors import contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
-from gavel.llm.budget import LONGEST_COMPLETION, Budget, Price, Prices, Reservation, ledger_of_this_work, price
-from gavel.llm.cassette import Cassette, Question
-from gavel.llm.completion import COMPLETION_CAPS, FORMATS, complete_in_time, dialect_of, endpoint_of, response_format
-from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
-from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass
-from gavel.llm.prompt_cut import (
-    DEFAULT_CONTEXT,
-    check_not_cut,
-    context_options,
-    learned_contexts,
-    room_in,
-    shrink_context,
+from gavel.llm.budget import (
+    LONGEST_COMPLETION,
+    Budget,
+    Price,
+    Prices,
+    Reservation,
+    ledger_of_this_work,
+    price,
+    prices_from_environment,
 )
+from gavel.llm.cassette import Cassette, Question
+from gavel.llm.completion import COMPLETION_CAPS, FORMATS, complete_in_time, dialects, endpoint_of, response_format
+from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
+from gavel.llm.errors import LlmError, NotAskedError, PermanentError, UnknownModelError
+from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass, retrying
+from gavel.llm.prompt_cut import DEFAULT_CONTEXT, check_not_cut, context_options, contexts, room_in, shrink_context
 from gavel.llm.providers import OWN_SERVERS, answer, check_model, is_local, model_id, model_info, with_breakpoint
 from gavel.llm.rate_limits import Activity, Breaker, Call, Limits, endpoint_limits
-from gavel.llm.response import check_has_logprobs, is_json_alone, read_answer, read_response, with_logprobs
+from gavel.llm.response import check_has_logprobs, is_json_alone, read_answer, read_response, read_usage, with_logprobs
 from gavel.llm.types import NO_PREFIX, Accept, CachedPrefix, Message, ModelCallable, Reply, Schema, Wire, byte_bound
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 _PROBE_PATIENCE = 15.0
 """Seconds for which a probe is retried: nothing is lost yet, and a wrong address should show soon."""
+_TURN_SECONDS = 300.0
+"""Timeout of one attempt at an agent's turn."""
 
 PROBE_MESSAGES: list[Message] = [
     {"role": "system", "content": "You answer in JSON."},
@@ -144,7 +147,7 @@ class Client:
     def _context(self) -> int:
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
         assumed = self.context or self._int_param("num_ctx") or listed or DEFAULT_CONTEXT
-        return learned_contexts.get(self._endpoint, assumed)
+        return contexts.get(self._endpoint, assumed)
 
     def _int_param(self, *names: str) -> int | None:
         """The first of these parameters that the user sets to a number."""
@@ -211,7 +214,7 @@ class Client:
             )
         if self.wire == "logprobs":
             check_has_logprobs(self.name, reply)
-        reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format]
+        reply_format = self.wire if decides else FORMATS[dialects[self._endpoint].format]
         seconds = time.monotonic() - started
         return Probe(self.name, reply.served_by, reply_format, seconds, reply.cost_usd, is_alone=is_alone)
 
@@ -241,24 +244,23 @@ class Client:
                         reply = await self._ask_as_accepted(call, messages, schema)
                     self.breaker.close()
                     return reply
-                except LlmError as error:
-                    self._ended(call, error)
-                    raise
                 except Exception as error:  # foreign code: any exception means that the call failed
-                    if (pause := call.pause_after(error)) is None:
+                    failure = error if isinstance(error, LlmError) else None
+                    if failure is None:
+                        if (pause := call.pause_after(error)) is not None:
+                            await call.sleep(pause, error)
+                            continue
                         longest = min(self.limits.timeout, self.limits.deadline)
                         failure = as_llm_error(error, self.name, longest, call.attempts)
-                        raise self._ended(call, failure, is_temporary=may_pass(error)) from error
-                    await call.sleep(pause, error)
+                    failure.may_be_paid = call.may_be_paid
+                    is_outage = self.has_fallback and failure is not error and may_pass(error)
+                    if is_outage or isinstance(failure, PermanentError):  # other requests would hit it too
+                        self.breaker.open(failure)
+                    if failure is error:
+                        raise
+                    raise failure from error
         finally:
             call.release()
-
-    def _ended(self, call: Call, failure: LlmError, *, is_temporary: bool = False) -> LlmError:
-        """The error that ends the call. Opens the breaker if it would hit other requests too."""
-        failure.may_be_paid = call.may_be_paid
-        if isinstance(failure, PermanentError) or (self.has_fallback and is_temporary):
-            self.breaker.open(failure)
-        return failure
 
     async def _ask_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Sends the request in the first reply format, and with the parameters, that the endpoint accepts."""
@@ -267,7 +269,7 @@ class Client:
                 call.reply = await self._ask_once(messages, schema, call.attempt_seconds)
             return self._answering_all_of(messages, call.reply) if self._is_served else call.reply
         complete = self.cassette.complete if self.cassette else complete_in_time
-        dialect = dialect_of(self._endpoint)
+        dialect = dialects[self._endpoint]
         marked = with_breakpoint(self.name, messages, call.prefix)
         num_ctx = self._context_options(messages)
         number = dialect.format
@@ -363,7 +365,7 @@ class Client:
         longest = self._set_completion or model_info(self.name).get("max_output_tokens") or LONGEST_COMPLETION
         # the user sets no limit, and no thinking that needs one
         is_free = not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
-        return longest, is_free and dialect_of(self._endpoint).takes_cap
+        return longest, is_free and dialects[self._endpoint].takes_cap
 
 
 _TRACER: "ContextVar[Tracer | None]" = ContextVar("gavel_tracer", default=None)
@@ -416,3 +418,53 @@ def _call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
             span.set_attribute("error.type", str(error.status_code) if is_answer else type(error).__name__)
             span.set_status(StatusCode.ERROR)
             raise
+
+
+class ChatAgent:
+    """An agent's model by its LiteLLM id, tools included, with the cost of its turns."""
+
+    def __init__(self, model: str, budget: Budget | None = None, *, instead: str = "ollama/qwen3") -> None:
+        """`budget` may be shared with other clients. `instead`: the alternative that a remedy names when the key is
+        missing.
+
+        Raises `UnknownModelError`, `MissingKeyError`, and `LlmError` for a budget in dollars that cannot be kept."""
+        if is_local(model):
+            raise UnknownModelError(
+                f"{model} goes by rules and cannot act as an agent.",
+                "Name a language model: openai/gpt-5-mini, ollama/qwen3.",
+            )
+        check_model(model, {}, instead=instead)
+        self.model = model
+        self.cost_usd: float | None = 0.0
+        """None as soon as one turn's price is unknown."""
+        self._price, self._budget = price(model, prices_from_environment()), budget or Budget()
+        self._budget.check(model, self._price)
+
+    async def turn(self, messages: list[Message], tools: list[Message], **options: Any) -> ChatCompletion:
+        """The model's next turn. LiteLLM `options` that the model does not support are dropped.
+
+        Temporary failures are retried. Raises `BudgetError`, and the errors of LiteLLM, which are those of OpenAI's
+        client.
+        """
+        request = {name: value for name, value in options.items() if value is not None}
+        if tools:
+            request["tools"] = tools
+        return await retrying(stop_after_attempt(4))(self._attempt, messages, request)
+
+    async def _attempt(self, messages: list[Message], request: dict[str, Any]) -> ChatCompletion:
+        bound = byte_bound(messages, {"tools": request.get("tools", [])})
+        longest = request.get("max_completion_tokens") or model_info(self.model).get("max_output_tokens")
+        reservation = await self._budget.reserve(self.model, self._price, bound, longest or LONGEST_COMPLETION)
+        try:
+            body = await complete_in_time(self.model, messages, request | {"drop_params": True}, _TURN_SECONDS)
+        except BaseException as error:
+            is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            (self._budget.release if is_free else self._budget.forfeit)(reservation)
+            raise
+        usage = read_usage(body.get("usage"))
+        self._budget.settle(reservation, None, usage.prompt_tokens or bound // 4, usage.completion_tokens)
+        if self._price is None or not usage.prompt_tokens or self.cost_usd is None:
+            self.cost_usd = None
+        else:
+            self.cost_usd += (usage.prompt_tokens * self._price[0] + usage.completion_tokens * self._price[1]) / 1e6
+        return ChatCompletion.construct(**body)

@@ -1,26 +1,21 @@
 """One completion within its time limit: through LiteLLM, or on the direct wire to a server of the user's own.
 
     hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
-    every other model                                                      litellm.acompletion
+    every other model, and what needs more of LiteLLM or a proxy           litellm.acompletion
 
-On the direct wire LiteLLM resolves model, key, address and parameters. Its client, types and bookkeeping, which take
-ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of LiteLLM's own parameters,
-a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
+On the direct wire LiteLLM resolves model, key, address and parameters; its client, types and bookkeeping take ten times
+the CPU of a bare request. Either way errors are those of OpenAI's client, a reply that is streamed unasked is read, and
+one ends with an error after `MAX_REPLY_BYTES`.
 
-On both wires errors are those of OpenAI's client, a reply that a server streams unasked is read, and one ends with an
-error after `MAX_REPLY_BYTES`.
-
-The accepted parameters are learned from rejections, once per endpoint and process:
-
-    refused "temperature"                          it is left out from then on
-    refused "max_tokens"                           it is sent as max_completion_tokens, and if that is refused, left out
-    refused the JSON schema, or does not say what  plain JSON, then no format
+What an endpoint accepts is learned from its rejections: a parameter is renamed or left out, a JSON schema becomes plain
+JSON, then no format.
 """
 
 import asyncio
 import json
 import logging
 import os
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -35,7 +30,7 @@ import openai
 from gavel.base.network import is_on_this_machine
 from gavel.llm.errors import PermanentError
 from gavel.llm.failures import openai_httpx, read_failure, status_error
-from gavel.llm.providers import load_litellm, model_info, timed_out
+from gavel.llm.providers import load_litellm, model_info, time_limit
 from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS
 from gavel.llm.types import Message, Schema, is_mapping
 
@@ -46,8 +41,6 @@ MAX_REPLY_BYTES = 64 * 2**20
 _IDLE_SECONDS = 4.0
 """Seconds after which an idle connection is closed, before servers do: uvicorn closes after 5."""
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
-_UNRESOLVED = {*_PLACE, "response_format"}
-"""Parameters that LiteLLM's parameters do not depend on: each group has its own schema, which is sent unchanged."""
 
 
 FORMATS = ("json_schema", "json_object", "text")
@@ -55,7 +48,6 @@ FORMATS = ("json_schema", "json_object", "text")
 
 
 def response_format(name: str, schema: Schema) -> dict[str, Any]:
-    """The parameter that asks for a reply format."""
     if name == "text":
         return {}
     described = {"json_schema": {"name": "scores", "schema": schema, "strict": True}} if name == "json_schema" else {}
@@ -86,7 +78,6 @@ class Dialect:
         """Parameter -> the name under which it is sent; "" = left out."""
 
     def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters as this endpoint accepts them."""
         return {sent: value for name, value in params.items() if (sent := self._names.get(name, name))}
 
     def adapt(self, error: Exception, model: str, params: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
@@ -112,7 +103,6 @@ class Dialect:
 
 
 def _advice_without(parameter: str) -> str:
-    """The remedy for a required parameter that the endpoint rejects."""
     if parameter in LOGPROBS:
         return (
             "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
@@ -126,12 +116,8 @@ def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
     return model, str(params.get("api_base") or params.get("base_url") or "")
 
 
-def dialect_of(endpoint: Hashable) -> Dialect:
-    """The dialect of an endpoint, shared by all its callers in this process."""
-    return dialects.setdefault(endpoint, Dialect())
-
-
-dialects: dict[Hashable, Dialect] = {}
+dialects: defaultdict[Hashable, Dialect] = defaultdict(Dialect)
+"""The dialects of endpoints, shared by all their callers in this process."""
 
 
 async def complete_in_time(
@@ -143,15 +129,12 @@ async def complete_in_time(
     providers' errors, is raised as such.
     """
     direct = _direct_request(model, messages, options)
-    try:
-        async with asyncio.timeout(seconds):
-            if direct is not None:
-                body = await _send_directly(*direct)
-            else:
-                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **await _bounded_client(model)}
-                body = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
-    except TimeoutError as error:
-        raise timed_out(model, seconds) from error
+    async with time_limit(model, seconds):
+        if direct is not None:
+            body = await _send_directly(*direct)
+        else:
+            once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, "shared_session": await _session()}
+            body = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
     choice: dict[str, Any] = body["choices"][0] if body["choices"] else {}
     choice = {**choice, **(choice.get("provider_specific_fields") or {})}
     if (error := choice.get("error")) or choice.get("native_finish_reason", choice.get("finish_reason")) == "error":
@@ -176,8 +159,9 @@ def _direct_request(
         return None
     if not all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
         return None
+    known = {*_PLACE, "response_format"}  # each group has its own schema, which LiteLLM sends unchanged
     try:
-        packed = json.dumps({name: value for name, value in options.items() if name not in _UNRESOLVED})
+        packed = json.dumps({name: value for name, value in options.items() if name not in known})
     except TypeError:
         return None
     settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
@@ -314,14 +298,6 @@ class _BoundedStream:
         return b"".join([chunk async for chunk in self.iter_chunked(2**16)])
 
 
-async def _bounded_client(model: str) -> dict[str, Any]:
-    """The LiteLLM option that routes a request through the bounded client (not Bedrock's and Azure's)."""
-    session = await _session()
-    if model.startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
-        return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
-    return {"shared_session": session}
-
-
 async def _session() -> aiohttp.ClientSession:
     """The running event loop's HTTP client, which LiteLLM shares."""
     return await anext(_sessions.setdefault(asyncio.get_running_loop(), _open_session()))
@@ -348,6 +324,9 @@ async def _send_by_litellm(**request: Any) -> dict[str, Any]:
     """Sends through LiteLLM, which rejects a message in content parts, and a stream that was not asked for; such a
     reply is complete and paid for, so its body is passed on."""
     litellm = load_litellm(request.get("api_base") or request.get("base_url"))
+    if request["model"].startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
+        session = request.pop("shared_session")
+        request["client"] = litellm.llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)
     token = _answers.set(answers := list[_BoundedResponse]())
     try:
         response = await litellm.acompletion(**request)

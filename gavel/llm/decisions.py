@@ -8,7 +8,6 @@ LiteLLM (1.106 and newer) translates to each provider's wire: OpenAI's `/v1/deci
 `hosted_vllm/…` and others. An unanswered question has no probabilities.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import openai
 
 from gavel.llm.budget import Prices, cost
 from gavel.llm.errors import LlmError, PermanentError
-from gavel.llm.providers import load_litellm, timed_out
+from gavel.llm.providers import load_litellm, time_limit
 from gavel.llm.response import model_name, token_count
 from gavel.llm.types import Message, Reply, Schema, Usage
 
@@ -30,20 +29,14 @@ EXPECTED_COMPLETION = 1000
 
 def score_question(name: str, instructions: str, levels: Sequence[str]) -> dict[str, Any]:
     """A question for a level; levels are ordered from the lowest to the highest."""
-    named = [{"label": level} for level in levels]
-    return {"type": "score", "name": name, "instructions": instructions, "levels": named}
+    return {"type": "score", "name": name, "instructions": instructions, "levels": [{"label": one} for one in levels]}
 
 
 PROBE: Schema = {"questions": [score_question("ready", "Is the service reachable?", ["no", "yes"])]}
 
 
 async def decide(
-    model: str,
-    messages: Sequence[Message],
-    schema: Schema,
-    params: Mapping[str, Any],
-    prices: Prices,
-    seconds: float,
+    model: str, messages: Sequence[Message], schema: Schema, params: Mapping[str, Any], prices: Prices, seconds: float
 ) -> Reply:
     """Answers `schema["questions"]` about the text of `messages`, in the form above.
 
@@ -56,10 +49,8 @@ async def decide(
     options = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **params}
     shown = [{"role": "user", "content": _as_input(message["content"])} for message in messages]
     try:
-        async with asyncio.timeout(seconds):
+        async with time_limit(model, seconds):
             response = await ask(model=model, input=shown, questions=schema["questions"], **options)
-    except TimeoutError as error:
-        raise timed_out(model, seconds) from error
     except openai.BadRequestError as error:
         if "Unknown Decisions provider" in str(error):  # LiteLLM sends no request then
             raise PermanentError(

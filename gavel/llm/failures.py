@@ -1,11 +1,9 @@
 """Classifies a failed request: retry, retry differently or give up; who can fix it, and whether it may have cost
-something.
+something. A sign is a set of statuses with the codes of a body, and wordings only where servers send no code: vLLM and
+most others report a prompt that is too long as a plain 400, and proxies an empty account.
 
-A sign is a set of statuses with the codes of a body, and wordings only where servers send no code: vLLM and most others
-report a prompt that is too long as a plain 400, and proxies an empty account.
-
-LiteLLM's errors keep the status, but drop the body for most kinds, and with it the code ("insufficient_quota") that
-tells an empty account from a busy minute. The body is then found in the error that LiteLLM handled (`__context__`).
+LiteLLM's errors keep the status, but mostly drop the body with the code ("insufficient_quota") that tells an empty
+account from a busy minute. It is then found in the error that LiteLLM handled (`__context__`).
 """
 
 import email.utils
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import openai
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+from tenacity import AsyncRetrying, retry_if_exception
 
 from gavel.base.network import TRANSPORT_ERRORS, exception_types, is_on_this_machine
 from gavel.base.secrets import without_secrets
@@ -143,6 +141,8 @@ def read_failure(error: BaseException) -> Failure:
     """Parses `error`, an exception of LiteLLM or of the OpenAI client."""
     chain = [one for one in _causes(error) if one is error or getattr(one, "status_code", None) is not None]
     status = next((code for one in chain if isinstance(code := getattr(one, "status_code", None), int)), None)
+    if any(type(one) is openai.OpenAIError for one in _causes(error)):  # it has no key; LiteLLM makes that a 500
+        status = 401
     bodies = [body for one in chain if is_mapping(body := getattr(one, "body", None))]
     parts = [inner if is_mapping(inner := body.get("error")) else body for body in bodies]
     codes = {str(part[key]).lower() for part in parts for key in ("code", "type") if part.get(key)}
@@ -150,6 +150,8 @@ def read_failure(error: BaseException) -> Failure:
     return Failure(status, frozenset(codes), parameter, str(error))
 
 
+_NO_ANSWER = (openai.APIConnectionError, openai.APIResponseValidationError, *TRANSPORT_ERRORS)
+"""No connection, a timeout, a reply that broke off, or an HTML page."""
 Kind = Literal["temporary", "permanent", "too long", "refused", "rejected", "failed"]
 """What may come of a failure. temporary: the same request may succeed later. permanent: no other request to this
 endpoint can succeed (invalid key, empty account, unknown model). too long: the prompt, or it and its reply, exceeds the
@@ -162,13 +164,11 @@ def kind_of(error: BaseException) -> Kind:
     exceeds = "ContextWindow" in name or failure.shows(_TOO_LONG)
     if exceeds and is_of_server and not isinstance(error, openai.RateLimitError):
         return "too long"
-    if isinstance(error, (openai.APIConnectionError, *TRANSPORT_ERRORS)):  # includes timeouts
+    if isinstance(error, _NO_ANSWER):
         return "failed" if isinstance(error.__cause__, aiohttp.InvalidURL) else "temporary"
-    if isinstance(error, openai.APIResponseValidationError):  # a reply that broke off, or an HTML page
-        return "temporary"
     if is_of_server and ("ContentPolicy" in name or failure.shows(_REFUSAL)):
         return "refused"
-    if failure.status in (401, 403, 404) or failure.is_quota or failure.shows(_UNKNOWN_MODEL) or _not_set_up(error):
+    if failure.status in (401, 403, 404) or failure.is_quota or failure.shows(_UNKNOWN_MODEL):
         return "permanent"
     if failure.status in (408, 409, 429) or (failure.status or 0) >= 500:
         return "temporary"
@@ -178,11 +178,6 @@ def kind_of(error: BaseException) -> Kind:
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
     return kind_of(error) == "temporary"
-
-
-def _not_set_up(error: BaseException) -> bool:
-    """Whether OpenAI's client itself failed, for example without a key; LiteLLM reports that as a 500."""
-    return any(type(cause) is openai.OpenAIError for cause in _causes(error))
 
 
 def context_limit(words: str) -> int | None:
@@ -202,9 +197,9 @@ def filtered(model: str, text: str) -> str:
     return f"{model} said: {said[:200]}" if said else f"{model} gave an empty reply, stopped by a content filter"
 
 
-def is_rate_limit(error: BaseException | None) -> bool:
+def is_rate_limit(error: BaseException) -> bool:
     """Whether the server reports a rate limit, rather than being broken."""
-    return isinstance(error, openai.RateLimitError) or (error is not None and read_failure(error).status == 529)
+    return isinstance(error, openai.RateLimitError) or read_failure(error).status == 529
 
 
 def pause(error: BaseException, attempt: int) -> float:
@@ -228,9 +223,8 @@ def backoff(longest: float) -> float:
 def retrying(stop: "stop_base") -> AsyncRetrying:
     """Retries temporary failures until `stop`, with pauses."""
 
-    def pause_of(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        return pause(error, state.attempt_number) if error else 0.0
+    def pause_of(state: Any) -> float:
+        return pause(state.outcome.exception(), state.attempt_number)
 
     return AsyncRetrying(retry=retry_if_exception(may_pass), wait=pause_of, stop=stop, reraise=True)
 
@@ -322,7 +316,7 @@ def remedy(error: Exception, model: str = "") -> str:
     failure, causes = read_failure(error), list(_causes(error))
     if failure.is_quota:
         return "Add credit to the account of this API key, or use another key or model; then run the same again."
-    if failure.status == 401 or _not_set_up(error):
+    if failure.status == 401:
         variable = f"{model.partition('/')[0].upper()}_API_KEY"
         where = f" ({variable}, unless another is given as api_key)" if "/" in model else ""
         return f"Check the API key of {model or 'the model'}{where}, or name another model."

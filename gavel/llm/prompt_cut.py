@@ -1,12 +1,10 @@
 """Context lengths: an endpoint's context, learned from its rejections; Ollama's `num_ctx`, which a request must set;
-and silently truncated prompts: the server answers, but counts far fewer tokens than the prompt has.
-
-Ollama, for example, drops the part of a prompt that exceeds its context (4,096 tokens, unless `num_ctx` is set) and
-answers 200. A verdict on half of a prompt is no verdict.
+and prompts that a server truncates silently. Ollama drops what exceeds its context (4,096 tokens, unless `num_ctx` is
+set) and answers 200, but counts far fewer tokens than the prompt has; and a verdict on half of a prompt is no verdict.
 
 Tokenizers differ, so the count is compared with that of a compact one: `cl100k_base` for ASCII, less for other scripts,
-of which newer vocabularies hold whole words. No tokenizer explains a count near half of that. A server of the user's
-own whose count equals a usual context length is suspicious: one token too few suffices.
+of which newer vocabularies hold whole words. A count near half of that is a cut; and on a server of the user's own, one
+that equals a usual context length and is one token too few.
 """
 
 import re
@@ -46,7 +44,7 @@ DEFAULT_CONTEXT = 128_000
 _TOKENIZER_MARGIN = 1.2
 """Max ratio of a model's own token count to that of `cl100k_base`."""
 
-learned_contexts: dict[Hashable, int] = {}
+contexts: dict[Hashable, int] = {}
 """Context lengths learned from endpoints' rejections, in this process: tokens of prompt and reply."""
 
 
@@ -64,7 +62,7 @@ def shrink_context(endpoint: Hashable, context: int, room: int, sent: int, reply
         return  # another call has lowered it already
     half = int(0.5 * sent * _TOKENIZER_MARGIN) + reply
     smaller = half if half < context else context // 2
-    learned_contexts[endpoint] = limit if limit is not None and limit < context else smaller
+    contexts[endpoint] = limit if limit is not None and limit < context else smaller
 
 
 def context_options(

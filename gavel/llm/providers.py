@@ -4,9 +4,11 @@ Local models are Python functions that are called in this process, by name and w
 `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +37,6 @@ ImageSupport = Literal["none", "embedded", "any"]
 
 
 def register(name: str, model: LocalModel) -> None:
-    """Registers `model` under `name`."""
     _models[name] = model
 
 
@@ -73,7 +74,11 @@ def load_litellm(url: object = None) -> ModuleType:
     """Imports LiteLLM, which takes seconds the first time, and makes it reach this machine, and `url`, without the
     environment's proxy."""
     pass_proxies(url)
-    return _litellm()
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
+    return litellm
 
 
 @cache
@@ -87,19 +92,15 @@ def cl100k() -> Any:
     return tiktoken.get_encoding("cl100k_base")
 
 
-@cache
-def _litellm() -> ModuleType:
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
-
-    litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
-    return litellm
-
-
-def timed_out(model: str, seconds: float) -> Exception:
-    """LiteLLM's error for a reply that is not complete in time; its own timeout does not end one that trickles in."""
-    words = f"Timeout: no complete reply within {seconds:.3g} s"
-    return load_litellm().Timeout(words, model=model, llm_provider="")
+@asynccontextmanager
+async def time_limit(model: str, seconds: float) -> AsyncGenerator[None]:
+    """Raises LiteLLM's error if the block takes longer; its own timeout does not end a reply that trickles in."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        words = f"Timeout: no complete reply within {seconds:.3g} s"
+        raise load_litellm().Timeout(words, model=model, llm_provider="") from error
 
 
 @cache

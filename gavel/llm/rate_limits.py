@@ -23,11 +23,8 @@ from gavel.llm.failures import is_rate_limit, may_pass, pause
 from gavel.llm.types import CachedPrefix, Reply
 
 MINUTE = 60.0
-_BREAKER_SECONDS = 60.0
-_WORTH_TELLING = 1.0
-"""Min seconds of a wait that is shown."""
-_SILENT = 20.0
-"""Seconds without a reply after which a request is shown."""
+_WORTH_TELLING, _SILENT = 1.0, 20.0
+"""Min seconds of a wait, and of a request without a reply, that are shown."""
 _RATE_LIMITED = "rate limited"
 _T = TypeVar("_T")
 
@@ -104,13 +101,12 @@ class Breaker:
     @property
     def error(self) -> LlmError | None:
         """Reason why nothing is sent now."""
-        return self._error if time.monotonic() < self._opened + _BREAKER_SECONDS else None
+        return self._error if time.monotonic() < self._opened + MINUTE else None
 
     def open(self, error: LlmError) -> None:
         self._error, self._opened = error, time.monotonic()
 
     def close(self) -> None:
-        """Closes the breaker: a request was answered."""
         self._error = None
 
     def check(self) -> None:
@@ -120,7 +116,6 @@ class Breaker:
         self._opened = time.monotonic()
 
     def await_probe(self) -> None:
-        """Makes the next request run the probe."""
         self._probing, self._first = Future(), threading.Lock()
 
     async def probed(self, probe: Callable[[], Awaitable[object]]) -> None:
@@ -188,15 +183,19 @@ class EndpointLimits:
 
     def __init__(self, window: MinuteWindow) -> None:
         self.concurrency = CapacityLimiter(math.inf)
-        self._window = window
-        self._turn = asyncio.Lock()
+        self.window, self.turn = window, asyncio.Lock()
 
-    async def wait_for_rate(self, tokens: int, limits: Limits, activity: Activity) -> SentRequest:
-        """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
-        async with self._turn:
-            while not isinstance(sent := self._window.send(time.monotonic(), tokens, limits), SentRequest):
-                await activity.sleep(sent, _RATE_LIMITED)
-            return sent
+
+def endpoint_limits(endpoint: Hashable) -> EndpointLimits:
+    """The limits of an endpoint in this event loop; all event loops share its minute window."""
+    of_loop = _limits.setdefault(asyncio.get_running_loop(), {})
+    if endpoint not in of_loop:
+        of_loop[endpoint] = EndpointLimits(_windows.setdefault(endpoint, MinuteWindow()))
+    return of_loop[endpoint]
+
+
+_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, EndpointLimits]] = WeakKeyDictionary()
+_windows: dict[Hashable, MinuteWindow] = {}
 
 
 class Call:
@@ -211,9 +210,7 @@ class Call:
     ) -> None:
         """`patience`: seconds after which nothing is retried, if sooner than the deadline."""
         self.prefix = prefix
-        self.reply = Reply("")
-        """Of the last request."""
-        self.attempts = 0
+        self.reply, self.attempts = Reply(""), 0
         self.may_be_paid = False
         """Whether a failed attempt may be charged by the server."""
         self._endpoint, self._limits, self._activity = endpoint, limits, activity
@@ -237,14 +234,20 @@ class Call:
         self._running = True
 
     def release(self) -> None:
-        """Releases the call's concurrency slot, if it holds one."""
         if self._running:
             self._running = False
             self._endpoint.concurrency.release_on_behalf_of(self)
 
     async def wait_for_rate(self, tokens: int) -> SentRequest:
-        """Returns when the endpoint's rate limits allow a request of `tokens` tokens."""
-        return await self.off_the_clock(self._endpoint.wait_for_rate(tokens, self._limits, self._activity))
+        """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
+        since = time.monotonic()
+        async with self._endpoint.turn:
+            while not isinstance(
+                sent := self._endpoint.window.send(time.monotonic(), tokens, self._limits), SentRequest
+            ):
+                await self._activity.sleep(sent, _RATE_LIMITED)
+        self._deadline += time.monotonic() - since
+        return sent
 
     async def off_the_clock(self, wait: Awaitable[_T]) -> _T:
         """Waits for a limit with the deadline's clock stopped."""
@@ -268,15 +271,3 @@ class Call:
         reason = _RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
         await self._activity.sleep(seconds, reason)
         await self.acquire()
-
-
-def endpoint_limits(endpoint: Hashable) -> EndpointLimits:
-    """The limits of an endpoint in this event loop; all event loops share its minute window."""
-    of_loop = _limits.setdefault(asyncio.get_running_loop(), {})
-    if endpoint not in of_loop:
-        of_loop[endpoint] = EndpointLimits(_windows.setdefault(endpoint, MinuteWindow()))
-    return of_loop[endpoint]
-
-
-_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, EndpointLimits]] = WeakKeyDictionary()
-_windows: dict[Hashable, MinuteWindow] = {}

@@ -1,11 +1,10 @@
 """Parses the body of a response into a reply with its text, its tokens and its cost.
 
-Prompt tokens include those that were read from the server's cache, or written to it; completion tokens include those of
-reasoning. A server that reports reasoning separately, as xAI does, is recognized by its total.
+Prompt tokens include those of the server's cache, read or written; completion tokens include those of reasoning. A
+server that reports reasoning separately, as xAI does, is recognized by its total.
 
-With `with_logprobs` the text of a reply also holds the log-probabilities of its tokens, so that a cassette can keep
-them: {"text": "7", "tokens": [["7", [["7", -0.1], …]], …]}, where `tokens` are the sampled ones, each with the
-likeliest tokens in its place and their natural log-probabilities; None when the server returned none.
+With `with_logprobs` the text is JSON, so that a cassette can keep it: {"text": "7", "tokens": [["7", [["7", -0.1], …]],
+…]}: each sampled token with the likeliest in its place and their natural log-probabilities; None if none came.
 """
 
 import json

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.llm.budget import Budget, Ledger, cost_in_words, noted_calls
-from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.client import Client
+from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
 from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow
 from gavel.llm.types import Message, Reply, Schema
