@@ -6,10 +6,9 @@
         if not await batches.advance():                         sends them, and waits for the replies
             break
 
-Each round asks everything again from the start, so that no prompt is held for a day, and a restarted process resumes. A
-repair, or a request in another reply format, is one of the next round. Requests that failed temporarily, or that an
-expired batch did not reach, are resent up to `_ATTEMPTS` times. Batches go through LiteLLM, which can only read
-Anthropic's, and takes those of Vertex AI and Bedrock from buckets in the user's own cloud.
+Each round, also of a restarted process, asks everything again. A repair, or a request in another reply format, is one
+of the next round. What failed temporarily, or was not reached, is resent up to `_ATTEMPTS` times. LiteLLM can only read
+Anthropic's batches, and takes those of Vertex AI and Bedrock from buckets in the user's own cloud.
 """
 
 import asyncio
@@ -44,12 +43,9 @@ _MOST_REQUESTS, _MOST_BYTES = 50_000, 90_000_000
 """Largest batch: requests and bytes."""
 POLL_SECONDS = 10.0, 60.0
 """The first and the longest interval between polls of a batch."""
-_GRACE_SECONDS = 20.0
-"""Seconds for which a batch whose creation was interrupted may be missing from the list."""
-_PATIENCE_SECONDS = 300.0
-"""Seconds for which a call of the vendor's batch interface is retried."""
-_EXPECTED_COMPLETION = 1000
-"""Expected reply tokens of a request, before it is sent."""
+_GRACE_SECONDS, _PATIENCE_SECONDS = 20.0, 300.0
+"""Seconds for which a batch whose creation was interrupted may be missing from the list, and for which a call of the
+vendor's batch interface is retried."""
 _ENDPOINT = "/v1/chat/completions"
 _PRICE_SHARES = {"openai": 0.5, "azure": 0.5, "hosted_vllm": 1.0, "litellm_proxy": 1.0}
 """LiteLLM's name of each provider with batches -> price of a token in a batch, as a share of its usual price."""
@@ -129,11 +125,6 @@ class BatchApi:
                 return None
             raise
 
-    async def find(self, tag: str) -> str | None:
-        """The id of the batch with this tag, one of the newest."""
-        page = await self.call("alist_batches", limit=100)
-        return next((batch.id for batch in page.data if batch.metadata and batch.metadata.get("gavel") == tag), None)
-
     async def call(self, name: str, patience: float = _PATIENCE_SECONDS, **arguments: Any) -> Any:
         """Calls LiteLLM's function of this name; for so many seconds again after a temporary failure."""
         call, options = getattr(load_litellm(), name), arguments | self._options
@@ -195,10 +186,7 @@ ON CONFLICT (key) DO UPDATE SET number = excluded.number, result = NULL
 
 
 class Batches:
-    """The batches of one output, in a directory: a killed process loses no result and sends nothing twice.
-
-    What is collected is committed when it is sent.
-    """
+    """The batches of one output, in a directory: a killed process loses no result and sends nothing twice."""
 
     def __init__(self, directory: Path, prices: Prices, budget: Budget, tell: Callable[[str], object] = str) -> None:
         """`prices`: of a token in a batch. `tell` receives a line for the user whenever something happens.
@@ -290,7 +278,7 @@ class Batches:
             number, requests, size = self._db.execute(new, (secrets.token_hex(16), *endpoint)).lastrowid or 0, 0, 0
         self._collecting[endpoint] = number, requests + 1, size + len(line)
         self._db.execute(_COLLECT, (key, number, line))
-        usd, tokens = amount(self._prices.get(endpoint[0]), len(line) // 4, _EXPECTED_COMPLETION)
+        usd, tokens = amount(self._prices.get(endpoint[0]), len(line) // 4, 1000)  # an estimate
         self._expected = self._expected[0] + usd, self._expected[1] + tokens
         return number
 
@@ -310,7 +298,7 @@ class Batches:
         whole, with its available results on file.
         """
         self._budget.check_fits("the next batch", self._expected)
-        self._db.commit()
+        self._db.commit()  # what was collected
         waiting, self._wanted, self._collecting, self._expected = sorted(self._wanted), set(), {}, (0.0, 0)
         with first_error():
             async with asyncio.TaskGroup() as tasks:
@@ -327,7 +315,11 @@ class Batches:
         requests = b"" if batch_id else "".join(line for (line,) in lines).encode()
         until = time.monotonic() + _GRACE_SECONDS
         while not batch_id:
-            if is_creating and not (batch_id := await api.find(tag)) and time.monotonic() <= until:
+            if is_creating:
+                page = await api.call("alist_batches", limit=100)
+                tagged = (each for each in page.data if each.metadata and each.metadata.get("gavel") == tag)
+                batch_id = next((each.id for each in tagged), None)
+            if is_creating and not batch_id and time.monotonic() <= until:
                 await asyncio.sleep(POLL_SECONDS[0])
             elif not batch_id:
                 is_creating = self._set(number, "is_creating", True)
@@ -387,12 +379,8 @@ class BatchCassette(Cassette):
 
     def __init__(self, path: str | Path, batches: Batches) -> None:
         super().__init__(path)
-        self.complete = batches.complete
+        self.complete, self.asks_now = batches.complete, False
         self._answered: set[str] = set()
-
-    @property
-    def asks_now(self) -> bool:
-        return False
 
     async def answer(self, question: Question, *arguments: Any, **options: Any) -> Reply:
         reply = await super().answer(question, *arguments, **options)

@@ -1,10 +1,9 @@
 """Prices, and a budget in US dollars and tokens that clients share, across threads and event loops; an unknown cost
 is None, never 0.
 
-A call reserves budget before it is sent and settles afterwards. It reserves all that it can come to, or else a capped
-reply where the model takes a cap (`max_completion_tokens`), or else twice the longest reply once enough were seen.
-Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
-none. A capped call does not exceed a budget; others exceed it at most by the cost of the calls in flight.
+A call reserves all that it can come to, or else a capped reply where the model takes a cap, or else twice the longest
+reply once enough were seen. Calls run concurrently while their reservations fit; then one at a time, while the expected
+cost of a call fits; then none. A capped call does not exceed a budget; others exceed it at most by the calls in flight.
 
     with noted_calls() as ledger:
         await judge.score(group)                       also what tasks ask that begin in here
@@ -119,8 +118,7 @@ class Budget:
     def __init__(self, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
         if any(most is not None and not most > 0 for most in (max_cost_usd, max_tokens)):
             raise LlmError(f"a budget needs limits above 0, not {max_cost_usd} USD, {max_tokens} tokens.")
-        self.max_cost_usd = max_cost_usd
-        self.max_tokens = max_tokens
+        self.max_cost_usd, self.max_tokens = max_cost_usd, max_tokens
         self.spent_usd = 0.0
         """Spending in USD: calls with a known price, and the expected cost of abandoned ones."""
         self.known_usd = 0.0

@@ -2,9 +2,8 @@
 
 A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that
 none is paid for twice, even when the process is killed. (One that cannot be written, on a full disk, is used anyway.)
-Tasks and threads share a cassette: one asks, the others wait. Processes may share the file; only a question that two of
-them ask at the same moment is asked twice. Unusable replies are stored only with the repair that fixes them, so that a
-repaired conversation replays unchanged.
+Only a question that two processes ask at the same moment is asked twice. Unusable replies are stored only with the
+repair that fixes them, so that a repaired conversation replays unchanged.
 """
 
 import asyncio
@@ -112,6 +111,8 @@ class Cassette:
         self.path = None if isinstance(storage, Storage) else Path(storage)
         """The file; None = another storage."""
         self.mode: Mode = mode
+        self.asks_now = mode == "cache"
+        """Whether an unknown question is asked at once."""
         self.replayed = 0
         """Questions that were answered from the storage."""
         self._pid = os.getpid()
@@ -119,11 +120,6 @@ class Cassette:
         self._asking: dict[str, Future[Reply]] = {}
         """Key -> the pending reply, shared by all event loops of this process."""
         self._storage: Storage | None = storage if isinstance(storage, Storage) else None
-
-    @property
-    def asks_now(self) -> bool:
-        """Whether an unknown question is asked at once."""
-        return self.mode == "cache"
 
     def check(self) -> None:
         """Raises `CassetteError` if the storage is missing or unusable. Opens it, but creates no file."""
@@ -145,7 +141,7 @@ class Cassette:
 
         `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
         the unusable replies that the question sends back, with their questions, oldest first; they are stored together
-        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteError`.
+        with a usable reply. Raises what `ask` raises, and `CassetteError`.
         """
         storage, key = self._current_storage(), question.key
         ledger_of_this_work().questions.add(key)
@@ -209,7 +205,6 @@ class Cassette:
 
 
 def _repaired(repairs: Sequence[Entry], key: str) -> list[Entry]:
-    """Unusable replies with the key of the question that repaired each; the last one's is `key`."""
     keys = [*(question.key for question, _ in repairs[1:]), key]
     return [(each, replace(reply, repaired_by=later)) for (each, reply), later in zip(repairs, keys, strict=False)]
 
@@ -304,14 +299,12 @@ class SqliteStorage(Storage):
                     raise CassetteError(
                         f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
                     )
-                self._connection = _open_to_read(path) if self._read_only else _open_to_write(path)
+                address = f"{path.absolute().as_uri()}?mode=ro"
+                reading = self._read_only and sqlite3.connect(address, uri=True, timeout=_LOCKED_SECONDS)
+                self._connection = reading or _open_to_write(path)
             return work(self._connection)
         except (sqlite3.Error, OSError) as error:
             raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
-
-
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
 
 
 def _check_directory(path: Path) -> None:

@@ -5,14 +5,14 @@
        └─ _ask_as_accepted           loop 2: another reply format or parameter, when the server refuses the first
           └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
 
-Loop 3 is the caller's: the next of a juror's models, of which each has an equal share of the deadline; with
-`has_fallback` a client that used up its share is skipped for a minute. A temporary failure (429, 5xx, a timeout, no
-connection, a truncated reply) is retried until the deadline, however often; pauses occupy no concurrency slot, and
-waiting for budget or rate limits does not count. A permanent one (a wrong key) is raised at once, and nothing more is
-sent for a minute.
+Loop 3 is the caller's: the next of a juror's models, of which each has an equal share of the deadline. A temporary
+failure (429, 5xx, a timeout, no connection, a truncated reply) is retried until then, however often; pauses occupy no
+concurrency slot, and waiting for budget or rate limits does not count. A permanent one (a wrong key) is raised at once,
+and nothing more is sent for a minute; so it is with `has_fallback` after a client used up its share.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -42,11 +42,11 @@ from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import COMPLETION_CAPS, FORMATS, complete_in_time, dialects, endpoint_of, response_format
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError, UnknownModelError
-from gavel.llm.failures import as_llm_error, kind_of, may_be_paid, may_pass, retrying
+from gavel.llm.failures import CONTENT_FILTER, as_llm_error, kind_of, may_be_paid, may_pass, retrying
 from gavel.llm.prompt_cut import DEFAULT_CONTEXT, check_not_cut, context_options, contexts, room_in, shrink_context
 from gavel.llm.providers import OWN_SERVERS, answer, check_model, is_local, model_id, model_info, with_breakpoint
 from gavel.llm.rate_limits import Activity, Breaker, Call, Limits, endpoint_limits
-from gavel.llm.response import check_has_logprobs, is_json_alone, read_answer, read_response, read_usage, with_logprobs
+from gavel.llm.response import WITHOUT_LOGPROBS, is_json_alone, read_answer, read_response, read_usage, with_logprobs
 from gavel.llm.types import NO_PREFIX, Accept, CachedPrefix, Message, ModelCallable, Reply, Schema, Wire, byte_bound
 
 if TYPE_CHECKING:
@@ -212,8 +212,10 @@ class Client:
                 "Start the server with the reasoning parser of this model (vLLM, SGLang: --reasoning-parser NAME), or "
                 "turn thinking off.",
             )
-        if self.wire == "logprobs":
-            check_has_logprobs(self.name, reply)
+        is_readout = self.wire == "logprobs" and reply.finish_reason != CONTENT_FILTER
+        if is_readout and json.loads(reply.text)["tokens"] is None:
+            advice = WITHOUT_LOGPROBS[0].upper() + WITHOUT_LOGPROBS[1:]
+            raise LlmError(f"{self.name} returned no log-probabilities of tokens.", advice)
         reply_format = self.wire if decides else FORMATS[dialects[self._endpoint].format]
         seconds = time.monotonic() - started
         return Probe(self.name, reply.served_by, reply_format, seconds, reply.cost_usd, is_alone=is_alone)
@@ -384,8 +386,7 @@ def traced_calls(tracer: "Tracer") -> Generator[None]:
 
 @contextmanager
 def _call_span(name: str, wire: Wire) -> Generator[Callable[[Reply], None]]:
-    """The span of a request to the model `name`, a LiteLLM id or a function's name; gives a callback that records its
-    reply."""
+    """The span of a request to the model of this name; gives a callback that records its reply."""
     tracer = _TRACER.get()
     if tracer is None:
         yield lambda reply: None
@@ -424,10 +425,8 @@ class ChatAgent:
     """An agent's model by its LiteLLM id, tools included, with the cost of its turns."""
 
     def __init__(self, model: str, budget: Budget | None = None, *, instead: str = "ollama/qwen3") -> None:
-        """`budget` may be shared with other clients. `instead`: the alternative that a remedy names when the key is
-        missing.
-
-        Raises `UnknownModelError`, `MissingKeyError`, and `LlmError` for a budget in dollars that cannot be kept."""
+        """`instead`: what a remedy offers without a key. Raises what `check_model` raises, `UnknownModelError` for a
+        local model, and `LlmError` for a budget in dollars that cannot be kept."""
         if is_local(model):
             raise UnknownModelError(
                 f"{model} goes by rules and cannot act as an agent.",
@@ -441,11 +440,8 @@ class ChatAgent:
         self._budget.check(model, self._price)
 
     async def turn(self, messages: list[Message], tools: list[Message], **options: Any) -> ChatCompletion:
-        """The model's next turn. LiteLLM `options` that the model does not support are dropped.
-
-        Temporary failures are retried. Raises `BudgetError`, and the errors of LiteLLM, which are those of OpenAI's
-        client.
-        """
+        """The model's next turn; temporary failures are retried. LiteLLM `options` that the model does not support are
+        dropped. Raises `BudgetError`, and the errors of LiteLLM, which are those of OpenAI's client."""
         request = {name: value for name, value in options.items() if value is not None}
         if tools:
             request["tools"] = tools

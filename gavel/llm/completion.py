@@ -5,10 +5,7 @@
 
 On the direct wire LiteLLM resolves model, key, address and parameters; its client, types and bookkeeping take ten times
 the CPU of a bare request. Either way errors are those of OpenAI's client, a reply that is streamed unasked is read, and
-one ends with an error after `MAX_REPLY_BYTES`.
-
-What an endpoint accepts is learned from its rejections: a parameter is renamed or left out, a JSON schema becomes plain
-JSON, then no format.
+one ends with an error after `MAX_REPLY_BYTES`. What an endpoint accepts is learned from its rejections.
 """
 
 import asyncio
@@ -125,8 +122,7 @@ async def complete_in_time(
 ) -> dict[str, Any]:
     """The completion within `seconds`, as the body of OpenAI's response; LiteLLM's cost in USD is its `response_cost`.
 
-    LiteLLM's own timeout does not end a reply that trickles in. An error inside the choice, as OpenRouter reports its
-    providers' errors, is raised as such.
+    An error inside the choice, as OpenRouter reports its providers' errors, is raised as such.
     """
     direct = _direct_request(model, messages, options)
     async with time_limit(model, seconds):

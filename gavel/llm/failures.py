@@ -1,9 +1,7 @@
 """Classifies a failed request: retry, retry differently or give up; who can fix it, and whether it may have cost
-something. A sign is a set of statuses with the codes of a body, and wordings only where servers send no code: vLLM and
-most others report a prompt that is too long as a plain 400, and proxies an empty account.
-
-LiteLLM's errors keep the status, but mostly drop the body with the code ("insufficient_quota") that tells an empty
-account from a busy minute. It is then found in the error that LiteLLM handled (`__context__`).
+something. A sign is a set of statuses with the codes of a body, and wordings where servers send no code, as most do for
+a prompt that is too long. LiteLLM's errors mostly drop the body with the code ("insufficient_quota") that tells an
+empty account from a busy minute; it is then found in the error that LiteLLM handled (`__context__`).
 """
 
 import email.utils
@@ -204,9 +202,8 @@ def is_rate_limit(error: BaseException) -> bool:
 
 def pause(error: BaseException, attempt: int) -> float:
     """Seconds until the next attempt: the server's `Retry-After`, or exponential backoff with jitter."""
-    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
-    if not headers and (response := getattr(error, "response", None)) is not None:
-        headers = response.headers
+    response = getattr(error, "response", None)
+    headers = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", {})
     asked = _seconds(headers.get("retry-after", ""))
     doubled = 2 ** min(attempt, 16)
     if asked is not None:
@@ -265,15 +262,10 @@ def status_error(
     """The error of OpenAI's client for a response with this status."""
     request = openai_httpx.Request("POST", url)
     response = openai_httpx.Response(status, headers=list((headers or {}).items()), request=request)
-    kind = _KINDS.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
+    own = [kind for kind in openai.APIStatusError.__subclasses__() if kind.__module__.startswith("openai")]
+    kinds = {getattr(kind, "status_code", None): kind for kind in own}
+    kind = kinds.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
     return kind(words, response=response, body=body)
-
-
-_KINDS: dict[object, type[openai.APIStatusError]] = {
-    getattr(kind, "status_code", None): kind
-    for kind in openai.APIStatusError.__subclasses__()
-    if kind.__module__.startswith("openai")
-}
 
 
 def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1) -> LlmError:

@@ -2,9 +2,8 @@
 and prompts that a server truncates silently. Ollama drops what exceeds its context (4,096 tokens, unless `num_ctx` is
 set) and answers 200, but counts far fewer tokens than the prompt has; and a verdict on half of a prompt is no verdict.
 
-Tokenizers differ, so the count is compared with that of a compact one: `cl100k_base` for ASCII, less for other scripts,
-of which newer vocabularies hold whole words. A count near half of that is a cut; and on a server of the user's own, one
-that equals a usual context length and is one token too few.
+The count is compared with that of a compact tokenizer: `cl100k_base` for ASCII, less for other scripts. Near half of
+that is a cut; and on a server of the user's own, one token too few that equals a usual context length.
 """
 
 import re

@@ -55,8 +55,7 @@ def is_local(model: str) -> bool:
 
 
 def answer(model: str, messages: list[Message]) -> Reply:
-    """The reply of the local model with this id. Raises `LlmError`, with the model's own message if it cannot
-    answer."""
+    """The reply of the local model with this id. Raises `LlmError`, with the model's own message if it has none."""
     _check_local(model)
     try:
         text = _models[model.rpartition("/")[2]](messages)
@@ -123,9 +122,7 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
     """
     if not isinstance(model, str):
         return "any" if asked else "none"
-    if is_local(model):
-        return "none"
-    if not asked and not load_litellm().supports_vision(model):
+    if is_local(model) or not (asked or load_litellm().supports_vision(model)):
         return "none"
     return "any" if model.startswith(_FETCHING) else "embedded"
 
@@ -156,10 +153,11 @@ def check_model(
     addresses = {name: str(value) for name, value in (given if any(given.values()) else variables).items() if value}
     for name, address in addresses.items():
         if not address.lower().startswith(("http://", "https://")):
-            problem = (
-                f"the address of {model}'s server ({name}) is {address!r}: an address begins with http:// or https://."
+            problem = f"the address of {model}'s server ({name}) is {address!r}: an address begins"
+            raise LlmError(
+                f"{problem} with http:// or https://.",
+                f"Write {name}=http://{address.rpartition('://')[2].lstrip('/')}.",
             )
-            raise LlmError(problem, f"Write {name}=http://{address.rpartition('://')[2].lstrip('/')}.")
     if addresses or model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
@@ -194,11 +192,8 @@ def min_cached_tokens(model: object) -> int:
 
 
 def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -> list[Message]:
-    """The messages with a breakpoint (`cache_control`) at the end of the shared prefix, for a model that needs one:
-    Claude, wherever it is served, and Amazon's Nova.
-
-    Servers process a shared prefix once, and charge a tenth to a half for it. Most detect it themselves.
-    """
+    """The messages with a breakpoint (`cache_control`) at the end of the shared prefix, which costs a tenth to a half,
+    for a model whose server does not detect it: Claude, wherever it is served, and Amazon's Nova."""
     needs_one = caches_prompts(model) and ("claude" in model or "amazon.nova" in model)
     if not prefix.characters or not needs_one:
         return messages

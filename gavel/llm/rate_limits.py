@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -51,18 +51,26 @@ class Activity:
 
     def __init__(self) -> None:
         self._waits: dict[object, tuple[float, str]] = {}
-        """Per waiting call, the `time.monotonic` at which it continues, and the reason."""
         self._asked: dict[object, tuple[float, str]] = {}
-        """Per unanswered request, the time at which it was sent, and its model."""
+        """Per waiting call, the `time.monotonic` at which it continues, and the reason; per unanswered request, that at
+        which it was sent, and its model."""
 
-    def asking(self, model: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def asking(self, model: str) -> Generator[None]:
         """Registers an unanswered request to `model` while the block runs."""
-        return _registered(self._asked, (time.monotonic(), model))
+        self._asked[key := object()] = time.monotonic(), model
+        try:
+            yield
+        finally:
+            del self._asked[key]
 
     async def sleep(self, seconds: float, reason: str) -> None:
         """Sleeps, registered as a call that waits for this reason."""
-        with _registered(self._waits, (time.monotonic() + seconds, reason)):
+        self._waits[key := object()] = time.monotonic() + seconds, reason
+        try:
             await asyncio.sleep(seconds)
+        finally:
+            del self._waits[key]
 
     @property
     def waiting(self) -> str:
@@ -76,19 +84,10 @@ class Activity:
         return f"{model} has not answered for {now - sent:.0f} s" if now - sent >= _SILENT else ""
 
 
-@contextmanager
-def _registered(entries: dict[object, tuple[float, str]], entry: tuple[float, str]) -> Generator[None]:
-    entries[key := object()] = entry
-    try:
-        yield
-    finally:
-        del entries[key]
-
-
 class Breaker:
-    """A circuit breaker of one client: after an error that every other request would hit too, nothing more is sent.
+    """A circuit breaker of one client: after an error that other requests would hit too, such as a wrong key, an empty
+    account or an unknown model, nothing more is sent.
 
-    A wrong key, an empty account or an unknown model is then reported once, and costs one request instead of thousands.
     Once a minute one request may test whether it is fixed. A probe may be set to go before all others.
     """
 
@@ -199,11 +198,8 @@ _windows: dict[Hashable, MinuteWindow] = {}
 
 
 class Call:
-    """One call in flight: its slot of the endpoint's concurrency, and its deadline.
-
-    The slot is released while the call pauses between attempts. Waiting for a limit extends the deadline, since the
-    model is not the cause of that delay.
-    """
+    """One call in flight: its slot of the endpoint's concurrency, and its deadline, which waiting for a limit extends,
+    since the model is not the cause of that delay."""
 
     def __init__(
         self, endpoint: EndpointLimits, limits: Limits, activity: Activity, prefix: CachedPrefix, patience: float

@@ -1,7 +1,5 @@
-"""Parses the body of a response into a reply with its text, its tokens and its cost.
-
-Prompt tokens include those of the server's cache, read or written; completion tokens include those of reasoning. A
-server that reports reasoning separately, as xAI does, is recognized by its total.
+"""Parses the body of a response into a reply with its text, its tokens and its cost. Prompt tokens include those of
+the server's cache, read or written; completion tokens include those of reasoning, which xAI reports separately.
 
 With `with_logprobs` the text is JSON, so that a cassette can keep it: {"text": "7", "tokens": [["7", [["7", -0.1], …]],
 …]}: each sampled token with the likeliest in its place and their natural log-probabilities; None if none came.
@@ -14,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from gavel.llm.budget import Prices, cost, listed_cost
-from gavel.llm.errors import LlmError
 from gavel.llm.failures import CONTENT_FILTER
 from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message, Reply, Usage, is_mapping
@@ -22,10 +19,6 @@ from gavel.llm.types import Message, Reply, Usage, is_mapping
 LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 """Parameters that request log-probabilities; 20 is the default maximum of OpenAI and vLLM."""
 WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
-_LONGEST_NAME = 200
-_MOST_TOKENS = 1_000_000_000
-"""Largest credible token count of a request: a larger one would use up every budget at once."""
-_OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
 def read_response(model: str, body: Mapping[str, Any], messages: list[Message], prices: Prices) -> Reply:
@@ -70,14 +63,6 @@ def with_logprobs(reply: Reply, body: Mapping[str, Any]) -> Reply:
     return replace(reply, text=json.dumps({"text": reply.text, "tokens": tokens or None}, ensure_ascii=False))
 
 
-def check_has_logprobs(model: str, reply: Reply) -> None:
-    """Raises `LlmError` if the server returned no tokens with a reply of `with_logprobs`."""
-    if reply.finish_reason != CONTENT_FILTER and json.loads(reply.text)["tokens"] is None:
-        raise LlmError(
-            f"{model} returned no log-probabilities of tokens.", WITHOUT_LOGPROBS[0].upper() + WITHOUT_LOGPROBS[1:]
-        )
-
-
 def read_answer(answer: object) -> tuple[str, Counter[str]]:
     """The text that a callable returned, and its repairs.
 
@@ -87,7 +72,7 @@ def read_answer(answer: object) -> tuple[str, Counter[str]]:
         return sendable(answer), Counter()
     if not is_mapping(answer):
         raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
-    if answer.keys() & _OF_MESSAGES:
+    if answer.keys() & {"role", "content", "tool_calls", "function_call"}:
         return read_message(answer)
     return sendable(json.dumps(dict(answer), ensure_ascii=False, default=float)), Counter()  # NumPy's numbers, Decimal
 
@@ -132,7 +117,7 @@ def sendable(text: str) -> str:
 
 def model_name(reported: object) -> str:
     """The name of the model that answered; "" if the server reports none or something else."""
-    return sendable(reported)[:_LONGEST_NAME] if isinstance(reported, str) else ""
+    return sendable(reported)[:200] if isinstance(reported, str) else ""
 
 
 def read_usage(usage: object) -> Usage:
@@ -153,5 +138,5 @@ def read_usage(usage: object) -> Usage:
 
 
 def token_count(reported: object) -> int:
-    """A token count; 0 if the server reports none, or an implausible number."""
-    return reported if isinstance(reported, int) and 0 < reported <= _MOST_TOKENS else 0
+    """A token count; 0 if the server reports none, or one that would use up every budget at once."""
+    return reported if isinstance(reported, int) and 0 < reported <= 1_000_000_000 else 0
