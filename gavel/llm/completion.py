@@ -321,8 +321,8 @@ async def _send_by_litellm(**request: Any) -> dict[str, Any]:
     reply is complete and paid for, so its body is passed on."""
     litellm = load_litellm(request.get("api_base") or request.get("base_url"))
     if request["model"].startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
-        session = request.pop("shared_session")
-        request["client"] = litellm.llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)
+        handler = litellm.llms.custom_httpx.http_handler.AsyncHTTPHandler
+        request.setdefault("client", handler(shared_session=request.pop("shared_session")))
     token = _answers.set(answers := list[_BoundedResponse]())
     try:
         response = await litellm.acompletion(**request)
