@@ -153,8 +153,6 @@ def _direct_request(
     callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
     if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
-    if not all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
-        return None
     known = {*_PLACE, "response_format"}  # each group has its own schema, which LiteLLM sends unchanged
     try:
         packed = json.dumps({name: value for name, value in options.items() if name not in known})
@@ -165,9 +163,11 @@ def _direct_request(
     route = _resolve_route(model, address, options.get("api_key"), packed, settings, environment)
     if route is None or (not is_on_this_machine(route[0]) and getproxies_environment()):
         return None
-    url, headers, body = route
-    own = {"response_format": options["response_format"]} if "response_format" in options else {}
-    return url, headers, {"messages": messages, **own, **body}
+    url, headers, params, config = route
+    body = {"messages": messages, **{name: options[name] for name in ("response_format",) if name in options}, **params}
+    if all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
+        return url, headers, body
+    return url, headers, config.transform_request(body["model"], list(body.pop("messages")), body, {}, {})
 
 
 _PLAIN = {"role", "content"}
@@ -178,10 +178,9 @@ _VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VL
 @lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
 def _resolve_route(
     model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
-) -> tuple[str, dict[str, str], dict[str, Any]] | None:
-    """URL, headers and body, but for the messages, with which LiteLLM sends requests to one server with the same
-    parameters (`packed`, as JSON); None = it sends messages in another form than these. `settings`, `variables`:
-    LiteLLM's further inputs."""
+) -> tuple[str, dict[str, str], dict[str, Any], Any] | None:
+    """URL, headers, body but for the messages, and LiteLLM's configuration, of requests to a server with these
+    parameters (`packed`, as JSON); None = it changes messages of text. `settings`, `variables`: its further inputs."""
     litellm = load_litellm(address)
     name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=api_key)
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
@@ -200,7 +199,7 @@ def _resolve_route(
     extra: dict[str, Any] = params.pop("extra_body", None) or {}
     body = {"model": name, **params, **extra}
     headers |= body.pop("extra_headers", None) or {}
-    return f"{str(base).rstrip('/')}/chat/completions", headers, body
+    return f"{str(base).rstrip('/')}/chat/completions", headers, body, config
 
 
 @cache
