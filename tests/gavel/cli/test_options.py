@@ -399,7 +399,7 @@ def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatc
     register_likelihood()
     assert not made
     for _ in range(2):
-        assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+        assert providers.answer(LIKELIHOOD, []).text == '{"scores": []}'
     register_likelihood()  # leaves the loaded one
-    assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+    assert providers.answer(LIKELIHOOD, []).text == '{"scores": []}'
     assert len(made) == 1
