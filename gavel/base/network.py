@@ -91,9 +91,9 @@ if importlib.util.find_spec("httpx2") is not None:
     _LIBRARIES.append(importlib.import_module("httpx2"))
 
 
-def exception_types(name: str) -> tuple[type[Exception], ...]:
-    """The exception class of this name from each installed library, as a tuple for `except`."""
-    return tuple(getattr(library, name) for library in _LIBRARIES)
+def exception_types(*names: str) -> tuple[type[Exception], ...]:
+    """The exception classes of these names from each installed library, as a tuple for `except`."""
+    return tuple(getattr(library, name) for library in _LIBRARIES for name in names)
 
 
 HTTP_ERRORS = exception_types("HTTPError")

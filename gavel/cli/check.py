@@ -31,8 +31,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
-from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.client import Client
+from gavel.llm.client import ChatAgent, Client
 from gavel.llm.types import Message, Reply, text_of
 from gavel.reports.transcript import shortened, transcribe
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel

@@ -26,7 +26,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.options import JUDGE_FLAGS, STAND_IN, default_judge, judge_config, with_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
-from gavel.llm.prices import prices_from_environment
+from gavel.llm.budget import prices_from_environment
 from gavel.llm.providers import check_model
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.trackers import wandb_mode

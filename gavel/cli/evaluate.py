@@ -47,8 +47,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
-from gavel.llm.budget import Budget
-from gavel.llm.prices import price, prices_from_environment
+from gavel.llm.budget import Budget, price, prices_from_environment
 from gavel.reports.model_table import (
     Episode,
     ModelTable,

@@ -20,7 +20,7 @@ from gavel.base.errors import GavelError
 from gavel.cli.options import check_base_fits
 from gavel.cli.training import open_backend, run_directory_of, trainable
 from gavel.llm.budget import Budget
-from gavel.llm.chat_agent import ChatAgent
+from gavel.llm.client import ChatAgent
 from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel

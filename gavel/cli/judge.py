@@ -38,9 +38,9 @@ from gavel.judge.config import read_text_option
 from gavel.judge.drafts import draft_rubric
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.llm.budget import prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.prices import prices_from_environment
 from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups

@@ -24,10 +24,8 @@ from gavel.cli.options import default_judge, typed_options
 from gavel.cli.terminal import plain, print_table, run_interruptibly
 from gavel.judge.drafts import check_can_write
 from gavel.judge.task_drafts import DraftedTask, Drafting, DraftRecord, split
-from gavel.llm.budget import Budget
-from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.client import Client
-from gavel.llm.prices import prices_from_environment
+from gavel.llm.budget import Budget, prices_from_environment
+from gavel.llm.client import ChatAgent, Client
 from gavel.prompts import render
 from gavel.scenarios.mcp import McpServer, mcp, survey
 from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios

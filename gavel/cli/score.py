@@ -45,10 +45,8 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
-from gavel.llm.batch import BatchCassette, Batches
-from gavel.llm.batch_api import batch_price, connection
-from gavel.llm.budget import Budget, cost_in_words
-from gavel.llm.prices import prices_from_environment
+from gavel.llm.batch import BatchCassette, Batches, batch_price, connection
+from gavel.llm.budget import Budget, cost_in_words, prices_from_environment
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored

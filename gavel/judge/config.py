@@ -19,7 +19,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.flags import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.judge.prompt.sanitize import Redact
-from gavel.llm.prices import PriceTable
+from gavel.llm.budget import PriceTable
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from typing import Any
 from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
+from gavel.llm.budget import price
 from gavel.llm.cassette import Question
 from gavel.llm.client import Client
 from gavel.llm.errors import NotAskedError
-from gavel.llm.prices import price
 from gavel.llm.providers import model_info
 from gavel.llm.types import Accept, Message, Reply, Schema
 from gavel.scenarios.group import TrajectoryGroup

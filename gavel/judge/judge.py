@@ -42,11 +42,10 @@ from gavel.judge.prompt.provider_formats import View
 from gavel.judge.prompt.sanitize import redact_secrets
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import LengthBias, PositionBias, characters_written
-from gavel.llm.budget import Budget
+from gavel.llm.budget import Budget, Prices, prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client, Probe
 from gavel.llm.errors import LlmError
-from gavel.llm.prices import Prices, prices_from_environment
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.formats.chat import misnamed_assistant

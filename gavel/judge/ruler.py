@@ -19,9 +19,8 @@ from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.prompt.flags import AlonePolicy
 from gavel.judge.rubric import Rubric
-from gavel.llm.budget import Budget
+from gavel.llm.budget import Budget, Prices
 from gavel.llm.cassette import Cassette
-from gavel.llm.prices import Prices
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judgement import Judgement

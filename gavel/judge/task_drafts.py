@@ -39,8 +39,7 @@ from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
-from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.client import Client
+from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.types import Schema, text_of
 from gavel.prompts import render

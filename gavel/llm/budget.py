@@ -1,16 +1,9 @@
-"""A budget in US dollars and tokens, shared by all clients that are given it, across threads and event loops.
+"""Prices, and a budget in US dollars and tokens that clients share, across threads and event loops; an unknown cost
+is None, never 0.
 
-A call reserves budget before it is sent and settles afterwards. The reservation, by the first case that applies:
-
-    everything it can come to     when the budget has room for all calls that its client may have in flight at that size
-    a capped reply                when the model takes a cap: a fair share of the rest, sent as max_completion_tokens
-    twice the longest reply       once enough replies were seen
-    everything it can come to
-
-Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
-none. A capped call does not exceed a budget; others exceed it at most by the cost of the calls in flight.
-
-A ledger records the requests of one unit of work and their cost, for accounting:
+A call reserves all that it can come to, or else a capped reply where the model takes a cap, or else twice the longest
+reply once enough were seen. Calls run concurrently while their reservations fit; then one at a time, while the expected
+cost of a call fits; then none. A capped call does not exceed a budget; others exceed it at most by the calls in flight.
 
     with noted_calls() as ledger:
         await judge.score(group)                       also what tasks ask that begin in here
@@ -19,75 +12,101 @@ A ledger records the requests of one unit of work and their cost, for accounting
 
 import asyncio
 import contextlib
+import math
+import os
 import threading
-from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Annotated, Any, NoReturn
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.base.text import counted
 from gavel.llm.errors import BudgetError, LlmError
-from gavel.llm.prices import Price
+from gavel.llm.providers import is_local, load_litellm, model_info
+from gavel.llm.types import Usage
+
+Price = tuple[float, float] | tuple[float, float, float]
+"""US dollars per million prompt tokens, per million completion tokens and, where it is lower, per million prompt tokens
+that the server had in its cache."""
+
+Prices = Mapping[str, Price]
+"""Model id -> price."""
+
+_Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PriceTable = dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]]
+"""`Prices` with the check of each amount: a dollar budget could not be kept with one below 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Estimated tokens of a call before it is sent."""
+def prices_from_environment() -> Prices:
+    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/gpt-5-mini": [0.25, 2]}`; empty if it is not set."""
+    text = os.environ.get("GAVEL_PRICES", "").strip()
+    try:
+        return TypeAdapter(PriceTable).validate_json(text) if text else {}
+    except ValidationError as error:
+        raise LlmError(
+            f"GAVEL_PRICES is not a table of prices: {text[:80]}",
+            "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "
+            'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2, 0.025]}',
+        ) from error
 
-    prompt: int
-    """Expected prompt tokens."""
-    prompt_bound: int
-    """Upper bound of prompt tokens: the prompt's bytes."""
-    completion_bound: int
-    """Upper bound of completion tokens."""
-    parallel: int = 1
-    """Calls that the client may have in flight at once."""
-    can_be_capped: bool = False
-    """Whether the request can limit its reply's length."""
+
+def price(model: str, prices: Prices) -> Price | None:
+    """The user's price, else LiteLLM's; a local model is free; None = unknown."""
+    if model in prices or is_local(model):
+        return prices.get(model, (0.0, 0.0))
+    listed = model_info(model)
+    per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
+    return (per_token[0] * 1e6, per_token[1] * 1e6) if any(per_token) else None  # 0 is LiteLLM's mark of an unknown one
+
+
+def cost(model: str, usage: Usage, prices: Prices) -> float | None:
+    """USD by the user's prices; None if they do not name the model.
+
+    Without a separate price, cached tokens cost as much as others; tokens written to the server's cache are surcharged
+    by LiteLLM's table.
+    """
+    given = price(model, prices) if model in prices or is_local(model) else None
+    if given is None:
+        return None
+    prompt, of_cached = given[0], given[2] if len(given) == 3 else given[0]
+    usd = (usage.prompt_tokens - usage.cached_prompt_tokens) * prompt + usage.cached_prompt_tokens * of_cached
+    listed: Mapping[str, Any] = model_info(model) if usage.written_prompt_tokens else {}
+    plain, written = listed.get("input_cost_per_token"), listed.get("cache_creation_input_token_cost")
+    surcharge = max(0.0, written / plain - 1) if plain and written else 0.0
+    return (usd + usage.written_prompt_tokens * prompt * surcharge + usage.completion_tokens * given[1]) / 1e6
+
+
+def listed_cost(model: str, usage: Usage) -> float | None:
+    """USD by LiteLLM's table, which has prices of cached tokens and of long prompts; None = unknown."""
+    if price(model, {}) is None:
+        return None
+    written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
+    of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
+    tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))
 
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """The part of the budget that is reserved for a call in flight."""
+    """The part of the budget that is reserved for a call in flight. Amounts are USD and tokens."""
 
     model: str
     price: Price | None
-    size: Size
     expected: tuple[float, int]
-    """Expected USD and tokens."""
     most: tuple[float, int]
-    """Upper bound of USD and tokens, or its substitute."""
+    """Upper bound, or its substitute."""
     cap: int | None = None
     """Max tokens of the reply, sent with the request; None = no limit."""
-    open: bool = True
-
-
-@dataclass(slots=True)
-class _Learned:
-    """Statistics of a model's replies so far."""
-
-    replies: int = 0
-    longest: int = 0
-    """Tokens of the longest reply."""
-    density: float = 0.0
-    """Max prompt tokens per byte, over prompts long enough to be informative."""
 
 
 LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
-_FIRST_COMPLETION = 1000
-"""Expected reply tokens of a model before its first reply."""
-_SMALLEST_CAP = 8192
-"""Min tokens of a capped reply: a truncated reply is paid for and lost."""
-_HEADROOM = 2
-"""Reserved reply length, as a multiple of the longest one seen."""
-_ENOUGH_REPLIES = 8
-"""Number of replies after which the longest one serves as a bound."""
-_TELLING_PROMPT = 2000
-"""Min bytes of a prompt that is informative about tokens per byte."""
-_DENSITY_MARGIN = 1.25
+_FIRST_COMPLETION, _SMALLEST_CAP, _ENOUGH_REPLIES = 1000, 8192, 8
+"""Expected reply tokens of a model before its first reply; min tokens of a capped reply, as a truncated one is paid for
+and lost; replies after which twice the longest one serves as a bound."""
 
 
 class Budget:
@@ -99,8 +118,7 @@ class Budget:
     def __init__(self, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
         if any(most is not None and not most > 0 for most in (max_cost_usd, max_tokens)):
             raise LlmError(f"a budget needs limits above 0, not {max_cost_usd} USD, {max_tokens} tokens.")
-        self.max_cost_usd = max_cost_usd
-        self.max_tokens = max_tokens
+        self.max_cost_usd, self.max_tokens = max_cost_usd, max_tokens
         self.spent_usd = 0.0
         """Spending in USD: calls with a known price, and the expected cost of abandoned ones."""
         self.known_usd = 0.0
@@ -115,7 +133,8 @@ class Budget:
         self._lock = threading.Lock()
         self._in_flight: list[Reservation] = []
         self._waiting: list[Future[None]] = []
-        self._learned: defaultdict[str, _Learned] = defaultdict(_Learned)
+        self._replies: dict[str, tuple[int, int]] = {}
+        """Model -> number of its replies so far, and tokens of the longest one."""
 
     def check(self, model: str, price: Price | None) -> None:
         """Raises `LlmError` if there is a dollar limit and the model has no price."""
@@ -131,15 +150,18 @@ class Budget:
         """Spending in words: "0.42 USD", "≥ 0.42 USD, 1 call unknown", "cost unknown"."""
         return cost_in_words(self.known_usd, self.calls, self.unpriced_calls)
 
-    async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
+    async def reserve(
+        self, model: str, price: Price | None, prompt_bound: int, completion_bound: int, *, can_be_capped: bool = False
+    ) -> Reservation:
         """Reserves budget for a call; waits for calls in flight if their actual cost decides whether it fits.
 
-        Raises `BudgetError` if the call does not fit.
+        `prompt_bound`, `completion_bound`: upper bounds of its tokens; a fourth of the prompt's is expected.
+        `can_be_capped`: whether the request can limit its reply's length. Raises `BudgetError` if it does not fit.
         """
         self.check(model, price)
         while True:
             with self._lock:
-                reservation = self._try_to_reserve(model, price, size)
+                reservation = self._try_to_reserve(model, price, prompt_bound, completion_bound, can_be_capped)
                 if reservation is not None:
                     self._in_flight.append(reservation)
                     return reservation
@@ -150,12 +172,9 @@ class Budget:
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
         """Replaces the reservation by the call's actual cost."""
         with self._lock:
-            learned = self._learned[reservation.model]
-            learned.replies += 1
-            learned.longest = max(learned.longest, completion_tokens)
-            if reservation.size.prompt_bound >= _TELLING_PROMPT:
-                learned.density = max(learned.density, prompt_tokens / reservation.size.prompt_bound)
-        known = _amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
+            replies, longest = self._replies.get(reservation.model, (0, 0))
+            self._replies[reservation.model] = replies + 1, max(longest, completion_tokens)
+        known = amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
         unpriced = usd is None and reservation.price is None
         self._close(reservation, (known, prompt_tokens + completion_tokens), unpriced=unpriced)
 
@@ -169,9 +188,8 @@ class Budget:
 
     def _close(self, reservation: Reservation, spent: tuple[float, int] | None, unpriced: bool = False) -> None:
         with self._lock:
-            if not reservation.open:
+            if reservation not in self._in_flight:
                 return
-            reservation.open = False
             self._in_flight.remove(reservation)
             if spent is not None:
                 self.spent_usd += spent[0]
@@ -184,19 +202,28 @@ class Budget:
             if settled.set_running_or_notify_cancel():
                 settled.set_result(None)
 
-    def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
+    def _try_to_reserve(
+        self, model: str, price: Price | None, prompt_bound: int, completion_bound: int, can_be_capped: bool
+    ) -> Reservation | None:
         """The reservation, or None while it may fit once calls in flight are settled. Raises `BudgetError`."""
-        learned = self._learned[model]
-        expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
-        expected = _amount(price, size.prompt, expected_reply)
-        sizes = self._list_candidates(price, size, learned)
-        for cap, most in sizes:
+        replies, longest = self._replies.get(model, (0, 0))
+        prompt, reply = prompt_bound // 4, min(longest or _FIRST_COMPLETION, completion_bound)
+        expected = amount(price, prompt, reply)
+        most = amount(price, prompt_bound, max(completion_bound, longest))
+        if self._fits(most):
+            return Reservation(model, price, expected, most)
+        if can_be_capped or replies >= _ENOUGH_REPLIES:
+            likely = min(max(_SMALLEST_CAP if can_be_capped else 0, 2 * longest), completion_bound)
+            most = amount(price, prompt_bound, likely)
             if self._fits(most):
-                return Reservation(model, price, size, expected, most, cap)
+                return Reservation(model, price, expected, most, likely if can_be_capped else None)
         if not self._in_flight and self._fits(expected):
-            reply = self._affordable(price, size.prompt, 1)
-            cap = min(reply, size.completion_bound) if size.can_be_capped and reply >= expected_reply else None
-            return Reservation(model, price, size, expected, sizes[-1][1], cap)
+            affordable = (self.max_tokens or math.inf) - self.spent_tokens - prompt
+            if price and price[1] > 0:
+                usd = (self.max_cost_usd or math.inf) - self.spent_usd
+                affordable = min(affordable, (usd * 1e6 - prompt * price[0]) / price[1])
+            cap = int(min(affordable, completion_bound)) if can_be_capped and affordable >= reply else None
+            return Reservation(model, price, expected, most, cap)
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
         self._refuse(f"a call to {model}", expected)
@@ -207,63 +234,26 @@ class Budget:
             self._refuse(what, amount)
 
     def _refuse(self, what: str, amount: tuple[float, int]) -> NoReturn:
+        spent, needed = list[str](), list[str]()
+        if self.max_cost_usd is not None:
+            spent.append(f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD")
+            needed.append(f"{amount[0]:.2g} USD")
+        if self.max_tokens is not None:
+            spent.append(f"{self.spent_tokens:,} of {self.max_tokens:,} tokens")
+            needed.append(f"{amount[1]:,} tokens")
         self.refused = BudgetError(
-            f"the budget is used up: {self._spending()}; {what} needs about {self._needed(amount)}.",
+            f"the budget is used up: {', '.join(spent)}; {what} needs about {', '.join(needed)}.",
             "Raise the budget (--max-cost, --max-judge-tokens). What a cassette holds is not paid for again.",
         )
         raise self.refused
-
-    def _list_candidates(
-        self, price: Price | None, size: Size, learned: _Learned
-    ) -> list[tuple[int | None, tuple[float, int]]]:
-        """Candidate reservations, the best first: a cap for the reply, and the resulting upper bound."""
-        prompt = size.prompt_bound
-        if learned.density:
-            prompt = min(prompt, int(prompt * learned.density * _DENSITY_MARGIN) + 1)
-        most = _amount(price, prompt, max(size.completion_bound, learned.longest))
-        if self._fits((most[0] * size.parallel, most[1] * size.parallel), beside_others=False):
-            return [(None, most)]
-        likely = min(_HEADROOM * learned.longest, size.completion_bound)
-        if size.can_be_capped:
-            smallest = min(max(_SMALLEST_CAP, likely), size.completion_bound)
-            share = min(self._affordable(price, prompt, size.parallel), size.completion_bound)
-            caps = dict.fromkeys([max(share, smallest), smallest])
-            return [(cap, _amount(price, prompt, cap)) for cap in caps]
-        if learned.replies >= _ENOUGH_REPLIES:
-            return [(None, _amount(price, prompt, likely))]
-        return [(None, most)]
-
-    def _affordable(self, price: Price | None, prompt: int, parallel: int) -> int:
-        """Reply tokens that the unspent budget leaves for each of `parallel` calls, at least 0."""
-        replies: list[float] = []
-        if self.max_tokens is not None:
-            replies.append((self.max_tokens - self.spent_tokens) / parallel - prompt)
-        if self.max_cost_usd is not None and price is not None and price[1] > 0:
-            share = (self.max_cost_usd - self.spent_usd) / parallel
-            replies.append((share * 1e6 - prompt * price[0]) / price[1])
-        return max(int(min(replies, default=0)), 0)
 
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
         """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""
         if self.max_cost_usd is None and self.max_tokens is None:
             return True
-        others = [reservation.most for reservation in self._in_flight] if beside_others else []
-        usd = self.spent_usd + amount[0] + sum(most[0] for most in others)
-        tokens = self.spent_tokens + amount[1] + sum(most[1] for most in others)
-        return (self.max_cost_usd is None or usd <= self.max_cost_usd) and (
-            self.max_tokens is None or tokens <= self.max_tokens
-        )
-
-    def _needed(self, amount: tuple[float, int]) -> str:
-        """Formats an amount in the units that are limited."""
-        usd = f"{amount[0]:.2g} USD" if self.max_cost_usd is not None else ""
-        tokens = f"{amount[1]:,} tokens" if self.max_tokens is not None else ""
-        return ", ".join(filter(None, (usd, tokens)))
-
-    def _spending(self) -> str:
-        usd = f"{self.spent_usd:.4g} of {self.max_cost_usd:g} USD" if self.max_cost_usd is not None else ""
-        tokens = f"{self.spent_tokens:,} of {self.max_tokens:,} tokens" if self.max_tokens is not None else ""
-        return ", ".join(filter(None, (usd, tokens)))
+        amounts = [amount, *(each.most for each in self._in_flight if beside_others)]
+        usd, tokens = (sum(each) for each in zip((self.spent_usd, self.spent_tokens), *amounts, strict=True))
+        return usd <= (self.max_cost_usd or math.inf) and tokens <= (self.max_tokens or math.inf)
 
 
 def cost_in_words(usd: float, calls: int, unknown: int) -> str:
@@ -271,13 +261,11 @@ def cost_in_words(usd: float, calls: int, unknown: int) -> str:
     cost."""
     if calls and unknown == calls and not usd:
         return "cost unknown"
-    amount = f"{usd:.2f}" if usd >= 0.1 or not usd else f"{usd:.2g}"
-    if not unknown:
-        return f"{amount} USD"
-    return f"≥ {amount} USD, {counted(unknown, 'call')} unknown"
+    amount = f"{usd:.2f} USD" if usd >= 0.1 or not usd else f"{usd:.2g} USD"
+    return f"≥ {amount}, {counted(unknown, 'call')} unknown" if unknown else amount
 
 
-def _amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:
+def amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:
     usd = 0.0 if price is None else (prompt_tokens * price[0] + completion_tokens * price[1]) / 1e6
     return usd, prompt_tokens + completion_tokens
 

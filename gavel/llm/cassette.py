@@ -1,12 +1,9 @@
 """A store of replies for caching, replay and audit, in one SQLite file or another storage.
 
-A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that no
-reply is paid for twice, even when the process is killed. (A reply that cannot be written, on a full disk, is used
-anyway.) Tasks and threads may share a cassette: one of them asks, the others wait for its reply. Processes may share
-the file; only a question that two of them ask at the same moment is asked twice.
-
-Only usable replies are stored, and unusable ones that a stored repair fixes, so that a repaired conversation replays
-unchanged. A question whose stored reply is unusable for the current caller is asked again.
+A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that
+none is paid for twice, even when the process is killed. (One that cannot be written, on a full disk, is used anyway.)
+Only a question that two processes ask at the same moment is asked twice. Unusable replies are stored only with the
+repair that fixes them, so that a repaired conversation replays unchanged.
 """
 
 import asyncio
@@ -17,26 +14,26 @@ import os
 import re
 import sqlite3
 import threading
-import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from gavel.llm.budget import ledger_of_this_work
 from gavel.llm.completion import complete_in_time
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Accept, Message, Reply, Schema
 
-_T = TypeVar("_T")
 _PRIVATE = re.compile(
     r"(^|_)(key|apikey|key_id|token|secret|password|credentials?|headers?|client|token_provider)$", re.IGNORECASE
 )
 """Parameters that identify the caller; they are neither part of the key nor stored."""
 Mode = Literal["cache", "replay"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -82,53 +79,26 @@ Entry = tuple[Question, Reply]
 """A question with its reply."""
 
 
-class Storage(Protocol):
-    """Stores replies. Methods may block; failures of reading and writing raise `CassetteError`."""
-
-    def replies(self, key: str) -> list[Reply]:
-        """The replies to a question, oldest first."""
-        ...
-
-    def keep(self, entries: Sequence[Entry]) -> None:
-        """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
-        ...
-
-
-class StorageThread:
-    """The single thread of a process that uses a storage."""
+class Storage:
+    """Stores replies. Futures of reading and writing may have the exception `CassetteError`."""
 
     commits_in_order = False
     """Whether everything derived from a reply is committed after it: then nobody waits until the reply is stored."""
 
-    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+    def replies(self, key: str) -> "Future[list[Reply]]":
+        """The replies to a question, oldest first."""
         raise NotImplementedError
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        """Stores the entries."""
-        return self.submit(lambda storage: storage.keep(entries))
+        """Stores all entries or none; a reply that is already on file for the question is not stored twice."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Closes the storage, if it is this thread's own."""
-
-
-class _SqliteThread(StorageThread):
-    """Opens the file at first use."""
-
-    def __init__(self, path: Path, read_only: bool) -> None:
-        self._open = cache(partial(SqliteStorage, path, read_only=read_only))
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
-
-    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
-        return self._thread.submit(lambda: work(self._open()))
-
-    def close(self) -> None:
-        if self._open.cache_info().currsize:
-            self._thread.submit(lambda: self._open().close()).result()
-        self._thread.shutdown()
+        """Closes the storage, if it is this cassette's own."""
 
 
 class Cassette:
-    """Replies in a storage: an SQLite file at a path, or the storage of a thread of this process.
+    """Replies in a storage: an SQLite file at a path, or another one of this process.
 
     "cache": known questions are answered from the storage, others are asked and stored. "replay": no model is asked,
     and a question that is not stored is a `CassetteError`. A new file is created with its parent directories.
@@ -137,33 +107,28 @@ class Cassette:
     complete = staticmethod(complete_in_time)
     """Sends the request of a question that is not stored."""
 
-    def __init__(self, storage: str | Path | StorageThread, mode: Mode = "cache") -> None:
-        if mode not in ("cache", "replay"):
-            raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
-        self.path = None if isinstance(storage, StorageThread) else Path(storage)
+    def __init__(self, storage: str | Path | Storage, mode: Mode = "cache") -> None:
+        self.path = None if isinstance(storage, Storage) else Path(storage)
         """The file; None = another storage."""
         self.mode: Mode = mode
+        self.asks_now = mode == "cache"
+        """Whether an unknown question is asked at once."""
         self.replayed = 0
         """Questions that were answered from the storage."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
         """Key -> the pending reply, shared by all event loops of this process."""
-        self._thread: StorageThread | None = storage if isinstance(storage, StorageThread) else None
-
-    @property
-    def asks_now(self) -> bool:
-        """Whether an unknown question is asked at once."""
-        return self.mode == "cache"
+        self._storage: Storage | None = storage if isinstance(storage, Storage) else None
 
     def check(self) -> None:
         """Raises `CassetteError` if the storage is missing or unusable. Opens it, but creates no file."""
         if self.path is None:
             return
         if self.mode == "cache" and not self.path.exists():
-            check_directory(self.path)
+            _check_directory(self.path)
         else:
-            self._current_thread().submit(lambda _: None).result()
+            self._current_storage().replies("").result()
 
     async def answer(
         self,
@@ -176,9 +141,9 @@ class Cassette:
 
         `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
         the unusable replies that the question sends back, with their questions, oldest first; they are stored together
-        with a usable reply. Raises what `ask` raises, `CassetteError`, and when replaying `CassetteError`.
+        with a usable reply. Raises what `ask` raises, and `CassetteError`.
         """
-        thread, key = self._current_thread(), question.key
+        storage, key = self._current_storage(), question.key
         ledger_of_this_work().questions.add(key)
         while True:
             with self._lock:
@@ -191,7 +156,20 @@ class Cassette:
                 self.replayed += 1
                 return replace(mine.result(), cached=True)
         try:
-            reply = await self._answer(thread, question, ask, accept, repairs)
+            reply = await self.stored(question, accept)
+            if reply is None and self.mode == "replay":
+                where = f"the cassette {self.path}" if self.path else "the cassette"
+                raise CassetteError(
+                    f"{where} has no reply of {question.model} to this question with these parameters.",
+                    'Ask what was recorded, or record it: Cassette(path, mode="cache").',
+                )
+            if reply is None:
+                reply = replace(await ask(), key=key)
+                if accept is None or accept(reply):
+                    keeping = asyncio.wrap_future(storage.keep([*_repaired(repairs, key), (question, reply)]))
+                    keeping.add_done_callback(_warn_if_lost)
+                    if not storage.commits_in_order:
+                        await asyncio.wait([keeping])
             mine.set_result(reply)
             return reply
         except Exception as error:
@@ -202,52 +180,33 @@ class Cassette:
                 del self._asking[key]
             mine.cancel()
 
-    async def _answer(
-        self,
-        thread: StorageThread,
-        question: Question,
-        ask: Callable[[], Awaitable[Reply]],
-        accept: Accept | None,
-        repairs: Sequence[Entry],
-    ) -> Reply:
-        if reply := await self.stored(question, accept):
-            return reply
-        if self.mode == "replay":
-            where = f"the cassette {self.path}" if self.path else "the cassette"
-            raise CassetteError(
-                f"{where} has no reply of {question.model} to this question with these parameters.",
-                'Ask what was recorded, or record it: Cassette(path, mode="cache").',
-            )
-        reply = replace(await ask(), key=question.key)
-        if accept is None or accept(reply):
-            keeping = asyncio.wrap_future(thread.keep(_entries(question, reply, repairs)))
-            keeping.add_done_callback(_warn_if_lost)
-            if not thread.commits_in_order:
-                await asyncio.wait([keeping])
-        return reply
-
     async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
         """The stored reply to the question, as `answer` would return it; None = it has to be asked."""
-        kept = await asyncio.wrap_future(self._current_thread().submit(lambda on: on.replies(question.key)))
+        kept = await asyncio.wrap_future(self._current_storage().replies(question.key))
         usable = (each for each in kept if each.repaired_by or accept is None or accept(each))
         found = next(usable, kept[0] if kept and self.mode == "replay" else None)
         self.replayed += found is not None
         return found
 
-    def _current_thread(self) -> StorageThread:
+    def _current_storage(self) -> Storage:
         if self._pid != os.getpid():  # neither connections nor the parent's pending questions survive a fork
-            self._pid, self._thread = os.getpid(), None
+            self._pid, self._storage = os.getpid(), None
             self._lock, self._asking = threading.Lock(), {}
-        if self._thread is None:
+        if self._storage is None:
             assert self.path is not None
-            self._thread = _SqliteThread(self.path, self.mode == "replay")
-        return self._thread
+            self._storage = SqliteStorage(self.path, read_only=self.mode == "replay")
+        return self._storage
 
     def close(self) -> None:
         """Closes the storage; the next question opens it again."""
-        if self._thread is not None and self._pid == os.getpid():
-            self._thread.close()
-        self._thread = None
+        if self._storage is not None and self._pid == os.getpid():
+            self._storage.close()
+        self._storage = None
+
+
+def _repaired(repairs: Sequence[Entry], key: str) -> list[Entry]:
+    keys = [*(question.key for question, _ in repairs[1:]), key]
+    return [(each, replace(reply, repaired_by=later)) for (each, reply), later in zip(repairs, keys, strict=False)]
 
 
 def _warn_if_lost(keeping: "asyncio.Future[None]") -> None:
@@ -259,14 +218,7 @@ def _warn_if_lost(keeping: "asyncio.Future[None]") -> None:
     logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
 
 
-def _entries(question: Question, reply: Reply, repairs: Sequence[Entry]) -> list[Entry]:
-    """The reply, preceded by those that it repairs."""
-    later = [each.key for each, _ in repairs[1:]] + [question.key]
-    repaired = zip(repairs, later, strict=bool(repairs))
-    return [*((each, replace(unusable, repaired_by=key)) for (each, unusable), key in repaired), (question, reply)]
-
-
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """File format version, in SQLite's `user_version`."""
 _APPLICATION = 0x6761766C
 """What SQLite's `application_id` is of a cassette: "gavl"."""
@@ -278,87 +230,84 @@ BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS replies (
     id INTEGER PRIMARY KEY,
     key TEXT NOT NULL,
-    model TEXT NOT NULL,
-    params TEXT NOT NULL,
-    schema TEXT NOT NULL,
-    messages TEXT NOT NULL,
-    text BLOB NOT NULL,
-    prompt_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL,
-    cost_usd REAL,
-    finish_reason TEXT NOT NULL,
-    served_by TEXT NOT NULL,
-    replied_at REAL NOT NULL,
-    repaired_by TEXT NOT NULL DEFAULT ''
+    question TEXT NOT NULL,    -- its parts, each as JSON
+    text TEXT NOT NULL,        -- of the reply, as JSON
+    usage TEXT NOT NULL,       -- the reply's other fields
+    replied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) STRICT;
 CREATE INDEX IF NOT EXISTS by_key ON replies (key, id);
 PRAGMA user_version = {FORMAT_VERSION};
 PRAGMA application_id = {_APPLICATION};
 COMMIT;
 """
-_REPLY = "text, prompt_tokens, completion_tokens, cost_usd, finish_reason, served_by, repaired_by"
+_KEEP = """
+INSERT INTO replies (key, question, text, usage) SELECT ?1, ?2, ?3, ?4
+WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = ?1 AND text = ?3)
+"""
+_USAGE = ("prompt_tokens", "completion_tokens", "cost_usd", "finish_reason", "served_by", "repaired_by")
 
 
-class SqliteStorage:
-    """The replies in one SQLite file, each committed before `keep` returns; it survives a kill of its process."""
+class SqliteStorage(Storage):
+    """The replies in one SQLite file, each committed before its future is done; it survives a kill of its process.
+
+    One thread opens the file at first use. With `read_only` it must exist, and nothing is written to it. A file that is
+    no cassette, or of another format, is left unchanged.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        """Opens the file; with `read_only` it must exist, and nothing is written to it.
+        self._path, self._read_only = path, read_only
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
 
-        Raises `CassetteError` for a file that is no cassette, or of a newer format, and leaves it unchanged.
-        """
-        self._path = path
-        with _cassette_errors(path):
-            if read_only and not path.exists():
-                raise CassetteError(
-                    f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
-                )
-            _check_file(path)
-            self._db = _open_to_read(path) if read_only else _open_to_write(path)
+    def replies(self, key: str) -> "Future[list[Reply]]":
+        def read(db: sqlite3.Connection) -> list[Reply]:
+            rows = db.execute("SELECT text, usage FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
+            return [Reply(json.loads(text), **json.loads(usage), cached=True, key=key) for text, usage in rows]
 
-    def replies(self, key: str) -> list[Reply]:
-        with _cassette_errors(self._path):
-            rows = self._db.execute(f"SELECT {_REPLY} FROM replies WHERE key = ? ORDER BY id", (key,)).fetchall()
-        return [
-            Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True, key=key, repaired_by=repaired_by)
-            for text, *rest, repaired_by in rows
-        ]
+        return self._thread.submit(self._run, read)
+
+    def keep(self, entries: Sequence[Entry]) -> "Future[None]":
+        def write(db: sqlite3.Connection) -> None:
+            with db:
+                for question, reply in entries:
+                    usage = json.dumps({name: getattr(reply, name) for name in _USAGE})
+                    db.execute(_KEEP, (question.key, json.dumps(question.parts), json.dumps(reply.text), usage))
+
+        return self._thread.submit(self._run, write)
 
     def question(self, key: str) -> Mapping[str, str] | None:
         """The stored question as JSON by part: `model`, `params`, `schema` and `messages`."""
-        names = ("model", "params", "schema", "messages")
-        with _cassette_errors(self._path):
-            row = self._db.execute(f"SELECT {', '.join(names)} FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
-        return None if row is None else dict(zip(names, row, strict=True))
 
-    def keep(self, entries: Sequence[Entry]) -> None:
-        with _cassette_errors(self._path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for row in map(_row, entries):
-                    same = (row["key"], row["text"])
-                    if self._db.execute("SELECT 1 FROM replies WHERE key = ? AND text = ?", same).fetchone() is None:
-                        names, marks = ", ".join(row), ", ".join("?" * len(row))
-                        self._db.execute(f"INSERT INTO replies ({names}) VALUES ({marks})", tuple(row.values()))
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+        def read(db: sqlite3.Connection) -> Mapping[str, str] | None:
+            row = db.execute("SELECT question FROM replies WHERE key = ? LIMIT 1", (key,)).fetchone()
+            return row and json.loads(row[0])
+
+        return self._thread.submit(self._run, read).result()
 
     def close(self) -> None:
-        with _cassette_errors(self._path):
-            self._db.close()
+        if self._connection is not None:
+            self._thread.submit(self._connection.close).result()
+        self._thread.shutdown()
+
+    def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        path = self._path
+        try:
+            if self._connection is None:
+                if path.exists():
+                    _check_file(path)
+                elif self._read_only:
+                    raise CassetteError(
+                        f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
+                    )
+                address = f"{path.absolute().as_uri()}?mode=ro"
+                reading = self._read_only and sqlite3.connect(address, uri=True, timeout=_LOCKED_SECONDS)
+                self._connection = reading or _open_to_write(path)
+            return work(self._connection)
+        except (sqlite3.Error, OSError) as error:
+            raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
 
 
-@contextmanager
-def _cassette_errors(path: Path) -> Generator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise CassetteError(f"the cassette {path} cannot be used: {error}.", _OTHER_FILE) from error
-
-
-def check_directory(path: Path) -> None:
+def _check_directory(path: Path) -> None:
     """Raises `CassetteError` if no file can be created at `path`; creates nothing."""
     parent = next(parent for parent in path.absolute().parents if parent.exists())
     what = "directory" if not parent.is_dir() else "writable" if not os.access(parent, os.W_OK | os.X_OK) else ""
@@ -366,50 +315,22 @@ def check_directory(path: Path) -> None:
         raise CassetteError(f"the cassette {path} cannot be used: {parent} is not {what}.", _OTHER_FILE)
 
 
-def _row(entry: Entry) -> dict[str, object]:
-    question, reply = entry
-    return {
-        "key": question.key,
-        **question.parts,
-        "text": reply.text.encode("utf-8", "surrogatepass"),
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "cost_usd": reply.cost_usd,
-        "finish_reason": reply.finish_reason,
-        "served_by": reply.served_by,
-        "replied_at": time.time(),
-        "repaired_by": reply.repaired_by,
-    }
-
-
 def _open_to_write(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode: every completed statement is on disk, even if the process is killed."""
+    """A connection whose commits are on disk even if the process is killed; only a power failure may cost the last."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    db = sqlite3.connect(path, timeout=_LOCKED_SECONDS)
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replies'").fetchone():
         db.executescript(_TABLES)  # before there is a log, so that the file itself says what it is
-    deadline = time.monotonic() + _LOCKED_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError as error:  # SQLite does not wait for the lock of this change
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power failure may cost the last rows
+    is_locked = retry_if_exception(lambda error: getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY)
+    waiting = Retrying(retry=is_locked, stop=stop_after_delay(_LOCKED_SECONDS), wait=wait_fixed(0.01), reraise=True)
+    waiting(db.execute, "PRAGMA journal_mode = WAL")  # SQLite does not wait for the lock of this change
+    db.execute("PRAGMA synchronous = NORMAL")
     return db
-
-
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
 
 
 def _check_file(path: Path) -> None:
     """Rejects a file that is no cassette by its first bytes, before a connection may write to it: SQLite writes to a
     database when its last connection closes, and takes a very short file for an empty database."""
-    if not path.exists():
-        return
     with path.open("rb") as file:
         head = file.read(100)
     version, application = (int.from_bytes(head[start : start + 4]) for start in (60, 68))

@@ -1,33 +1,23 @@
 """One completion within its time limit: through LiteLLM, or on the direct wire to a server of the user's own.
 
     hosted_vllm/…, openai/… with an address (api_base, OPENAI_BASE_URL)    the direct wire: one pooled HTTP client
-    every other model                                                      litellm.acompletion
+    every other model, and what needs more of LiteLLM or a proxy           litellm.acompletion
 
-On the direct wire LiteLLM resolves model, key, address and parameters. Its client, types and bookkeeping, which take
-ten times the CPU of a bare request, are skipped. A request that needs more of LiteLLM (one of LiteLLM's own parameters,
-a callback, a proxy) goes over LiteLLM; `GAVEL_DIRECT_WIRE=0` sends all that way.
-
-On both wires errors are those of OpenAI's client, a reply that a server streams unasked is read, and one ends with an
-error after `MAX_REPLY_BYTES`.
-
-The accepted parameters are learned from rejections, once per endpoint and process:
-
-    refused "temperature"                          it is left out from then on
-    refused "max_tokens"                           it is sent as max_completion_tokens, and if that is refused, left out
-    refused the JSON schema, or does not say what  plain JSON, then no format
+On the direct wire LiteLLM resolves model, key, address and parameters; its client, types and bookkeeping take ten times
+the CPU of a bare request. Either way errors are those of OpenAI's client, a reply that is streamed unasked is read, and
+one ends with an error after `MAX_REPLY_BYTES`. What an endpoint accepts is learned from its rejections.
 """
 
 import asyncio
 import json
 import logging
 import os
-import re
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from ssl import create_default_context
-from typing import Any
+from typing import Any, cast
 from urllib.request import getproxies_environment
 from weakref import WeakKeyDictionary
 
@@ -35,8 +25,9 @@ import aiohttp
 import openai
 
 from gavel.base.network import is_on_this_machine
-from gavel.llm.failures import Failure, openai_httpx, status_error
-from gavel.llm.providers import load_litellm, model_info, timed_out
+from gavel.llm.errors import PermanentError
+from gavel.llm.failures import openai_httpx, read_failure, status_error
+from gavel.llm.providers import load_litellm, model_info, time_limit
 from gavel.llm.response import LOGPROBS, WITHOUT_LOGPROBS
 from gavel.llm.types import Message, Schema, is_mapping
 
@@ -49,20 +40,16 @@ _IDLE_SECONDS = 4.0
 _PLACE = frozenset({"api_base", "base_url", "api_key"})
 
 
-FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (
-    (
-        "json_schema",
-        lambda schema: {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "scores", "schema": schema, "strict": True},
-            }
-        },
-    ),
-    ("json_object", lambda schema: {"response_format": {"type": "json_object"}}),
-    ("text", lambda schema: {}),
-)
+FORMATS = ("json_schema", "json_object", "text")
 """Reply formats, from the most helpful to the most widely supported."""
+
+
+def response_format(name: str, schema: Schema) -> dict[str, Any]:
+    if name == "text":
+        return {}
+    described = {"json_schema": {"name": "scores", "schema": schema, "strict": True}} if name == "json_schema" else {}
+    return {"response_format": {"type": name, **described}}
+
 
 COMPLETION_CAPS = ("max_completion_tokens", "max_tokens")
 """Parameter names of the reply token limit, the newer first."""
@@ -70,8 +57,6 @@ _TWINS: dict[str, str] = dict(zip(COMPLETION_CAPS, reversed(COMPLETION_CAPS), st
 _DISPENSABLE = {"temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", *COMPLETION_CAPS}
 """Parameters that can be dropped without changing the judge; without another one, such as reasoning_effort, it would be
 a different judge."""
-
-
 CONNECTION = frozenset(
     {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client", "timeout"}
 )
@@ -86,42 +71,35 @@ class Dialect:
         """Index of the first accepted format in `FORMATS`."""
         self.takes_cap = True
         """Whether it respects a limit on reply tokens."""
-        self._names: dict[str, str | None] = {}
-        """Parameter -> the name under which it is sent; None = left out."""
+        self._names: dict[str, str] = {}
+        """Parameter -> the name under which it is sent; "" = left out."""
 
     def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters as this endpoint accepts them."""
-        named = {self._names.get(name, name): value for name, value in params.items()}
-        return {name: value for name, value in named.items() if name is not None}
+        return {sent: value for name, value in params.items() if (sent := self._names.get(name, name))}
 
-    def refused(self, failure: Failure, params: Mapping[str, Any]) -> str | None:
-        """The one of the untranslated `params` that the endpoint rejects, if that is why a request failed."""
-        sent = {name: self._names.get(name, name) for name in params if name not in CONNECTION}
-        wire = {known: name for name, known in sent.items() if known is not None}
-        wire |= {_TWINS[known]: name for known, name in wire.items() if known in _TWINS and _TWINS[known] not in wire}
-        found = failure.refused_parameter(wire.keys())
-        return None if found is None else wire[found]
+    def adapt(self, error: Exception, model: str, params: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
+        """Renames or drops the one of the `params` that the endpoint rejected; False if none is why a request failed.
 
-    def do_without(self, name: str, endpoint: str, sent: Mapping[str, Any]) -> bool:
-        """Renames or drops the parameter; False if it cannot be dropped.
-
-        `sent`: the rejected request, translated; another call may have changed the dialect since.
+        `sent`: the rejected request, translated; another call may have changed the dialect since. Raises
+        `PermanentError` for a parameter that cannot be dropped.
         """
-        if name not in _DISPENSABLE:
+        names = {self._names.get(name, name): name for name in params if name not in CONNECTION}
+        names = {_TWINS[known]: name for known, name in names.items() if known in _TWINS} | names
+        found = read_failure(error).refused_parameter(names.keys() - {""})
+        if found is None:
             return False
+        if (name := names[found]) not in _DISPENSABLE:
+            raise PermanentError(f"{model} does not take {name}: {error}", _advice_without(name)) from error
         known = self._names.get(name, name)
-        if known is None or known not in sent:
-            return True
-        twin = _TWINS.get(name)
-        self._names[name] = twin if twin is not None and known == name else None
-        if self._names[name] is None:
-            self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
-            logging.getLogger(__name__).warning("%s does not take %s: it is left out.", endpoint, name)
+        if known in sent:
+            self._names[name] = _TWINS.get(name, "") if known == name else ""
+            if not self._names[name]:
+                self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
+                logging.getLogger(__name__).warning("%s does not take %s: it is left out.", model, name)
         return True
 
 
-def advice_without(parameter: str) -> str:
-    """The remedy for a required parameter that the endpoint rejects."""
+def _advice_without(parameter: str) -> str:
     if parameter in LOGPROBS:
         return (
             "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
@@ -135,12 +113,8 @@ def endpoint_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
     return model, str(params.get("api_base") or params.get("base_url") or "")
 
 
-def dialect_of(endpoint: Hashable) -> Dialect:
-    """The dialect of an endpoint, shared by all its callers in this process."""
-    return dialects.setdefault(endpoint, Dialect())
-
-
-dialects: dict[Hashable, Dialect] = {}
+dialects: defaultdict[Hashable, Dialect] = defaultdict(Dialect)
+"""The dialects of endpoints, shared by all their callers in this process."""
 
 
 async def complete_in_time(
@@ -148,19 +122,15 @@ async def complete_in_time(
 ) -> dict[str, Any]:
     """The completion within `seconds`, as the body of OpenAI's response; LiteLLM's cost in USD is its `response_cost`.
 
-    LiteLLM's own timeout does not end a reply that trickles in. An error inside the choice, as OpenRouter reports its
-    providers' errors, is raised as such.
+    An error inside the choice, as OpenRouter reports its providers' errors, is raised as such.
     """
     direct = _direct_request(model, messages, options)
-    try:
-        async with asyncio.timeout(seconds):
-            if direct is not None:
-                body = await _send_directly(direct)
-            else:
-                once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **await _bounded_client(model)}
-                body = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
-    except TimeoutError as error:
-        raise timed_out(model, seconds) from error
+    async with time_limit(model, seconds):
+        if direct is not None:
+            body = await _send_directly(*direct)
+        else:
+            once = {"timeout": seconds, "max_retries": 0, "num_retries": 0, "shared_session": await _session()}
+            body = await _send_by_litellm(model=model, messages=messages, **once | dict(options))
     choice: dict[str, Any] = body["choices"][0] if body["choices"] else {}
     choice = {**choice, **(choice.get("provider_specific_fields") or {})}
     if (error := choice.get("error")) or choice.get("native_finish_reason", choice.get("finish_reason")) == "error":
@@ -169,17 +139,10 @@ async def complete_in_time(
     return body
 
 
-@dataclass(frozen=True, slots=True)
-class _DirectRequest:
-    """A request on the direct wire."""
-
-    url: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-
-def _direct_request(model: str, messages: list[Message], options: Mapping[str, Any]) -> _DirectRequest | None:
-    """The request as LiteLLM would send it; None = LiteLLM must send it."""
+def _direct_request(
+    model: str, messages: list[Message], options: Mapping[str, Any]
+) -> tuple[str, dict[str, str], dict[str, Any]] | None:
+    """URL, headers and body of the request as LiteLLM would send it; None = LiteLLM must send it."""
     provider, address = model.partition("/")[0], options.get("api_base") or options.get("base_url")
     if provider == "openai":
         address = address or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
@@ -190,59 +153,34 @@ def _direct_request(model: str, messages: list[Message], options: Mapping[str, A
     callbacks = {str(each) for one in lists for each in one} - {"cache"}  # which stays behind a request to Gemini
     if os.environ.get(DIRECT_WIRE) == "0" or callbacks or litellm.cache or options.keys() & _litellms_own():
         return None
-    params = {option: value for option, value in options.items() if option not in _PLACE}
-    form = params.get("response_format")
-    if is_mapping(form) and "json_schema" in form:  # each group has its own schema, which is sent unchanged
-        params["response_format"] = {"type": form.get("type"), "json_schema": _ANY_SCHEMA}
+    known = {*_PLACE, "response_format"}  # each group has its own schema, which LiteLLM sends unchanged
     try:
-        packed = json.dumps(params)
+        packed = json.dumps({name: value for name, value in options.items() if name not in known})
     except TypeError:
         return None
     settings = litellm.api_base, litellm.api_key, litellm.openai_key, litellm.drop_params
-    route = _resolve_route(
-        model, address, options.get("api_key"), packed, settings, tuple(map(os.environ.get, _VARIABLES))
-    )
-    if route is None or (not route.is_on_this_machine and getproxies_environment()):
+    environment = tuple(map(os.environ.get, _VARIABLES))
+    route = _resolve_route(model, address, options.get("api_key"), packed, settings, environment)
+    if route is None or (not is_on_this_machine(route[0]) and getproxies_environment()):
         return None
-    mapped = dict(route.params)
-    sent: Any = mapped.get("response_format")
-    if is_mapping(form) and is_mapping(sent) and sent.get("json_schema") == _ANY_SCHEMA:
-        mapped["response_format"] = form
-    elif "response_format" in mapped and form != sent:
-        return None
-    if route.is_plain and all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
-        body: dict[str, Any] = {"model": route.name, "messages": list(messages), **mapped}
-    else:
-        body = route.config.transform_request(route.name, list(messages), mapped, {}, {})
-    body |= body.pop("extra_body", None) or {}
-    return _DirectRequest(route.url, {**route.headers, **(body.pop("extra_headers", None) or {})}, body)
+    url, headers, params, config = route
+    body = {"messages": messages, **{name: options[name] for name in ("response_format",) if name in options}, **params}
+    if all(each.keys() == _PLAIN and isinstance(each["content"], str) for each in messages):
+        return url, headers, body
+    return url, headers, config.transform_request(body["model"], list(body.pop("messages")), body, {}, {})
 
 
-_ANY_SCHEMA = {"name": "scores"}
 _PLAIN = {"role", "content"}
 _PROBE: list[Message] = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
 _VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_KEY", "HOSTED_VLLM_API_BASE")
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """URL, headers and body defaults that LiteLLM uses for requests to one server with the same parameters."""
-
-    name: str
-    url: str
-    is_on_this_machine: bool
-    headers: dict[str, str]
-    params: dict[str, Any]
-    config: Any
-    is_plain: bool
-    """Whether LiteLLM sends messages of text unchanged."""
-
-
 @lru_cache(256)  # LiteLLM takes as long to resolve this as the request itself
 def _resolve_route(
     model: str, address: str | None, api_key: str | None, packed: str, settings: object, variables: object
-) -> _Route | None:
-    """`packed`: the parameters as JSON. `settings`, `variables`: LiteLLM's further inputs."""
+) -> tuple[str, dict[str, str], dict[str, Any], Any] | None:
+    """URL, headers, body but for the messages, and LiteLLM's configuration, of requests to a server with these
+    parameters (`packed`, as JSON); None = it changes messages of text. `settings`, `variables`: its further inputs."""
     litellm = load_litellm(address)
     name, provider, key, base = litellm.get_llm_provider(model, api_base=address, api_key=api_key)
     if not base or provider not in ("hosted_vllm", "openai") or name.startswith("responses/"):
@@ -252,13 +190,16 @@ def _resolve_route(
     params = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **json.loads(packed))
     for unused in ("stream", "max_retries"):
         params.pop(unused, None)
+    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
+    sent = config.transform_request(name, [dict(each) for each in _PROBE], dict(params), {}, {})
+    if sent != {"model": name, "messages": _PROBE, **params}:
+        return None
     key = key or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    config = litellm.utils.ProviderConfigManager.get_provider_chat_config(name, litellm.LlmProviders(provider))
-    url = f"{str(base).rstrip('/')}/chat/completions"
-    sent = config.transform_request(name, [dict(each) for each in _PROBE], dict(params), {}, {})
-    is_plain = sent == {"model": name, "messages": _PROBE, **params}
-    return _Route(name, url, is_on_this_machine(base), headers, params, config, is_plain)
+    extra: dict[str, Any] = params.pop("extra_body", None) or {}
+    body = {"model": name, **params, **extra}
+    headers |= body.pop("extra_headers", None) or {}
+    return f"{str(base).rstrip('/')}/chat/completions", headers, body, config
 
 
 @cache
@@ -267,51 +208,48 @@ def _litellms_own() -> frozenset[str]:
     return frozenset({*load_litellm().types.utils.all_litellm_params, "timeout", "organization", "stream"} - _PLACE)
 
 
-async def _send_directly(sent: _DirectRequest) -> dict[str, Any]:
+async def _send_directly(url: str, headers: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
     try:
         session = await _session()
-        data = json.dumps(sent.body).encode()
-        headers = {"Content-Type": "application/json", **sent.headers}
-        async with session.post(sent.url, data=data, headers=headers) as answer:
+        data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        async with session.post(url, data=data, headers=kind | headers) as answer:
             content = await answer.read()
     except aiohttp.ClientError as error:
-        words = f"no answer of {sent.url}: {error or type(error).__name__}"
-        raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", sent.url)) from error
+        words = f"no answer of {url}: {error or type(error).__name__}"
+        raise openai.APIConnectionError(message=words, request=openai_httpx.Request("POST", url)) from error
     text = content.decode("utf-8", "replace")
-    if answer.status < 300 and (streamed := _read_stream(text)):
-        return streamed
+    if answer.status < 300 and (completion := _completion_in(text)):
+        return completion
     try:
-        body: object = json.loads(text)
+        read: object = json.loads(text)
     except ValueError as error:
         if answer.status < 300:
             words = f"the reply is no JSON: {text[:500]!r}"
-            response = openai_httpx.Response(200, request=openai_httpx.Request("POST", sent.url))
+            response = openai_httpx.Response(200, request=openai_httpx.Request("POST", url))
             raise openai.APIResponseValidationError(response=response, body=None, message=words) from error
-        body = text
-    if answer.status < 300 and is_mapping(body) and isinstance(body.get("choices"), list):
-        return dict(body)
-    inner = body.get("error", body) if is_mapping(body) else body
+        read = text
+    inner = read.get("error", read) if is_mapping(read) else read
     words = inner["message"] if is_mapping(inner) and isinstance(inner.get("message"), str) else text
     status = answer.status if answer.status >= 300 else _status_in(inner, 500)
-    raise status_error(status, f"HTTP {answer.status}: {words}", body, sent.url, answer.headers)
+    raise status_error(status, f"HTTP {answer.status}: {words}", read, url, answer.headers)
 
 
-_EVENT = re.compile(r"(?:\s|:[^\n]*\n|(?:event|id|retry):[^\n]*\n)*data:\s*\{")
-
-
-def _read_stream(text: str) -> dict[str, Any] | None:
-    """The completion in server-sent events; None for any other text."""
-    if not _EVENT.match(text):
-        return None
-    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+def _completion_in(text: str) -> dict[str, Any] | None:
+    """The completion in the body of a response, which may be streamed unasked; None = there is none."""
+    parts, is_stream = [text], not text.lstrip().startswith("{")
+    if is_stream:
+        events = (line[5:].strip() for line in text.splitlines() if line.startswith("data:"))
+        parts = [event for event in events if event not in ("", "[DONE]")]
     try:
-        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
+        bodies = list(map(json.loads, parts))
     except ValueError:
         return None
-    if not all(is_mapping(chunk) and "choices" in chunk and "error" not in chunk for chunk in chunks):
+    if not bodies or not all(is_mapping(body) and isinstance(body.get("choices"), list) for body in bodies):
         return None
+    if not is_stream:
+        return bodies[0]
     litellm = load_litellm()
-    return litellm.stream_chunk_builder([litellm.ModelResponseStream(**chunk) for chunk in chunks]).model_dump()
+    return litellm.stream_chunk_builder([litellm.ModelResponseStream(**body) for body in bodies]).model_dump()
 
 
 def _status_in(error: object, otherwise: int) -> int:
@@ -320,19 +258,25 @@ def _status_in(error: object, otherwise: int) -> int:
     return code if isinstance(code, int) and 400 <= code < 600 else otherwise
 
 
+_answers: ContextVar["list[_BoundedResponse] | None"] = ContextVar("_answers", default=None)
+"""The answers to the request that LiteLLM is sending."""
+
+
 class _BoundedResponse(aiohttp.ClientResponse):
     """An answer whose body breaks off after `MAX_REPLY_BYTES`."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         await super().start(connection)
         self.content = _BoundedStream(self.content)  # type: ignore[assignment]
+        if (answers := _answers.get()) is not None:
+            answers.append(self)
         return self
 
 
 class _BoundedStream:
     def __init__(self, stream: aiohttp.StreamReader) -> None:
-        self._stream = stream
-        self._left = MAX_REPLY_BYTES
+        self._stream, self._left = stream, MAX_REPLY_BYTES
+        self.received: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -342,34 +286,20 @@ class _BoundedStream:
             self._left -= len(chunk)
             if self._left < 0:
                 raise aiohttp.ClientPayloadError(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
-            if (received := _received.get()) is not None:
-                received.append(chunk)
+            self.received.append(chunk)
             yield chunk
 
     async def read(self) -> bytes:
         return b"".join([chunk async for chunk in self.iter_chunked(2**16)])
 
 
-async def _bounded_client(model: str) -> dict[str, Any]:
-    """The LiteLLM option that routes a request through the bounded client. (Not for Bedrock's and Azure's own
-    clients.)"""
-    session = await _session()
-    if model.startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
-        return {"client": load_litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler(shared_session=session)}
-    return {"shared_session": session}
-
-
 async def _session() -> aiohttp.ClientSession:
     """The running event loop's HTTP client, which LiteLLM shares."""
-    loop = asyncio.get_running_loop()
-    if loop not in _sessions:
-        opening = _open_session()
-        _sessions[loop] = opening, await anext(opening)
-    return _sessions[loop][1]
+    return await anext(_sessions.setdefault(asyncio.get_running_loop(), _open_session()))
 
 
 async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
-    """Yields a client once. An event loop closes its generators when it ends, and thereby the client."""
+    """Yields one client. An event loop closes its generators when it ends, and thereby the client."""
     verify = load_litellm().llms.custom_httpx.http_handler.get_ssl_configuration()
     trusted = create_default_context(cafile=verify) if isinstance(verify, str) else verify
     async with aiohttp.ClientSession(
@@ -378,39 +308,33 @@ async def _open_session() -> AsyncGenerator[aiohttp.ClientSession]:
         cookie_jar=aiohttp.DummyCookieJar(),
         response_class=_BoundedResponse,
     ) as session:
-        yield session
+        while True:
+            yield session
 
 
-_sessions: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]
-] = WeakKeyDictionary()
-
-
-_received: ContextVar[list[bytes] | None] = ContextVar("_received", default=None)
-"""Of the request that LiteLLM is sending: what came of its reply."""
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession]] = WeakKeyDictionary()
 
 
 async def _send_by_litellm(**request: Any) -> dict[str, Any]:
     """Sends through LiteLLM, which rejects a message in content parts, and a stream that was not asked for; such a
     reply is complete and paid for, so its body is passed on."""
-    litellm, bodies = load_litellm(request.get("api_base") or request.get("base_url")), list[str]()
-
-    def listen(call: Mapping[str, Any]) -> None:
-        if isinstance(body := call.get("original_response"), str):
-            bodies.append(body)
-
-    token = _received.set(received := list[bytes]())
+    litellm = load_litellm(request.get("api_base") or request.get("base_url"))
+    if request["model"].startswith(("gemini/", "vertex_ai/")):  # LiteLLM uses separate clients for these
+        handler = litellm.llms.custom_httpx.http_handler.AsyncHTTPHandler
+        request.setdefault("client", handler(shared_session=request.pop("shared_session")))
+    token = _answers.set(answers := list[_BoundedResponse]())
     try:
-        response = await litellm.acompletion(**request, logger_fn=listen)
+        response = await litellm.acompletion(**request)
     except openai.OpenAIError as error:
-        if streamed := _read_stream(b"".join(received).decode("utf-8", "replace")):
-            return streamed
-        if bodies and "Invalid response object" in str(error) and "input_type=list" in str(error):
-            return json.loads(bodies[-1])
-        if bodies and isinstance(error, openai.BadRequestError):  # status 200 with an error as body
+        if not answers or answers[-1].status != 200:
+            raise
+        text = b"".join(cast("Any", answers[-1].content).received).decode("utf-8", "replace")
+        if completion := _completion_in(text):
+            return completion
+        if isinstance(error, openai.BadRequestError):
             words = f"the server answered with status 200 and an error: {error}"
             raise litellm.APIError(500, words, "", str(request.get("model"))) from error
         raise
     finally:
-        _received.reset(token)
+        _answers.reset(token)
     return {**response.model_dump(warnings=False), "response_cost": response._hidden_params.get("response_cost")}

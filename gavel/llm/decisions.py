@@ -8,7 +8,6 @@ LiteLLM (1.106 and newer) translates to each provider's wire: OpenAI's `/v1/deci
 `hosted_vllm/…` and others. An unanswered question has no probabilities.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,9 @@ from typing import Any
 
 import openai
 
+from gavel.llm.budget import Prices, cost
 from gavel.llm.errors import LlmError, PermanentError
-from gavel.llm.prices import Prices, cost
-from gavel.llm.providers import load_litellm, timed_out
+from gavel.llm.providers import load_litellm, time_limit
 from gavel.llm.response import model_name, token_count
 from gavel.llm.types import Message, Reply, Schema, Usage
 
@@ -30,22 +29,16 @@ EXPECTED_COMPLETION = 1000
 
 def score_question(name: str, instructions: str, levels: Sequence[str]) -> dict[str, Any]:
     """A question for a level; levels are ordered from the lowest to the highest."""
-    named = [{"label": level} for level in levels]
-    return {"type": "score", "name": name, "instructions": instructions, "levels": named}
+    return {"type": "score", "name": name, "instructions": instructions, "levels": [{"label": one} for one in levels]}
 
 
 PROBE: Schema = {"questions": [score_question("ready", "Is the service reachable?", ["no", "yes"])]}
 
 
 async def decide(
-    model: str,
-    messages: Sequence[Message],
-    schema: Schema,
-    params: Mapping[str, Any],
-    prices: Prices,
-    seconds: float,
+    model: str, messages: Sequence[Message], schema: Schema, params: Mapping[str, Any], prices: Prices, seconds: float
 ) -> Reply:
-    """Answers `schema["questions"]` about the text of `messages`, in the form of `decision_text`.
+    """Answers `schema["questions"]` about the text of `messages`, in the form above.
 
     Raises `LlmError` if LiteLLM does not support decisions, or not with this provider, and the errors of
     `litellm.adecisions`, such as a timeout after `seconds`.
@@ -54,11 +47,10 @@ async def decide(
     if ask is None:
         raise LlmError("this LiteLLM cannot ask decision models.", "Install a newer one: pip install 'litellm>=1.106'.")
     options = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **params}
+    shown = [{"role": "user", "content": _as_input(message["content"])} for message in messages]
     try:
-        async with asyncio.timeout(seconds):
-            response = await ask(model=model, input=_input(messages), questions=schema["questions"], **options)
-    except TimeoutError as error:
-        raise timed_out(model, seconds) from error
+        async with time_limit(model, seconds):
+            response = await ask(model=model, input=shown, questions=schema["questions"], **options)
     except openai.BadRequestError as error:
         if "Unknown Decisions provider" in str(error):  # LiteLLM sends no request then
             raise PermanentError(
@@ -69,10 +61,10 @@ async def decide(
     usd = cost(model, Usage(prompt, completion), prices)
     if usd is None:
         usd = response.hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    return Reply(decision_text(response), prompt, completion, usd, "stop", model_name(response.model))
+    return Reply(_answers(response), prompt, completion, usd, "stop", model_name(response.model))
 
 
-def decision_text(response: Any) -> str:
+def _answers(response: Any) -> str:
     """The answers as JSON; a refusal, or an answer without a score, has no probabilities."""
     answers: list[dict[str, Any]] = []
     for answer in response.answers:
@@ -84,12 +76,8 @@ def decision_text(response: Any) -> str:
     return json.dumps({"answers": answers}, ensure_ascii=False)
 
 
-def _input(messages: Sequence[Message]) -> list[Message]:
-    """The messages as decision models take them: all with the role user."""
-    return [{"role": "user", "content": _content(message["content"])} for message in messages]
-
-
-def _content(content: Any) -> Any:
+def _as_input(content: Any) -> Any:
+    """A message's content as decision models take it."""
     if isinstance(content, str):
         return content
     parts: list[Message] = []

@@ -1,12 +1,9 @@
 """Context lengths: an endpoint's context, learned from its rejections; Ollama's `num_ctx`, which a request must set;
-and silently truncated prompts: the server answers, but counts far fewer tokens than the prompt has.
+and prompts that a server truncates silently. Ollama drops what exceeds its context (4,096 tokens, unless `num_ctx` is
+set) and answers 200, but counts far fewer tokens than the prompt has; and a verdict on half of a prompt is no verdict.
 
-Ollama, for example, drops the part of a prompt that exceeds its context (4,096 tokens, unless `num_ctx` is set) and
-answers 200. A verdict on half of a prompt is no verdict.
-
-Tokenizers differ, so the count is compared with that of a compact one: `cl100k_base` for ASCII, less for other scripts,
-of which newer vocabularies hold whole words. No tokenizer explains a count near half of that. A server of the user's
-own whose count equals a usual context length is suspicious: one token too few suffices.
+The count is compared with that of a compact tokenizer: `cl100k_base` for ASCII, less for other scripts. Near half of
+that is a cut; and on a server of the user's own, one token too few that equals a usual context length.
 """
 
 import re
@@ -36,27 +33,18 @@ _ACCENTED_SHARE, _CHARACTERS_PER_TOKEN = 0.005, 4.5
 Turkish or Vietnamese, and characters per token in newer vocabularies."""
 _PER_CJK_CHARACTER, _PER_OTHER_CHARACTER = 0.6, 0.24
 """Tokens of a compact tokenizer for Chinese, Japanese and Korean text, and for other scripts than ASCII."""
-_OLLAMA = ("ollama/", "ollama_chat/")
-_REPLY_TOKENS = 4_096
-"""Tokens reserved for a reply and its thinking, unless the user sets the reply's length."""
-_BYTES_PER_TOKEN = 2.5
-"""Bytes per token in dense text, such as numbers; prose has four."""
+_REPLY_TOKENS, _BYTES_PER_TOKEN = 4_096, 2.5
+"""Of a request to Ollama: tokens reserved for a reply and its thinking, unless the user sets its length, and bytes per
+token in dense text, such as numbers; prose has four."""
 _STEPS = tuple(sorted(size * 2**power for power in range(13, 21) for size in (1, 1.5)))
 """Context lengths requested of Ollama: few, since it reloads a model when the context changes."""
 DEFAULT_CONTEXT = 128_000
 """Context length of a model that LiteLLM's table does not list."""
-_SHRINK_FACTOR = 0.5
-"""Factor by which a rejected prompt is shortened if the server states no limit."""
 _TOKENIZER_MARGIN = 1.2
 """Max ratio of a model's own token count to that of `cl100k_base`."""
 
-_learned: dict[Hashable, int] = {}
-"""Context lengths learned from endpoints' rejections, in this process."""
-
-
-def known_context(endpoint: Hashable, assumed: int) -> int:
-    """Tokens of prompt and reply; `assumed` until the endpoint has rejected a prompt."""
-    return _learned.get(endpoint, assumed)
+contexts: dict[Hashable, int] = {}
+"""Context lengths learned from endpoints' rejections, in this process: tokens of prompt and reply."""
 
 
 def room_in(context: int, reply: int) -> int:
@@ -71,9 +59,9 @@ def shrink_context(endpoint: Hashable, context: int, room: int, sent: int, reply
     """
     if room_in(context, reply) < room:
         return  # another call has lowered it already
-    half = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + reply
-    smaller = half if half < context else int(_SHRINK_FACTOR * context)
-    _learned[endpoint] = limit if limit is not None and limit < context else smaller
+    half = int(0.5 * sent * _TOKENIZER_MARGIN) + reply
+    smaller = half if half < context else context // 2
+    contexts[endpoint] = limit if limit is not None and limit < context else smaller
 
 
 def context_options(
@@ -83,7 +71,7 @@ def context_options(
 
     The user's own `num_ctx` is kept. `completion`: the reply's length, if the user sets it.
     """
-    if not model.startswith(_OLLAMA) or "num_ctx" in params:
+    if not model.startswith(("ollama/", "ollama_chat/")) or "num_ctx" in params:
         return {}
     size = sum(len(text_of(message).encode("utf-8", "surrogatepass")) for message in messages)
     needed = size / _BYTES_PER_TOKEN + IMAGE_TOKENS * count_images(messages) + (completion or _REPLY_TOKENS)
@@ -107,11 +95,9 @@ def check_not_cut(
     `own_server`: whether it is a server of the user's own, whose context may have any length. `limits`: its known
     context lengths, besides the usual ones.
     """
-    counted = reply.prompt_tokens
-    if counted < _SMALLEST_CONTEXT:
+    counted = reply.prompt_tokens + reply.cached_prompt_tokens  # some servers do not count these
+    if reply.prompt_tokens < _SMALLEST_CONTEXT:
         return
-    if reply.cached_prompt_tokens:  # some servers do not count them
-        counted += reply.cached_prompt_tokens
     text = "\n".join(map(text_of, messages))
     at_limit = own_server and (counted in _CONTEXTS or counted + 1 in _CONTEXTS or counted in limits)
     if not at_limit and counted * _MOST_BYTES_PER_TOKEN > len(text.encode("utf-8", "surrogatepass")):

@@ -4,9 +4,11 @@ Local models are Python functions that are called in this process, by name and w
 `register("stand-in", reply)`, `stand-in` and `gavel/stand-in` name it wherever a model is named.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,19 +18,25 @@ from typing import Any, Literal
 from gavel.base.errors import GavelError
 from gavel.base.network import pass_proxies
 from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
-from gavel.llm.types import CachedPrefix, Message
+from gavel.llm.types import CachedPrefix, Message, Reply, text_of
 
 PROVIDER = "gavel"
 """Provider prefix of local models' LiteLLM ids."""
-
 LocalModel = Callable[[list[Message]], str]
 """(messages) -> text of the reply. Raises `GavelError` for a prompt that it cannot answer."""
-
 _models: dict[str, LocalModel] = {}
+
+OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
+"""Providers that are servers of the user's own."""
+_KEYLESS = ("gavel/", "azure/", *OWN_SERVERS)
+"""Providers that need no API key: local servers, and Azure, which has other ways to authenticate."""
+_FETCHING = ("openai/", "azure/", "openrouter/", "hosted_vllm/", "xai/", "fireworks_ai/", "together_ai/")
+"""Providers that accept an image's URL and fetch it."""
+ImageSupport = Literal["none", "embedded", "any"]
+"""Images that a model accepts: none, embedded bytes only, or also URLs."""
 
 
 def register(name: str, model: LocalModel) -> None:
-    """Registers `model` under `name`."""
     _models[name] = model
 
 
@@ -46,36 +54,30 @@ def is_local(model: str) -> bool:
     return model_id(model).startswith(f"{PROVIDER}/")
 
 
-def answer(model: str, messages: list[Message]) -> str:
-    """The reply of the local model with this id. Raises `LlmError`, with the model's own message if it cannot
-    answer."""
-    _, _, name = model.rpartition("/")
-    if name not in _models:
-        raise LlmError(f"there is no model {model}.", f"There are: {', '.join(_models)}.")
+def answer(model: str, messages: list[Message]) -> Reply:
+    """The reply of the local model with this id. Raises `LlmError`, with the model's own message if it has none."""
+    _check_local(model)
     try:
-        return _models[name](messages)
+        text = _models[model.rpartition("/")[2]](messages)
     except GavelError as error:
         raise LlmError(error.message, error.remedy) from error
+    return Reply(text, sum(len(text_of(each)) for each in messages) // 4, len(text) // 4, 0.0, "stop")
 
 
-OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
-"""Providers that are servers of the user's own."""
-_KEYLESS = ("gavel/", "azure/", *OWN_SERVERS)
-"""Providers that need no API key: local servers, and Azure, which has other ways to authenticate."""
-
-
-_FETCHING = ("openai/", "azure/", "openrouter/", "hosted_vllm/", "xai/", "fireworks_ai/", "together_ai/")
-"""Providers that accept an image's URL and fetch it."""
-
-ImageSupport = Literal["none", "embedded", "any"]
-"""Images that a model accepts: none, embedded bytes only, or also URLs."""
+def _check_local(model: str) -> None:
+    if model.rpartition("/")[2] not in _models:
+        raise UnknownModelError(f"there is no model {model}.", f"There are: {', '.join(_models)}.")
 
 
 def load_litellm(url: object = None) -> ModuleType:
     """Imports LiteLLM, which takes seconds the first time, and makes it reach this machine, and `url`, without the
     environment's proxy."""
     pass_proxies(url)
-    return _litellm()
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
+    return litellm
 
 
 @cache
@@ -89,19 +91,15 @@ def cl100k() -> Any:
     return tiktoken.get_encoding("cl100k_base")
 
 
-@cache
-def _litellm() -> ModuleType:
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
-
-    litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
-    return litellm
-
-
-def timed_out(model: str, seconds: float) -> Exception:
-    """LiteLLM's error for a reply that is not complete in time; its own timeout does not end one that trickles in."""
-    words = f"Timeout: no complete reply within {seconds:.3g} s"
-    return load_litellm().Timeout(words, model=model, llm_provider="")
+@asynccontextmanager
+async def time_limit(model: str, seconds: float) -> AsyncGenerator[None]:
+    """Raises LiteLLM's error if the block takes longer; its own timeout does not end a reply that trickles in."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        words = f"Timeout: no complete reply within {seconds:.3g} s"
+        raise load_litellm().Timeout(words, model=model, llm_provider="") from error
 
 
 @cache
@@ -124,9 +122,7 @@ def image_support(model: str | object, *, asked: bool) -> ImageSupport:
     """
     if not isinstance(model, str):
         return "any" if asked else "none"
-    if is_local(model):
-        return "none"
-    if not asked and not load_litellm().supports_vision(model):
+    if is_local(model) or not (asked or load_litellm().supports_vision(model)):
         return "none"
     return "any" if model.startswith(_FETCHING) else "embedded"
 
@@ -141,16 +137,32 @@ def check_model(
     request: it does not detect a wrong key, or a model that its provider lacks.
     """
     model, params = model_id(model), params or {}
-    _check_name(model, params, instead)
-    _check_address(model, params)
-    if model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
-        return
-    provider = model.partition("/")[0]
-    if _addresses_in_environment(provider.upper()):
+    if is_local(model):
+        return _check_local(model)
+    try:
+        _provider_of(model, params.get("custom_llm_provider"))
+    except load_litellm().BadRequestError as error:
+        name = model.rpartition("/")[2] or "o3"
+        raise UnknownModelError(
+            f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
+            f"Put its provider first, as in openai/{name}, anthropic/…, ollama/…; or take {instead}.",
+        ) from error
+    provider = model.partition("/")[0].upper()
+    variables = {name: os.environ.get(name) for name in (f"{provider}_BASE_URL", f"{provider}_API_BASE")}
+    given = {name: params.get(name) for name in ("api_base", "base_url")}
+    addresses = {name: str(value) for name, value in (given if any(given.values()) else variables).items() if value}
+    for name, address in addresses.items():
+        if not address.lower().startswith(("http://", "https://")):
+            problem = f"the address of {model}'s server ({name}) is {address!r}: an address begins"
+            raise LlmError(
+                f"{problem} with http:// or https://.",
+                f"Write {name}=http://{address.rpartition('://')[2].lstrip('/')}.",
+            )
+    if addresses or model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
     keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds have other authentication too, and fail later
-    own = f"{provider.upper()}_API_KEY"
+    own = f"{provider}_API_KEY"
     if not keys and own in os.environ and not os.environ[own].strip():  # LiteLLM would use it as a key
         keys = [own]
     if keys:
@@ -160,67 +172,30 @@ def check_model(
         )
 
 
-def _check_name(model: str, params: Mapping[str, Any], instead: str) -> None:
-    provider, _, name = model.rpartition("/")
-    if provider == PROVIDER:
-        if name not in names():
-            raise UnknownModelError(f"there is no model {model}.", f"There are: {', '.join(names())}.")
-        return
-    try:
-        _provider_of(model, params.get("custom_llm_provider"))
-    except load_litellm().BadRequestError as error:
-        raise UnknownModelError(
-            f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
-            f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take {instead}.",
-        ) from error
-
-
 @lru_cache(256)
 def _provider_of(model: str, named: str | None) -> str:
     return load_litellm().get_llm_provider(model, named)[1]
 
 
-def _check_address(model: str, params: Mapping[str, Any]) -> None:
-    provider = model.partition("/")[0].upper()
-    given = {name: params[name] for name in ("api_base", "base_url") if params.get(name)}
-    for name, address in (given or _addresses_in_environment(provider)).items():
-        if not str(address).lower().startswith(("http://", "https://")):
-            problem = (
-                f"the address of {model}'s server ({name}) is {address!r}: an address begins with http:// or https://."
-            )
-            raise LlmError(problem, f"Write {name}=http://{str(address).rpartition('://')[2].lstrip('/')}.")
-
-
-def _addresses_in_environment(provider: str) -> dict[str, str]:
-    names = (f"{provider}_BASE_URL", f"{provider}_API_BASE")
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
-
-
-MIN_CACHED_TOKENS = 1024
-"""Min tokens of a cached prompt prefix, unless LiteLLM's table says otherwise."""
-_CLAUDE_OF_OPENROUTER = "openrouter/anthropic/"
-"""OpenRouter's Claude models, which LiteLLM's table lacks, although LiteLLM passes breakpoints on to them."""
-
-
 def caches_prompts(model: object) -> bool:
-    """Whether LiteLLM knows that the model's server caches prompts."""
+    """Whether LiteLLM knows that the model's server caches prompts. Its table lacks OpenRouter's Claude models, to
+    which it passes breakpoints on all the same."""
     if not isinstance(model, str):
         return False
-    return model.startswith(_CLAUDE_OF_OPENROUTER) or bool(model_info(model).get("supports_prompt_caching"))
+    return model.startswith("openrouter/anthropic/") or bool(model_info(model).get("supports_prompt_caching"))
 
 
 def min_cached_tokens(model: object) -> int:
     """Min tokens of a prompt prefix that is cached."""
     listed = model_info(model).get("prompt_cache_min_tokens") if isinstance(model, str) else None
-    return int(listed or MIN_CACHED_TOKENS)
+    return int(listed or 1024)
 
 
 def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -> list[Message]:
-    """The messages with a breakpoint (`cache_control`) at the end of the shared prefix, for a model that needs one.
-
-    Servers process a shared prefix once, and charge a tenth to a half for it. Most detect it themselves.
-    """
-    if not prefix.characters or not _needs_breakpoint(model):
+    """The messages with a breakpoint (`cache_control`) at the end of the shared prefix, which costs a tenth to a half,
+    for a model whose server does not detect it: Claude, wherever it is served, and Amazon's Nova."""
+    needs_one = caches_prompts(model) and ("claude" in model or "amazon.nova" in model)
+    if not prefix.characters or not needs_one:
         return messages
     message = messages[prefix.message]
     content = message["content"]
@@ -232,8 +207,3 @@ def with_breakpoint(model: str, messages: list[Message], prefix: CachedPrefix) -
     rest = {**parts[0], "text": text[prefix.characters :]}
     marked = {**message, "content": [shared, rest, *parts[1:]]}
     return [*messages[: prefix.message], marked, *messages[prefix.message + 1 :]]
-
-
-def _needs_breakpoint(model: str) -> bool:
-    """True for Claude, wherever it is served, and Amazon's Nova; other servers detect the prefix themselves."""
-    return caches_prompts(model) and ("claude" in model or "amazon.nova" in model)

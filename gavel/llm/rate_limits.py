@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -20,14 +20,12 @@ from anyio import CapacityLimiter, WouldBlock
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.failures import is_rate_limit, may_pass, pause
-from gavel.llm.types import NO_PREFIX, CachedPrefix
+from gavel.llm.types import CachedPrefix, Reply
 
 MINUTE = 60.0
-_BREAKER_SECONDS = 60.0
-_WORTH_TELLING = 1.0
-"""Min seconds of a wait that is shown."""
-_SILENT = 20.0
-"""Seconds without a reply after which a request is shown."""
+_WORTH_TELLING, _SILENT = 1.0, 20.0
+"""Min seconds of a wait, and of a request without a reply, that are shown."""
+_RATE_LIMITED = "rate limited"
 _T = TypeVar("_T")
 
 
@@ -53,17 +51,26 @@ class Activity:
 
     def __init__(self) -> None:
         self._waits: dict[object, tuple[float, str]] = {}
-        """Per waiting call, the `time.monotonic` at which it continues, and the reason."""
         self._asked: dict[object, tuple[float, str]] = {}
-        """Per unanswered request, the time at which it was sent, and its model."""
+        """Per waiting call, the `time.monotonic` at which it continues, and the reason; per unanswered request, that at
+        which it was sent, and its model."""
 
-    def asking(self, model: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def asking(self, model: str) -> Generator[None]:
         """Registers an unanswered request to `model` while the block runs."""
-        return _registered(self._asked, (time.monotonic(), model))
+        self._asked[key := object()] = time.monotonic(), model
+        try:
+            yield
+        finally:
+            del self._asked[key]
 
-    def held_up(self, seconds: float, reason: str) -> AbstractContextManager[None]:
-        """Registers a call that waits `seconds` while the block runs."""
-        return _registered(self._waits, (time.monotonic() + seconds, reason))
+    async def sleep(self, seconds: float, reason: str) -> None:
+        """Sleeps, registered as a call that waits for this reason."""
+        self._waits[key := object()] = time.monotonic() + seconds, reason
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            del self._waits[key]
 
     @property
     def waiting(self) -> str:
@@ -77,36 +84,28 @@ class Activity:
         return f"{model} has not answered for {now - sent:.0f} s" if now - sent >= _SILENT else ""
 
 
-@contextmanager
-def _registered(entries: dict[object, tuple[float, str]], entry: tuple[float, str]) -> Generator[None]:
-    entries[key := object()] = entry
-    try:
-        yield
-    finally:
-        del entries[key]
-
-
 class Breaker:
-    """A circuit breaker of one client: after an error that every other request would hit too, nothing more is sent.
+    """A circuit breaker of one client: after an error that other requests would hit too, such as a wrong key, an empty
+    account or an unknown model, nothing more is sent.
 
-    A wrong key, an empty account or an unknown model is then reported once, and costs one request instead of thousands.
-    Once a minute one request may test whether it is fixed.
+    Once a minute one request may test whether it is fixed. A probe may be set to go before all others.
     """
 
     def __init__(self) -> None:
         self._error: LlmError | None = None
         self._opened = 0.0
+        self._probing: Future[None] | None = None
+        self._first = threading.Lock()
 
     @property
     def error(self) -> LlmError | None:
         """Reason why nothing is sent now."""
-        return self._error if time.monotonic() < self._opened + _BREAKER_SECONDS else None
+        return self._error if time.monotonic() < self._opened + MINUTE else None
 
     def open(self, error: LlmError) -> None:
         self._error, self._opened = error, time.monotonic()
 
     def close(self) -> None:
-        """Closes the breaker: a request was answered."""
         self._error = None
 
     def check(self) -> None:
@@ -115,30 +114,25 @@ class Breaker:
             raise NotAskedError(error.message, error.remedy) from error
         self._opened = time.monotonic()
 
+    def await_probe(self) -> None:
+        self._probing, self._first = Future(), threading.Lock()
 
-class Gate:
-    """Lets one request of a client, its probe, go before all others; open until it is shut."""
-
-    def __init__(self) -> None:
-        self._opened: Future[None] | None = None
-        self._first = threading.Lock()
-
-    def shut(self) -> None:
-        """Makes the next request run the probe."""
-        self._opened, self._first = Future(), threading.Lock()
-
-    async def passed(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Returns once the probe is done; the first caller runs it. Raises what `ask` raises, in that caller."""
-        opened = self._opened
-        if opened is None or opened.done():
+    async def probed(self, probe: Callable[[], Awaitable[object]]) -> None:
+        """Returns once the probe is done; the first caller runs it. Raises what `probe` raises, in that caller."""
+        probing = self._probing
+        if probing is None or probing.done():
             return
         if not self._first.acquire(blocking=False):
-            await asyncio.wait([asyncio.wrap_future(opened)])
+            await asyncio.wait([asyncio.wrap_future(probing)])
             return
         try:
-            await ask()
+            await probe()
+        except LlmError as error:
+            if not isinstance(error, NotAskedError):  # for example a spent budget
+                self.open(error)
+            raise
         finally:
-            opened.set_result(None)
+            probing.set_result(None)
 
 
 @dataclass(slots=True)
@@ -154,37 +148,33 @@ class MinuteWindow:
 
     def __init__(self) -> None:
         self._sent: deque[SentRequest] = deque()
-        self.lock = threading.Lock()
-        """Held from reading the window to recording the request: event loops of other threads share it."""
+        self._lock = threading.Lock()
+        """Event loops of other threads share the window."""
 
-    def seconds_until(self, now: float, tokens: int, limits: Limits) -> float:
-        """Seconds until a request of `tokens` tokens may be sent; 0 = now.
+    def send(self, now: float, tokens: int, limits: Limits) -> SentRequest | float:
+        """Records a request of `tokens` tokens that is sent now, or returns the seconds until it may be sent.
 
         Raises `NotAskedError` for a request with more tokens than a minute allows.
         """
-        while self._sent and self._sent[0].at <= now - MINUTE:
-            self._sent.popleft()
-        most_tokens = limits.tokens_per_minute
-        if most_tokens is not None and tokens > most_tokens:
+        most_tokens, most_requests = limits.tokens_per_minute or math.inf, limits.requests_per_minute or math.inf
+        if tokens > most_tokens:
             raise NotAskedError(
                 f"a request of about {tokens:,} tokens does not fit in {most_tokens:,} tokens per minute.",
                 "Raise tokens_per_minute, or judge smaller groups.",
             )
-        if most_tokens is None and limits.requests_per_minute is None:
-            return 0.0
-        count, total, until = len(self._sent), sum(sent.tokens for sent in self._sent), now
-        for sent in self._sent:
-            enough_requests = limits.requests_per_minute is None or count < limits.requests_per_minute
-            if enough_requests and (most_tokens is None or total + tokens <= most_tokens):
-                break
-            count, total, until = count - 1, total - sent.tokens, sent.at + MINUTE
-        return until - now
-
-    def add(self, now: float, tokens: int) -> SentRequest:
-        """Records a request that is sent now."""
-        sent = SentRequest(now, tokens)
-        self._sent.append(sent)
-        return sent
+        with self._lock:
+            while self._sent and self._sent[0].at <= now - MINUTE:
+                self._sent.popleft()
+            counted = self._sent if min(most_requests, most_tokens) < math.inf else ()
+            count, total, until = len(counted), sum(sent.tokens for sent in counted), now
+            for sent in counted:
+                if count < most_requests and total + tokens <= most_tokens:
+                    break
+                count, total, until = count - 1, total - sent.tokens, sent.at + MINUTE
+            if until > now:
+                return until - now
+            self._sent.append(request := SentRequest(now, tokens))
+            return request
 
 
 class EndpointLimits:
@@ -192,48 +182,37 @@ class EndpointLimits:
 
     def __init__(self, window: MinuteWindow) -> None:
         self.concurrency = CapacityLimiter(math.inf)
-        self.window = window
-        self._turn = asyncio.Lock()
+        self.window, self.turn = window, asyncio.Lock()
 
-    async def wait_for_rate(self, tokens: int, limits: Limits, activity: Activity) -> SentRequest:
-        """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
-        async with self._turn:
-            while True:
-                now = time.monotonic()
-                with self.window.lock:
-                    wait = self.window.seconds_until(now, tokens, limits)
-                    if wait == 0:
-                        return self.window.add(now, tokens)
-                with activity.held_up(wait, RATE_LIMITED):
-                    await asyncio.sleep(wait)
+
+def endpoint_limits(endpoint: Hashable) -> EndpointLimits:
+    """The limits of an endpoint in this event loop; all event loops share its minute window."""
+    of_loop = _limits.setdefault(asyncio.get_running_loop(), {})
+    if endpoint not in of_loop:
+        of_loop[endpoint] = EndpointLimits(_windows.setdefault(endpoint, MinuteWindow()))
+    return of_loop[endpoint]
+
+
+_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, EndpointLimits]] = WeakKeyDictionary()
+_windows: dict[Hashable, MinuteWindow] = {}
 
 
 class Call:
-    """One call in flight: its slot of the endpoint's concurrency, and its deadline.
-
-    The slot is released while the call pauses between attempts. Waiting for a limit extends the deadline, since the
-    model is not the cause of that delay.
-    """
+    """One call in flight: its slot of the endpoint's concurrency, and its deadline, which waiting for a limit extends,
+    since the model is not the cause of that delay."""
 
     def __init__(
-        self,
-        endpoint: EndpointLimits,
-        limits: Limits,
-        activity: Activity,
-        prefix: CachedPrefix = NO_PREFIX,
-        patience: float | None = None,
+        self, endpoint: EndpointLimits, limits: Limits, activity: Activity, prefix: CachedPrefix, patience: float
     ) -> None:
         """`patience`: seconds after which nothing is retried, if sooner than the deadline."""
-        self.endpoint = endpoint
         self.prefix = prefix
-        self.attempts = 0
+        self.reply, self.attempts = Reply(""), 0
         self.may_be_paid = False
         """Whether a failed attempt may be charged by the server."""
-        self._limits = limits
-        self._activity = activity
+        self._endpoint, self._limits, self._activity = endpoint, limits, activity
         self._deadline = time.monotonic() + limits.deadline
+        self._reserved = max(0.0, limits.deadline - patience)
         self._running = False
-        self._reserved = limits.deadline - min(patience or limits.deadline, limits.deadline)
 
     @property
     def attempt_seconds(self) -> float:
@@ -242,7 +221,7 @@ class Call:
 
     async def acquire(self) -> None:
         """Waits for a concurrency slot; the call counts as running until `release`."""
-        limiter = self.endpoint.concurrency
+        limiter = self._endpoint.concurrency
         limiter.total_tokens = min(limiter.total_tokens, self._limits.concurrency)
         try:
             limiter.acquire_on_behalf_of_nowait(self)
@@ -251,10 +230,20 @@ class Call:
         self._running = True
 
     def release(self) -> None:
-        """Releases the call's concurrency slot, if it holds one."""
         if self._running:
             self._running = False
-            self.endpoint.concurrency.release_on_behalf_of(self)
+            self._endpoint.concurrency.release_on_behalf_of(self)
+
+    async def wait_for_rate(self, tokens: int) -> SentRequest:
+        """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
+        since = time.monotonic()
+        async with self._endpoint.turn:
+            while not isinstance(
+                sent := self._endpoint.window.send(time.monotonic(), tokens, self._limits), SentRequest
+            ):
+                await self._activity.sleep(sent, _RATE_LIMITED)
+        self._deadline += time.monotonic() - since
+        return sent
 
     async def off_the_clock(self, wait: Awaitable[_T]) -> _T:
         """Waits for a limit with the deadline's clock stopped."""
@@ -275,22 +264,6 @@ class Call:
     async def sleep(self, seconds: float, error: Exception) -> None:
         """Sleeps between attempts without occupying a slot."""
         self.release()
-        reason = RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
-        with self._activity.held_up(seconds, reason):
-            await asyncio.sleep(seconds)
+        reason = _RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
+        await self._activity.sleep(seconds, reason)
         await self.acquire()
-
-
-RATE_LIMITED = "rate limited"
-
-
-def endpoint_limits(endpoint: Hashable) -> EndpointLimits:
-    """The limits of an endpoint in this event loop; all event loops share its minute window."""
-    of_loop = _limits.setdefault(asyncio.get_running_loop(), {})
-    if endpoint not in of_loop:
-        of_loop[endpoint] = EndpointLimits(_windows.setdefault(endpoint, MinuteWindow()))
-    return of_loop[endpoint]
-
-
-_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, EndpointLimits]] = WeakKeyDictionary()
-_windows: dict[Hashable, MinuteWindow] = {}

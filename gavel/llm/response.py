@@ -1,11 +1,8 @@
-"""Parses the body of a response into a reply with its text, its tokens and its cost.
+"""Parses the body of a response into a reply with its text, its tokens and its cost. Prompt tokens include those of
+the server's cache, read or written; completion tokens include those of reasoning, which xAI reports separately.
 
-Prompt tokens include those that were read from the server's cache, or written to it; completion tokens include those of
-reasoning. A server that reports reasoning separately, as xAI does, is recognized by its total.
-
-With `with_logprobs` the text of a reply also holds the log-probabilities of its tokens, so that a cassette can keep
-them: {"text": "7", "tokens": [["7", [["7", -0.1], …]], …]}, where `tokens` are the sampled ones, each with the
-likeliest tokens in its place and their natural log-probabilities; None when the server returned none.
+With `with_logprobs` the text is JSON, so that a cassette can keep it: {"text": "7", "tokens": [["7", [["7", -0.1], …]],
+…]}: each sampled token with the likeliest in its place and their natural log-probabilities; None if none came.
 """
 
 import json
@@ -14,19 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gavel.llm.errors import LlmError
+from gavel.llm.budget import Prices, cost, listed_cost
 from gavel.llm.failures import CONTENT_FILTER
-from gavel.llm.prices import Prices, cost, listed_cost
 from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message, Reply, Usage, is_mapping
 
 LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 """Parameters that request log-probabilities; 20 is the default maximum of OpenAI and vLLM."""
 WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
-_LONGEST_NAME = 200
-_MOST_TOKENS = 1_000_000_000
-"""Largest credible token count of a request: a larger one would use up every budget at once."""
-_OF_MESSAGES = {"role", "content", "tool_calls", "function_call"}
 
 
 def read_response(model: str, body: Mapping[str, Any], messages: list[Message], prices: Prices) -> Reply:
@@ -40,8 +32,11 @@ def read_response(model: str, body: Mapping[str, Any], messages: list[Message], 
     if finish_reason == "length":
         message["reasoning_content"] = None  # truncated reasoning holds no answer
     text, repairs = read_message(message)
-    if not text.strip() and (refusal := _refusal_in(message)):
-        text, finish_reason = refusal, CONTENT_FILTER
+    if not text.strip():
+        fields: object = message.get("provider_specific_fields")
+        refusal = message.get("refusal") or (fields.get("refusal") if is_mapping(fields) else None)
+        if refusal and isinstance(refusal, str):
+            text, finish_reason = refusal, CONTENT_FILTER
     usage = read_usage(body.get("usage"))
     usage = replace(
         usage,
@@ -51,16 +46,9 @@ def read_response(model: str, body: Mapping[str, Any], messages: list[Message], 
     usd = cost(model, usage, prices)
     if usd is None:  # 0 = LiteLLM has no price; it takes reasoning for a part of the completion
         usd = (not usage.uncounted_reasoning and body.get("response_cost")) or listed_cost(model, usage)
-    return Reply(
-        text,
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usd,
-        finish_reason,
-        served_by=model_name(body.get("model")),
-        repairs=repairs,
-        cached_prompt_tokens=usage.cached_prompt_tokens,
-    )
+    tokens, served_by = (usage.prompt_tokens, usage.completion_tokens), model_name(body.get("model"))
+    cached = usage.cached_prompt_tokens
+    return Reply(text, *tokens, usd, finish_reason, served_by, repairs=repairs, cached_prompt_tokens=cached)
 
 
 def with_logprobs(reply: Reply, body: Mapping[str, Any]) -> Reply:
@@ -75,14 +63,6 @@ def with_logprobs(reply: Reply, body: Mapping[str, Any]) -> Reply:
     return replace(reply, text=json.dumps({"text": reply.text, "tokens": tokens or None}, ensure_ascii=False))
 
 
-def check_has_logprobs(model: str, reply: Reply) -> None:
-    """Raises `LlmError` if the server returned no tokens with a reply of `with_logprobs`."""
-    if reply.finish_reason != CONTENT_FILTER and json.loads(reply.text)["tokens"] is None:
-        raise LlmError(
-            f"{model} returned no log-probabilities of tokens.", WITHOUT_LOGPROBS[0].upper() + WITHOUT_LOGPROBS[1:]
-        )
-
-
 def read_answer(answer: object) -> tuple[str, Counter[str]]:
     """The text that a callable returned, and its repairs.
 
@@ -92,7 +72,7 @@ def read_answer(answer: object) -> tuple[str, Counter[str]]:
         return sendable(answer), Counter()
     if not is_mapping(answer):
         raise TypeError(f"it returned {type(answer).__name__}, not str, a message, or a dict as the schema has it")
-    if answer.keys() & _OF_MESSAGES:
+    if answer.keys() & {"role", "content", "tool_calls", "function_call"}:
         return read_message(answer)
     return sendable(json.dumps(dict(answer), ensure_ascii=False, default=float)), Counter()  # NumPy's numbers, Decimal
 
@@ -105,7 +85,8 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
     repairs: Counter[str] = Counter()
     text = message.get("content") or ""
     if not isinstance(text, str):
-        text = "".join(map(_text_of_part, text))
+        given = (part.get("text") if is_mapping(part) else part for part in text)
+        text = "".join(part for part in given if isinstance(part, str))
         repairs["content parts"] += 1
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
     calls = [given for one in (*functions, message.get("function_call")) if one and (given := one.get("arguments"))]
@@ -136,41 +117,26 @@ def sendable(text: str) -> str:
 
 def model_name(reported: object) -> str:
     """The name of the model that answered; "" if the server reports none or something else."""
-    return sendable(reported)[:_LONGEST_NAME] if isinstance(reported, str) else ""
-
-
-def _refusal_in(message: Mapping[str, Any]) -> str:
-    """The refusal in a field of an assistant's message, as OpenAI reports it; empty = none."""
-    fields: object = message.get("provider_specific_fields")
-    given = message.get("refusal") or (fields.get("refusal") if is_mapping(fields) else None)
-    return given if isinstance(given, str) else ""
-
-
-def _text_of_part(part: object) -> str:
-    match part:
-        case str(text) | {"text": str(text)}:
-            return text
-        case _:
-            return ""
+    return sendable(reported)[:200] if isinstance(reported, str) else ""
 
 
 def read_usage(usage: object) -> Usage:
     """The usage in a response's body; all 0 if the server reports none."""
 
-    def tokens(of: object, name: str) -> int:
-        return token_count(of.get(name)) if is_mapping(of) else 0
+    def tokens(*path: str) -> int:
+        found: object = usage
+        for name in path:
+            found = found.get(name) if is_mapping(found) else None
+        return token_count(found)
 
-    def detail(of: str, name: str) -> int:
-        return tokens(usage.get(of), name) if is_mapping(usage) else 0
-
-    prompt, completion = tokens(usage, "prompt_tokens"), tokens(usage, "completion_tokens")
-    reasoning = detail("completion_tokens_details", "reasoning_tokens")
-    apart = reasoning if tokens(usage, "total_tokens") == prompt + completion + reasoning else 0
-    cached = min(detail("prompt_tokens_details", "cached_tokens"), prompt)
-    written = min(tokens(usage, "cache_creation_input_tokens"), prompt - cached)
+    prompt, completion = tokens("prompt_tokens"), tokens("completion_tokens")
+    reasoning = tokens("completion_tokens_details", "reasoning_tokens")
+    apart = reasoning if tokens("total_tokens") == prompt + completion + reasoning else 0
+    cached = min(tokens("prompt_tokens_details", "cached_tokens"), prompt)
+    written = min(tokens("cache_creation_input_tokens"), prompt - cached)
     return Usage(prompt, completion + apart, cached, written, apart)
 
 
 def token_count(reported: object) -> int:
-    """A token count; 0 if the server reports none, or an implausible number."""
-    return reported if isinstance(reported, int) and 0 < reported <= _MOST_TOKENS else 0
+    """A token count; 0 if the server reports none, or one that would use up every budget at once."""
+    return reported if isinstance(reported, int) and 0 < reported <= 1_000_000_000 else 0

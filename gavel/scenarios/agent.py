@@ -19,7 +19,7 @@ from openai import AsyncOpenAI, OpenAIError
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.base.errors import GavelError
-from gavel.llm.chat_agent import ChatAgent
+from gavel.llm.client import ChatAgent
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode, NoTurnError

@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gavel.llm.budget import Budget
+from gavel.llm.budget import Budget, Prices, prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
-from gavel.llm.prices import Prices, prices_from_environment
 from gavel.llm.types import Message, ModelCallable, Reply
 from gavel.prompts import render
 from gavel.scenarios.environment import WorldError

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavel.llm import batch as batch_module
-from gavel.llm.batch import BatchCassette, Batches
-from gavel.llm.batch_api import batch_price, provider_of
+from gavel.llm.batch import BatchCassette, Batches, batch_price, provider_of
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
@@ -35,7 +34,8 @@ def echo(request: Request) -> Answer:
 
 
 @pytest.fixture
-def service() -> Iterator[BatchService]:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchService]:
+    monkeypatch.setattr(batch_module, "POLL_SECONDS", (0.01, 0.02))
     service = BatchService()
     service.answer = echo
     yield service
@@ -51,7 +51,7 @@ class Asker:
         own = service.azure_params if self.model.startswith("azure/") else service.params
         self.params = options.pop("params", own)
         prices = {self.model: batch_price(self.model, PRICES, self.params)}
-        options = {"prices": prices, "tell": self.told.append, "poll_seconds": (0.01, 0.02), **options}
+        options = {"prices": prices, "budget": Budget(), "tell": self.told.append, **options}
         self.batches = Batches(directory / "job", **options)
         cassette = BatchCassette(directory / "c.sqlite", self.batches)
         self.client = Client(self.model, self.params, prices=prices, cassette=cassette)
@@ -142,12 +142,12 @@ async def test_a_batch_whose_creation_was_broken_off_is_never_made_twice(
     before, lost = len(service.batches), [True]
     create = batch_module.BatchApi.create
 
-    async def lose(api, file_id: str, tag: str) -> str | None:
+    async def lose(api, requests: bytes, tag: str) -> str | None:
         if not lost:
-            return await create(api, file_id, tag)
+            return await create(api, requests, tag)
         lost.pop()
         if arrives:
-            await create(api, file_id, tag)
+            await create(api, requests, tag)
         return None
 
     monkeypatch.setattr(batch_module.BatchApi, "create", lose)
@@ -217,19 +217,19 @@ async def test_an_own_server_without_an_address_is_asked_for_it(model, service, 
 
 
 def test_two_processes_do_not_use_one_directory(tmp_path):
-    batches = Batches(tmp_path / "job")
+    batches = Batches(tmp_path / "job", {}, Budget())
     with pytest.raises(LlmError, match="another process"):
-        Batches(tmp_path / "job")
+        Batches(tmp_path / "job", {}, Budget())
     batches.close()
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize("state", ["", "{", '{"batches": []}', '[{"tag": 5}]'])
+@pytest.mark.parametrize("state", ["no database" * 100, "SQLite format 3\0 and no more"])
 def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "state.json").write_text(state)
+    (tmp_path / "job" / "state.sqlite").write_text(state)
     with pytest.raises(LlmError) as error:
-        Batches(tmp_path / "job")
+        Batches(tmp_path / "job", {}, Budget())
     assert error.value.remedy
 
 

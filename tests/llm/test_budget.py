@@ -2,35 +2,34 @@
 
 import asyncio
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.llm.budget import Budget, Ledger, Size, cost_in_words, noted_calls
-from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.client import Client
+from gavel.llm.budget import Budget, Ledger, cost_in_words, noted_calls
+from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
 from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow
 from gavel.llm.types import Message, Reply, Schema
 from tests.endpoint import Endpoint, fails, says
 from tests.limits import HANG_SECONDS
 
-SIZE = Size(prompt=25, prompt_bound=100, completion_bound=100)
+SIZE = 100, 100
+"""Most tokens of a prompt and of a reply."""
 
 
 async def test_calls_run_together_while_the_most_they_can_come_to_fits_then_alone_then_not():
     budget = Budget(max_tokens=500)
-    together = [await budget.reserve("m", None, SIZE), await budget.reserve("m", None, SIZE)]
-    alone = asyncio.create_task(budget.reserve("m", None, SIZE))
+    together = [await budget.reserve("m", None, *SIZE), await budget.reserve("m", None, *SIZE)]
+    alone = asyncio.create_task(budget.reserve("m", None, *SIZE))
     await asyncio.sleep(0)
     assert not alone.done()
     for reservation in together:
         budget.settle(reservation, None, 100, 50)
     budget.settle(await alone, None, 100, 70)
     with pytest.raises(BudgetError, match=r"470 of 500 tokens; a call to m needs about 95 tokens"):
-        await budget.reserve("m", None, SIZE)
+        await budget.reserve("m", None, *SIZE)
     assert budget.spent_tokens == 470
 
 
@@ -42,8 +41,8 @@ def test_a_budget_of_nothing_is_refused(limits):
 
 async def test_the_last_call_is_capped_at_what_is_left():
     budget = Budget(max_tokens=2000)
-    reservation = await budget.reserve("m", None, replace(SIZE, completion_bound=50_000, can_be_capped=True))
-    assert reservation.cap == 2000 - SIZE.prompt
+    reservation = await budget.reserve("m", None, 100, 50_000, can_be_capped=True)
+    assert reservation.cap == 2000 - 25
 
 
 @pytest.mark.parametrize(
@@ -61,9 +60,9 @@ def test_a_cost_that_is_not_known_is_never_told_as_if_it_were(usd, calls, unknow
 
 async def test_a_call_that_was_given_up_is_one_of_unknown_cost():
     budget = Budget()
-    budget.settle(await budget.reserve("m", (2.0, 8.0), SIZE), 0.5, 30, 40)
-    budget.forfeit(await budget.reserve("m", (2.0, 8.0), SIZE))
-    budget.release(await budget.reserve("m", (2.0, 8.0), SIZE))
+    budget.settle(await budget.reserve("m", (2.0, 8.0), *SIZE), 0.5, 30, 40)
+    budget.forfeit(await budget.reserve("m", (2.0, 8.0), *SIZE))
+    budget.release(await budget.reserve("m", (2.0, 8.0), *SIZE))
     assert budget.cost == "≥ 0.50 USD, 1 call unknown"
 
 
@@ -72,7 +71,7 @@ class _Spender:
 
     def __init__(self, budget: Budget, seed: int, longest: int, *, capped: bool) -> None:
         self.budget, self.dice, self.longest = budget, random.Random(seed), longest
-        self.size = replace(SIZE, completion_bound=2 * longest, parallel=12, can_be_capped=capped)
+        self.can_be_capped = capped
         self.running: dict[object, int] = {}
         self.excess: int | None = None
         """What the calls in flight came to when the last call was let in."""
@@ -80,7 +79,9 @@ class _Spender:
     async def work(self) -> None:
         while True:
             try:
-                reservation = await self.budget.reserve("m", None, self.size)
+                reservation = await self.budget.reserve(
+                    "m", None, 100, 2 * self.longest, can_be_capped=self.can_be_capped
+                )
             except BudgetError:
                 return
             completion = min(self.dice.randrange(1, self.longest), reservation.cap or self.longest)
@@ -112,7 +113,7 @@ def test_a_budget_is_never_passed_by_calls_that_keep_to_their_cap(limit, workers
         async with asyncio.TaskGroup() as tasks:
             for _ in range(workers):
                 tasks.create_task(spender.work())
-        assert spender.budget.spent_tokens <= limit + 60 - SIZE.prompt  # a prompt may be longer than its estimate
+        assert spender.budget.spent_tokens <= limit + 60 - 25  # a prompt may be longer than its estimate
 
     asyncio.run(spend())
 
@@ -230,10 +231,10 @@ def test_no_sixty_seconds_hold_more_than_is_allowed(requests, most_requests, mos
     window, now, left = MinuteWindow(), 0.0, []
     for pause, estimate, _ in requests:
         now += pause
-        while wait := window.seconds_until(now, estimate, limits):
+        while isinstance(wait := window.send(now, estimate, limits), float):
             assert 0 < wait <= MINUTE + 1e-6
             now = max(now + wait, now + 1e-9)
-        left.append((window.add(now, estimate).at, estimate))
+        left.append((wait.at, estimate))
     for start, _ in left:
         within = [tokens for at, tokens in left if start <= at < start + MINUTE - 1e-6]
         assert most_requests is None or len(within) <= most_requests

@@ -6,8 +6,8 @@ import pytest
 
 from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
+from gavel.llm.budget import cost, prices_from_environment
 from gavel.llm.client import Client
-from gavel.llm.prices import cost, prices_from_environment
 from gavel.llm.types import CachedPrefix, Usage
 from tests.endpoint import Answer, says
 

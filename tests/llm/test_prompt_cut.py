@@ -6,8 +6,8 @@ from gavel.llm.prompt_cut import (
     PromptCutError,
     check_not_cut,
     context_options,
+    contexts,
     expected_tokens,
-    known_context,
     room_in,
     shrink_context,
 )
@@ -18,7 +18,7 @@ from gavel.llm.types import Reply
 def test_a_refusal_lowers_it_for_all_who_ask_the_endpoint(limit: int | None, tokens: int):
     endpoint = "refused", limit
     shrink_context(endpoint, 128_000, room_in(128_000, 1000), 10_000, 1000, limit)
-    assert known_context(endpoint, 128_000) == tokens
+    assert contexts[endpoint] == tokens
 
 
 PROMPT = [{"role": "user", "content": "word " * 10_000}]

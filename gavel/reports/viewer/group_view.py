@@ -134,7 +134,7 @@ def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
     storage = SqliteStorage(cassette, read_only=True)
     try:
         question = storage.question(vote.reply_key)
-        replies = [reply.text for reply in storage.replies(vote.reply_key)]
+        replies = [reply.text for reply in storage.replies(vote.reply_key).result()]
     finally:
         storage.close()
     if question is None:

@@ -19,7 +19,7 @@ from gavel.cli.demo import LIKELIHOOD
 from gavel.cli.options import ModelChoiceError, check_model, default_judge, register_likelihood, run_config
 from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
 from gavel.llm import providers
-from gavel.llm.prices import prices_from_environment
+from gavel.llm.budget import prices_from_environment
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.config import Cispo, Gspo, VllmSettings, recipe
 from gavel.trainer.embedded import SCENARIOS
@@ -399,7 +399,7 @@ def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatc
     register_likelihood()
     assert not made
     for _ in range(2):
-        assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+        assert providers.answer(LIKELIHOOD, []).text == '{"scores": []}'
     register_likelihood()  # leaves the loaded one
-    assert providers.answer(LIKELIHOOD, []) == '{"scores": []}'
+    assert providers.answer(LIKELIHOOD, []).text == '{"scores": []}'
     assert len(made) == 1

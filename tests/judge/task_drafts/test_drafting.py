@@ -20,8 +20,7 @@ from gavel.judge.task_drafts import (
     split,
     write_batch,
 )
-from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.client import Client
+from gavel.llm.client import ChatAgent, Client
 from gavel.scenarios.mcp import McpServer, mcp, survey
 from tests.endpoint import Endpoint, says
 from tests.judge.task_drafts.writer_model import CRITERIA, WriterModel

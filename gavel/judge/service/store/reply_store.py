@@ -10,17 +10,16 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import compress, decompress, replies
-from gavel.llm.cassette import Cassette, Entry, Question, StorageThread
+from gavel.llm.cassette import Cassette, Entry, Question, Storage
 from gavel.llm.types import Accept, Reply
 
-_T = TypeVar("_T")
 _r = replies.c
 _REPLIES = (
     sa.select(
@@ -46,7 +45,7 @@ asked_by: ContextVar[str] = ContextVar("gavel_asked_by", default="")
 def database_cassette(database: Database, *, is_shared: bool = False) -> Cassette:
     """The cassette of all judges of the service. Replies are kept per API key, unless they are shared: a cost of
     nothing would show a key what another one has had judged."""
-    return Cassette(_WriterThread(database)) if is_shared else _CassetteOfKeys(_WriterThread(database))
+    return Cassette(_DatabaseStorage(database)) if is_shared else _CassetteOfKeys(_DatabaseStorage(database))
 
 
 class _CassetteOfKeys(Cassette):
@@ -67,25 +66,27 @@ def _own(question: Question) -> Question:
     return replace(question, params={**question.params, "asked_by": key_id}) if key_id else question
 
 
-class _WriterThread(StorageThread):
-    """A storage that works in the transactions of the database's writer."""
+class _DatabaseStorage(Storage):
+    """A storage that works in the transactions of the database's writer; futures are those of asyncio, which
+    `asyncio.wrap_future` accepts too."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.commits_in_order = database.is_sqlite  # a judgement commits after the replies that it was read from
 
-    def submit(self, work: "Callable[[Replies], _T]", order: str = "") -> "Future[_T]":
-        """Submits work; the future is one of asyncio, which `asyncio.wrap_future` accepts too."""
-        return cast("Future[_T]", self._database.begin(lambda connection: work(Replies(connection)), order))
+    def replies(self, key: str) -> "Future[list[Reply]]":
+        found = self._database.begin(lambda connection: Replies(connection).replies(key), "")
+        return cast("Future[list[Reply]]", found)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
         # On SQLite works run in order: a judgement's replies are there before it is stored, or erased.
         order = "" if self.commits_in_order else f"question {entries[-1][0].key}"
-        return self.submit(lambda storage: storage.keep(entries), order)  # compressed in the writer's thread
+        kept = self._database.begin(lambda connection: Replies(connection).keep(entries), order)
+        return cast("Future[None]", kept)  # compressed in the writer's thread
 
 
 class Replies:
-    """The replies within one transaction; a `Storage`."""
+    """The replies within one transaction."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection

@@ -117,7 +117,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
 def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
     question = Question("openai/x", {}, {}, [{"role": "user", "content": f"Judge: {HOSTILE}"}])
     storage = SqliteStorage(root / RUN / "cassettes.sqlite")
-    storage.keep([(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))])
+    storage.keep([(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))]).result()
     storage.close()
     judged = member("x", 0.5, task="voted")
     assert judged.judgement is not None

@@ -225,4 +225,4 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
     cassette = database_cassette(database)
     database.close()
     with pytest.raises(CassetteError):
-        await asyncio.wrap_future(cassette._current_thread().keep([(asked_about("why"), Reply("yes"))]))
+        await asyncio.wrap_future(cassette._current_storage().keep([(asked_about("why"), Reply("yes"))]))
