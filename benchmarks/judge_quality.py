@@ -2,9 +2,9 @@
 
     python benchmarks/judge_quality.py --json
 
-The judge model is simulated (`gavel.judge.offline.simulated` has its formula); everything between it and the reward is
-the engine itself: prompts, labels, orders, replies, votes. `engine_quality.py` defines the figures; `±`
-is the standard error of tau. Takes about 4 minutes on one core. Exits with 1 when a figure misses its bar.
+The judge model is simulated; everything between it and the reward is the engine itself: prompts, labels, orders,
+replies, votes. `engine_quality.py` has the judge's formula and defines the figures; `±` is the standard error of tau.
+Takes about 4 minutes on one core. Exits with 1 when a figure misses its bar.
 """
 
 import argparse
@@ -18,8 +18,13 @@ from statistics import fmean
 from typing import Any, Literal
 
 from engine_quality import (
+    POSITION_BIASED,
+    Bias,
+    Faults,
+    Latent,
     Scorer,
     SimulatedGroup,
+    SimulatedJudge,
     engine_scorer,
     measure_quality,
     prompt_scorer,
@@ -27,7 +32,6 @@ from engine_quality import (
 )
 
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.prompt.truncate import count_tokens
 from gavel.judge.ruler import JudgeOptions

@@ -6,7 +6,11 @@ from statistics import fmean
 import pytest
 
 from benchmarks.engine_quality import (
+    Bias,
+    Faults,
+    Latent,
     SimulatedGroup,
+    SimulatedJudge,
     engine_scorer,
     measure_quality,
     prompt_scorer,
@@ -14,7 +18,6 @@ from benchmarks.engine_quality import (
 )
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import limit_attempts
 from tests.judge.groups import saying
