@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from gavel.integrations import _rewards
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata, turns
+from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, member, part, truth_metadata, turns
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.trajectory import Trajectory
@@ -60,12 +60,10 @@ async def _run_judged_episode(
     episodes = [run.result() for run in runs]
     if any(episode is None for episode in episodes):
         return None
-    members = [_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes]
-    judged = await scorer.score(members)
-    if all(reward is None for reward in judged.rewards):
+    scored = await scorer.score(_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes)
+    if all(one.reward is None for one in scored):
         return None
-    given = zip(episodes, judged.rewards, judged.numbers, strict=True)
-    rewarded = [_rewarded(episode, number, reward is None) for episode, reward, number in given]
+    rewarded = [_rewarded(episode, one) for episode, one in zip(episodes, scored, strict=True)]
     return part("areal.utils.data", "concat_padded_tensors")(rewarded)
 
 
@@ -81,7 +79,7 @@ def _member(episode: Episode, data: Mapping[str, Any], tokenizer: Any) -> Trajec
     return member(list(prompt or []), said, metadata=truth_metadata(data))
 
 
-def _rewarded(episode: Episode, number: float, masked: bool) -> dict[str, Any]:
+def _rewarded(episode: Episode, scored: Scored) -> dict[str, Any]:
     mask = episode["loss_mask"]
-    rewards = episode["rewards"].new_full(episode["rewards"].shape, number)
-    return {**episode, "rewards": rewards, "loss_mask": mask.new_zeros(mask.shape) if masked else mask}
+    rewards = episode["rewards"].new_full(episode["rewards"].shape, scored.number)
+    return {**episode, "rewards": rewards, "loss_mask": mask * (scored.reward is not None)}

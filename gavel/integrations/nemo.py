@@ -20,7 +20,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from gavel.integrations import _rewards
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, groups_of, member, truth_metadata
+from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, by_member, groups_of, member, truth_metadata
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
@@ -61,10 +61,7 @@ def _step(scorer: Scorer, size: int, message_log_batch: Sequence[MessageLog], me
     members = [_member(log, _truth(of_task)) for log, of_task in zip(message_log_batch, metadata, strict=True)]
     groups = _groups(message_log_batch, members, size)
     asked = [TrajectoryGroup(members[index] for index in group) for group in groups]
-    rewards = [0.0] * len(message_log_batch)
-    for group, judged in zip(groups, scorer.score_all_now(asked), strict=True):
-        for index, number in zip(group, judged.numbers, strict=True):
-            rewards[index] = number
+    rewards = [one.number for one in by_member(groups, scorer.score_all_now(asked))]
     count = len(rewards)
     observations: list[Message] = [{"role": "environment", "content": f"Environment: {one}"} for one in rewards]
     answers = [log[-1]["content"] if log else None for log in message_log_batch]

@@ -12,7 +12,7 @@ returns. A masked trajectory has a number, too: the mean of the others, which le
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, groups_of, member, truth_metadata, turns
+from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, by_member, groups_of, member, truth_metadata, turns
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
@@ -61,15 +61,13 @@ class JudgedGenerator:
             return output
         groups = _groups(input_batch, output)
         asked = [self._make_group(input_batch, output, indices) for indices in groups]
-        rewards: list[float] = [0.0] * len(output["response_ids"])
-        masks = [list(mask) for mask in output["loss_masks"]]
-        unscored = 0
-        for indices, judged in zip(groups, await self._scorer.score_all(asked), strict=True):
-            for index, reward, number in zip(indices, judged.rewards, judged.numbers, strict=True):
-                rewards[index] = number
-                if reward is None:
-                    masks[index] = [0] * len(masks[index])
-                    unscored += 1
+        scored = by_member(groups, await self._scorer.score_all(asked))
+        masks = [
+            list(mask) if one.reward is not None else [0] * len(mask)
+            for mask, one in zip(output["loss_masks"], scored, strict=True)
+        ]
+        unscored = sum(one.reward is None for one in scored)
+        rewards = [one.number for one in scored]
         metrics: dict[str, Any] = {**(output.get("rollout_metrics") or {}), "judge/unscored": unscored}
         return {**output, "rewards": rewards, "loss_masks": masks, "rollout_metrics": metrics}
 

@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata, with_mean
+from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, member, part, truth_metadata, with_mean
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
 
 Conversation = Callable[[Any, Any], Sequence[Message]]
 """Extracts the messages of a cookbook `Trajectory` in its `Env`."""
@@ -52,14 +51,14 @@ async def _group_rewards(
     scorer: Scorer, conversation: Conversation | None, trajectory_group: list[Any], env_group: Sequence[Any]
 ) -> list[tuple[float, dict[str, float]]]:
     members = [_member(one, env, conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
-    judged = await scorer.score(members)
+    scored = await scorer.score(members)
     steps = [sum(transition.reward for transition in one.transitions) for one in trajectory_group]
-    totals = [None if reward is None else step + reward for step, reward in zip(steps, judged.rewards, strict=True)]
+    totals = [None if one.reward is None else step + one.reward for step, one in zip(steps, scored, strict=True)]
     finals = [
-        reward if reward is not None else total - step
-        for step, reward, total in zip(steps, judged.rewards, with_mean(totals), strict=True)
+        total - step if one.reward is None else one.reward
+        for one, step, total in zip(scored, steps, with_mean(totals), strict=True)
     ]
-    return list(zip(finals, _metrics(judged.group), strict=True))
+    return list(zip(finals, map(_metrics, scored), strict=True))
 
 
 def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any:
@@ -96,11 +95,7 @@ def _truth(env: Any) -> dict[str, Any]:
     return truth_metadata({}, env.get_reference_answer()) if problem else {}
 
 
-def _metrics(judged: TrajectoryGroup) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = []
-    for trajectory in judged:
-        score = trajectory.judgement and trajectory.judgement.score
-        error = trajectory.judgement and trajectory.judgement.standard_error
-        metrics = {"judge/score": score, "judge/standard_error": error, "judge/unscored": float(score is None)}
-        found.append({name: value for name, value in metrics.items() if value is not None})
-    return found
+def _metrics(scored: Scored) -> dict[str, float]:
+    score, error = scored.judgement.score, scored.judgement.standard_error
+    metrics = {"judge/score": score, "judge/standard_error": error, "judge/unscored": float(score is None)}
+    return {name: value for name, value in metrics.items() if value is not None}

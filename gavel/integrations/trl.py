@@ -11,15 +11,15 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gavel.integrations._rewards import (
-    Judged,
     JudgeLike,
+    Scored,
     Scorer,
     Side,
     Unscored,
+    by_member,
     group_size,
     groups_of,
     member,
@@ -29,7 +29,6 @@ from gavel.integrations._rewards import (
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import COLUMNS
 
@@ -63,40 +62,10 @@ def reward_func(
     budget, no service), which ends the training on all processes.
     """
     size = None if num_generations is None else group_size("num_generations", num_generations)
-    return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
+    return TrlReward(Scorer(judge, rubric, unscored), name, reference_column, group_by, size, tools)
 
 
 __all__ = ["reward_func"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of `reward_func`."""
-
-    name: str
-    reference_column: str | None
-    group_by: str | None
-    size: int | None
-    tools: Sequence[Any] | None
-
-    def check_size(self, trainer: Any) -> None:
-        """Raises `JudgeError` if `num_generations` differs from the trainer's: groups would be judged in parts."""
-        its = getattr(trainer, "num_generations", self.size)
-        if self.size is not None and its != self.size:
-            raise JudgeError(
-                f"num_generations={self.size} was given, and the trainer makes {its} completions of each prompt.",
-                f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """The result for one completion."""
-
-    reward: float | None
-    standard_error: float | None
-    words: str
-    """The judge's explanation, or the reason of a missing reward."""
 
 
 Keyed = tuple[Hashable, Any]
@@ -106,10 +75,18 @@ Keyed = tuple[Hashable, Any]
 class TrlReward:
     """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
 
-    def __init__(self, scorer: Scorer, options: _Options) -> None:
-        self.__name__ = options.name
-        self.scorer = scorer
-        self.options = options
+    def __init__(
+        self,
+        scorer: Scorer,
+        name: str,
+        reference_column: str | None,
+        group_by: str | None,
+        size: int | None,
+        tools: Sequence[Any] | None,
+    ) -> None:
+        self.__name__ = name
+        self._scorer = scorer
+        self._reference_column, self._group_by, self._size, self._tools = reference_column, group_by, size, tools
 
     def __call__(
         self,
@@ -124,33 +101,37 @@ class TrlReward:
         trainer = getattr(log_metric, "__self__", None)
 
         def read() -> list[Keyed]:
-            self.options.check_size(trainer)
+            its = getattr(trainer, "num_generations", self._size)
+            if self._size is not None and its != self._size:  # groups would be judged in parts
+                raise JudgeError(
+                    f"num_generations={self._size} was given, and the trainer makes {its} completions of each prompt.",
+                    f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
+                )
             rows = enumerate(zip(prompts, completions, strict=True))
-            return [_read(self.options, number, *pair, columns) for number, pair in rows]
+            return [self._read(number, *pair, columns) for number, pair in rows]
 
-        def judged(groups: list[list[Trajectory]]) -> list[list[_Scored]]:
-            return [_scored(group) for group in self.scorer.score_all_now([TrajectoryGroup(group) for group in groups])]
+        def judged(groups: list[list[Trajectory]]) -> list[list[Scored]]:
+            return self._scorer.score_all_now([TrajectoryGroup(group) for group in groups])
 
-        scored = judge_on_all_ranks(read, judged, size=self.options.size and _size_now(trainer, self.options.size))
+        scored = judge_on_all_ranks(read, judged, size=self._size and _size_now(trainer, self._size))
         if log_extra is not None:
-            log_extra(f"{self.options.name}_explanation", [one.words for one in scored])
+            log_extra(f"{self.__name__}_explanation", list(map(_explanation, scored)))
         if log_metric is not None and scored:
-            log_metric(f"{self.options.name}/unscored", sum(one.reward is None for one in scored) / len(scored))
-            errors = [one.standard_error for one in scored if one.standard_error is not None]
+            log_metric(f"{self.__name__}/unscored", sum(one.reward is None for one in scored) / len(scored))
+            errors = [error for one in scored if (error := one.judgement.standard_error) is not None]
             if errors:
-                log_metric(f"{self.options.name}/standard_error", sum(errors) / len(errors))
+                log_metric(f"{self.__name__}/standard_error", sum(errors) / len(errors))
         return [one.reward for one in scored]
 
-
-def _read(options: _Options, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
-    """The member of a row, with its task's truth."""
-    row = {column: columns[column][number] for column in COLUMNS if column in columns}
-    if options.reference_column is not None:
-        row["reference"] = _cell(columns, options.reference_column, number)
-    truth = truth_metadata(row)
-    task = messages_of(prompt, "user") if options.group_by is None else _cell(columns, options.group_by, number)
-    digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
-    return digest, member(prompt, completion, tools=options.tools, metadata=truth)
+    def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
+        """The member of a row, with its task's truth."""
+        row = {column: columns[column][number] for column in COLUMNS if column in columns}
+        if self._reference_column is not None:
+            row["reference"] = _cell(columns, self._reference_column, number)
+        truth = truth_metadata(row)
+        task = messages_of(prompt, "user") if self._group_by is None else _cell(columns, self._group_by, number)
+        digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
+        return digest, member(prompt, completion, tools=self._tools, metadata=truth)
 
 
 def _size_now(trainer: Any, size: int) -> int:
@@ -166,18 +147,12 @@ def _cell(columns: dict[str, Any], name: str, number: int) -> Any:
     return columns[name][number]
 
 
-def _scored(judged: Judged) -> list[_Scored]:
-    found: list[_Scored] = []
-    for trajectory, reward in zip(judged.group, judged.rewards, strict=True):
-        judgement = trajectory.judgement or Judgement()
-        if reward is not None:
-            words = judgement.explanation
-        elif judgement.score is None:
-            words = f"not scored: {judgement.reason or judged.reason}"
-        else:
-            words = f"no reward, as another completion of the group was not scored: {judged.reason}"
-        found.append(_Scored(reward, judgement.standard_error, words))
-    return found
+def _explanation(scored: Scored) -> str:
+    if scored.reward is not None:
+        return scored.judgement.explanation
+    if scored.judgement.score is None:
+        return f"not scored: {scored.reason}"
+    return f"no reward, as another completion of the group was not scored: {scored.reason}"
 
 
 def judge_on_all_ranks(
@@ -196,12 +171,10 @@ def judge_on_all_ranks(
     groups = groups_of((key for key, _ in members), size)
     mine = range(rank, len(groups), ranks)
     judged = _gather(_outcome(lambda: judge([[members[i][1] for i in groups[number]] for number in mine])), ranks)
-    results: dict[int, R] = {}
-    for other, of_rank in enumerate(judged):
-        for number, group in zip(range(other, len(groups), ranks), of_rank, strict=True):
-            results.update(zip(groups[number], group, strict=True))
+    # the n-th group was judged by rank n modulo ranks, as its next one
+    results = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
     before = sum(len(of_rank) for of_rank in read_here[:rank])
-    return [results[before + number] for number in range(len(read_here[rank]))]
+    return results[before : before + len(read_here[rank])]
 
 
 def _rank() -> tuple[int, int]:
