@@ -70,25 +70,23 @@ async def ask_for(client: Client, prompt: list[Message], schema: Schema, read: C
     unusable: list[tuple[list[Message], Reply]] = []
     problem = ""
 
-    def is_valid(reply: Reply) -> bool:
+    def problem_of(reply: Reply) -> str:
         try:
             read(reply.text)
-        except DraftError:
-            return False
-        return True
+        except DraftError as error:
+            return error.message.removesuffix(".")
+        return ""
 
     for _ in range(1 + _REPAIRS):
         with llm_errors_as_judge_errors():
-            reply = await client.ask(prompt + repair, schema, is_valid, unusable)
-        try:
+            reply = await client.ask(prompt + repair, schema, lambda reply: not problem_of(reply), unusable)
+        if not (problem := problem_of(reply)):
             return read(reply.text)
-        except DraftError as error:
-            problem = error.message.removesuffix(".")
-            unusable.append((prompt + repair, reply))
-            repair = [
-                {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
-                {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
-            ]
+        unusable.append((prompt + repair, reply))
+        repair = [
+            {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+            {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
+        ]
     raise DraftError(
         f"{client.name} drafted no {noun.removeprefix('a ')}: {problem}.",
         "Try again, or with another model: --model MODEL.",

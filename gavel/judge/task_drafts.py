@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from textwrap import shorten
 from typing import Any, Literal, cast
 
@@ -85,20 +86,18 @@ class DraftedTask(BaseModel):
     def solved_share(self) -> float | None:
         """Over the attempts that were judged; None when none was."""
         judged = [attempt.solved for attempt in self.attempts if attempt.solved is not None]
-        return sum(judged) / len(judged) if judged else None
+        return fmean(judged) if judged else None
 
     def reason_to_leave_out(self) -> Reason | None:
         """What the attempts at it say against it."""
+        if not self.solved_share:
+            return "unchecked" if self.solved_share is None else "unsolved"
         judged = [attempt for attempt in self.attempts if attempt.solved is not None]
-        if not judged:
-            return "unchecked"
-        if not any(attempt.solved for attempt in judged):
-            return "unsolved"
         return "trivial" if all(attempt.solved and not attempt.used_tools for attempt in judged) else None
 
     def task(self) -> Task:
-        data: dict[str, float | None] = {"difficulty": self.difficulty, "solved": self.solved_share}
-        return Task(user=self.user, criteria=self.criteria, data={**data})
+        data: dict[str, Any] = {"difficulty": self.difficulty, "solved": self.solved_share}
+        return Task(user=self.user, criteria=self.criteria, data=data)
 
 
 class DraftRecord(BaseModel):
@@ -125,7 +124,7 @@ class DraftRecord(BaseModel):
         """Raises `JudgeError` when it cannot be written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False))
+            write_atomically(path, self.model_dump_json(indent=1))
         except OSError as error:
             raise JudgeError(f"{path} cannot be written: {error.strerror}", "Make room there.") from error
 
@@ -239,10 +238,9 @@ def _read_task(one: object, criteria: bool) -> DraftedTask:
     return task
 
 
-_TURNS = 12
+_LIMITS: dict[str, Any] = {"max_turns": 12, "max_seconds": 600.0}
 _TOKENS = 4_096
 """Of a turn."""
-_SECONDS = 600.0
 _SEEN = 20_000
 """Characters of what was seen, of which each result has at most a tenth."""
 _SCHEMA = schema_object({"reason": {"type": "string"}, "solved": {"type": "boolean"}})
@@ -283,29 +281,24 @@ class Drafting:
                 task.attempts, task.left_out = [], None
         await self._check(record)
         most = _DRAFTS_FOR_ONE * self.number
-        for _ in range(most):
-            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
-                break
+        while len(record.used) < self.number and len(record.tasks) + record.unusable < most:
             await self._write(record)
             await self._check(record)
             self.tell(f"{len(record.used)} of {self.number} tasks ({record.left_out or 'none left out'})")
         return record
 
     async def _write(self, record: DraftRecord) -> None:
-        number = min(_BATCH, self.number - len(record.used))
         survey = self.survey
+        material = {
+            "tools": survey.described_tools,
+            "resources": survey.resources,
+            "prompts": survey.prompts,
+            "server_says": survey.instructions,
+            "seen": record.seen or "",
+        }
+        number, earlier = min(_BATCH, self.number - len(record.used)), [task.user for task in record.tasks]
         tasks, unusable = await write_batch(
-            self.model,
-            number,
-            {
-                "tools": survey.described_tools,
-                "resources": survey.resources,
-                "prompts": survey.prompts,
-                "server_says": survey.instructions,
-                "seen": record.seen or "",
-            },
-            earlier=[task.user for task in record.tasks],
-            instructions=self.instructions,
+            self.model, number, material, earlier=earlier, instructions=self.instructions
         )
         for task in tasks:
             if any(likeness(task.user, earlier.user) >= SAME for earlier in record.tasks):
@@ -336,9 +329,6 @@ class Drafting:
                     group.create_task(check(task))
         attempts = [attempt for task in unchecked for attempt in task.attempts]
         if attempts and all(attempt.solved is None for attempt in attempts):
-            for task in unchecked:  # they are tried again by the next run
-                task.attempts, task.left_out = [], None
-            record.save(self.path)
             raise JudgeError(
                 f"none of {len(attempts)} attempts could be played and judged; the first: {attempts[0].why}",
                 "Mend that, or write tasks without trying them: --attempts 0.",
@@ -374,8 +364,7 @@ class Drafting:
 
     async def _play(self, task: Task, seed: int) -> Trajectory:
         system = render("scenarios/mcp_agent.j2").strip()
-        limits: dict[str, Any] = {"max_turns": _TURNS, "max_seconds": _SECONDS}
-        scenario = Scenario("draft", system=system, tools=[self.server], tasks=[task], held_out=[], **limits)
+        scenario = Scenario("draft", system=system, tools=[self.server], tasks=[task], held_out=[], **_LIMITS)
         refused: list[LlmError] = []
 
         async def turn(request: ChatRequest) -> Any:
