@@ -115,7 +115,7 @@ class Judge:
         self.rubric = Rubric.of(read_text_option(config.rubric or None, "rubric") if rubric is None else rubric)
         self.jurors = tuple(
             replace(juror, params={**config.params, **juror.params})
-            for juror in jury((config.jurors() or None) if models is None else models)
+            for juror in jury((config.models or None) if models is None else models)
         )
         self.orders = config.orders
         self.caps = validate_caps(config.caps)
