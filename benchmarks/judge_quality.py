@@ -198,7 +198,6 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     for count in (1, 2, 4, 8):
         balanced = Judge(judge(), orders=count)
         await row(f"engine, orders={count}", engine_scorer(balanced), of_8)
-        rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.position_bias[8].means]
         rows[-1]["slot_slope_of_votes"] = round(balanced.position_bias[8].slope, 4)
         await row(
             f"contrast with the one before: orders={count}", engine_scorer(Judge(judge(CONTRAST), orders=count)), of_8

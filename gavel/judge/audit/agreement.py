@@ -17,6 +17,7 @@ from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate, correlation
 from gavel.judge.audit.votes import judged_groups, votes_by_model, voting_models
 from gavel.judge.errors import JudgeError
 from gavel.judge.stats import centred_sums
+from gavel.scenarios.formats.row import INDEPENDENT as INDEPENDENT
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -29,8 +30,6 @@ Reference = str | Callable[[Trajectory], float | None]
 """The name of a metric or of a numeric metadata field (fields of rows scored from a file are metadata), or a function
 that returns None for members without a reference."""
 
-INDEPENDENT = "independent_reward"
-"""The metric that holds the reward that a trajectory had before it was judged."""
 _DIGITS = 9
 """Differences beyond these decimals are floating-point residue."""
 
@@ -93,7 +92,7 @@ def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[floa
 
 def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
     """All statistics, from plain numbers."""
-    groups = [[(round(score, _DIGITS), round(value, _DIGITS)) for score, value in pairs] for pairs in groups]
+    groups = [_rounded(pairs) for pairs in groups]
     return Agreement(
         reference=reference,
         members=sum(map(len, groups)),
@@ -102,6 +101,10 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
         advantage_correlation=correlation(map(centred_sums, groups)),
     )
+
+
+def _rounded(pairs: Pairs) -> Pairs:
+    return [(round(score, _DIGITS), round(value, _DIGITS)) for score, value in pairs]
 
 
 def kendall_tau(pairs: Pairs) -> float | None:
@@ -154,8 +157,8 @@ class InterRaterReliability:
     """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
-    pairs: Mapping[tuple[str, str], Agreement] = field(default_factory=dict[tuple[str, str], Agreement])
-    """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
+    taus: Mapping[tuple[str, str], float | None] = field(default_factory=dict[tuple[str, str], float | None])
+    """Kendall's tau-b of each two judges, mean over the groups; empty where the raters are calls."""
 
 
 def judge_vs_judge(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> InterRaterReliability | None:
@@ -168,13 +171,11 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> Inter
     found = _reliability(votes, voting_models(groups))
     if found is None:
         return None
-    pairs = {
-        (one, other): agreement_of_pairs(
-            [[(row[one], row[other]) for row in of if {one, other} <= row.keys()] for of in votes], other
-        )
-        for one, other in combinations(found.raters, 2)
-    }
-    return replace(found, pairs=pairs)
+    taus: dict[tuple[str, str], float | None] = {}
+    for one, other in combinations(found.raters, 2):
+        both = [[(row[one], row[other]) for row in of if {one, other} <= row.keys()] for of in votes]
+        taus[one, other] = mean_kendall_tau(map(_rounded, both))
+    return replace(found, taus=taus)
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:

@@ -56,9 +56,7 @@ class GoldenResult:
     @property
     def violated(self) -> list[tuple[str, str]]:
         """The pairs whose better member did not score higher."""
-        if not self.scores:
-            return []
-        return [(better, worse) for better, worse in self.group.pairs if not _is_right(self.scores, better, worse)]
+        return [(a, b) for a, b in self.group.pairs if self.scores and self.scores[a] <= self.scores[b]]
 
 
 async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[GoldenResult]:
@@ -76,17 +74,13 @@ async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[Gold
 
 async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
     judged = await judge.score(group.group())
-    whole = judged.judgement
-    assert whole is not None
+    whole = judged.judgement or GroupJudgement(status="unscored")
     rewards = [trajectory.reward for trajectory in judged]
-    scores = {name: reward for name, reward in zip(group.members, rewards, strict=True) if reward is not None}
-    lost = len(scores) < len(rewards) or whole.lost_orders > 0
-    reason = (whole.reason or "; ".join(whole.warnings)) if lost else ""
-    return GoldenResult(group, {} if lost else scores, reason, judged)
-
-
-def _is_right(scores: Scores, better: str, worse: str) -> bool:
-    return scores[better] > scores[worse]
+    if None in rewards or whole.lost_orders:
+        return GoldenResult(group, {}, whole.reason or "; ".join(whole.warnings), judged)
+    return GoldenResult(
+        group, {name: r for name, r in zip(group.members, rewards, strict=True) if r is not None}, "", judged
+    )
 
 
 _CAUTION = 10.0

@@ -109,14 +109,7 @@ def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None =
     if "messages" in fields[0] or {"chosen", "rejected"} <= fields[0].keys():
         found = _from_trajectories(path, label, by)
     else:
-        parallel = [_parallel(row) for row in fields]
-        texts = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
-        if texts:
-            answer = max(texts, key=lambda name: sum(map(len, parallel[0][name])))
-            answers = [list(map(str, own.get(answer, []))) for own in parallel]
-            openings, columns = fields, _ratings(parallel, answers) | _winners(fields, answers)
-        else:
-            openings, answers, columns = _single_answers(fields, by, path)
+        openings, answers, columns = _tabled(fields, by, path)
         chosen = columns[_the_label(list(columns), label, path)]
         found = [
             _labelled(str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels)
@@ -171,24 +164,32 @@ def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[Go
     return found
 
 
-def _single_answers(
-    rows: Sequence[Fields], by: str | None, where: Path
-) -> tuple[list[Fields], list[list[str]], Columns]:
-    """For each task a row, and the answers and labels of all its rows, which ask the same or have one value of `by`."""
-    flat = [_flat(row) for row in rows]
-    texts = [name for name in flat[0] if name not in _ASKED and all(isinstance(row.get(name), str) for row in flat)]
-    if not texts:
-        raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(flat[0])}.")
-    answer = max(texts, key=lambda name: sum(len(row[name]) for row in flat))
-    numbers = [name for name in flat[0] if name != by and all(_is_number(row.get(name)) for row in flat)]
-    tasks: defaultdict[str, list[int]] = defaultdict(list)
-    for n, row in enumerate(rows):
-        tasks[str(_opening(row) if by is None else at(row, by))].append(n)
-    return (
-        [rows[own[0]] for own in tasks.values()],
-        [[flat[n][answer] for n in own] for own in tasks.values()],
-        {name: [[float(flat[n][name]) for n in own] for own in tasks.values()] for name in numbers},
-    )
+def _tabled(rows: Sequence[Fields], by: str | None, where: Path) -> tuple[Sequence[Fields], list[list[str]], Columns]:
+    """For each task its first row, its answers, and the columns that could be their labels.
+
+    Where no row has several answers, rows that ask the same, or have one value of `by`, are of one task.
+    """
+    parallel = [_parallel(row) for row in rows]
+    if is_of_one := not _texts(parallel):
+        tasks: defaultdict[str, list[Fields]] = defaultdict(list)
+        for row in rows:
+            tasks[str(_opening(row) if by is None else at(row, by))].append(row)
+        rows = [own[0] for own in tasks.values()]
+        flat = [[_flat(row) for row in own] for own in tasks.values()]
+        parallel = [
+            {name: [each.get(name) for each in own] for name in own[0] if name not in (*_ASKED, by)} for own in flat
+        ]
+    if not (texts := _texts(parallel)):
+        raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(_flat(rows[0]))}.")
+    answer = max(texts, key=texts.__getitem__)
+    answers = [list(map(str, own.get(answer, []))) for own in parallel]
+    return rows, answers, _ratings(parallel, answers) | ({} if is_of_one else _winners(rows, answers))
+
+
+def _texts(parallel: Sequence[dict[str, list[Any]]]) -> dict[str, int]:
+    """The fields that hold texts in the first task, with their length in all."""
+    names = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
+    return {name: sum(len(str(value)) for own in parallel for value in own.get(name, ())) for name in names}
 
 
 def _the_label(candidates: Sequence[str], named: str | None, where: Path) -> str:
