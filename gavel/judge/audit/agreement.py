@@ -22,7 +22,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from gavel.judge.audit.bootstrap import Array, Indices
+    from gavel.judge.audit.bootstrap import Array
 
 Pairs = Sequence[tuple[float, float]]
 """(judge's score, reference) for the members of one group."""
@@ -208,36 +208,27 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
     Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k), for n members and k raters from the
     mean squares of members R, raters C and the rest E.
     """
-    import numpy as np
-
     k = next((len(row) for members in groups for row in members), 0)
     if k < 2:
         return UNDEFINED, UNDEFINED
-    rows = [[row for row in members if None not in row] for members in groups]
-    complete = [np.array(row, float).reshape(-1, k) for row in rows]
-    count = np.array([len(scores) for scores in complete], float)
-    squares = np.array([(scores**2).sum() for scores in complete])
-    by_member = np.array([(scores.sum(axis=1) ** 2).sum() for scores in complete])
-    by_rater = np.array([scores.sum(axis=0) for scores in complete])
-
-    def mean_squares(drawn: "Indices") -> "tuple[Array, Array, Array, Array]":
-        """n, and the mean squares of members, raters and the rest."""
-        n = count[drawn].sum(axis=1)
-        n = np.where(n > 1, n, np.nan)
-        rater_sums = by_rater[drawn].sum(axis=1)
-        correction = rater_sums.sum(axis=1) ** 2 / (n * k)
-        members = by_member[drawn].sum(axis=1) / k - correction
-        raters = (rater_sums**2).sum(axis=1) / n - correction
-        rest = squares[drawn].sum(axis=1) - correction - members - raters
-        return n, members / (n - 1), raters / (k - 1), rest / ((n - 1) * (k - 1))
+    sums: list[list[float]] = []
+    for members in groups:
+        rows = [[score for score in row if score is not None] for row in members]
+        rows = [row for row in rows if len(row) == k]
+        squares = [sum(score**2 for row in rows for score in row), sum(sum(row) ** 2 for row in rows)]
+        sums.append([len(rows), *squares, *(sum(row[rater] for row in rows) for rater in range(k))])
 
     def reliability(j: int) -> IntervalEstimate:
         """(R - E) / (R + (j - 1)E + j(C - E)/n), which is ICC(2,1) for j = k, and ICC(2,k) for j = 1."""
 
-        def statistic(drawn: "Indices") -> "Array":
-            n, r, c, e = mean_squares(drawn)
-            return (r - e) / defined(r + (j - 1) * e + j * (c - e) / n)
+        def statistic(n: "Array", squares: "Array", by_member: "Array", *by_rater: "Array") -> "Array":
+            more = defined(n - 1)
+            correction = sum(by_rater) ** 2 / (n * k)
+            members, raters = by_member / k - correction, sum(each**2 for each in by_rater) / n - correction
+            rest = (squares - correction - members - raters) / (more * (k - 1))
+            r, c = members / more, raters / (k - 1)
+            return (r - rest) / defined(r + (j - 1) * rest + j * (c - rest) / n)
 
-        return estimate(statistic, len(groups), int((count > 0).sum()))
+        return estimate(sums, statistic, [own[0] > 0 for own in sums])
 
     return reliability(k), reliability(1)

@@ -25,11 +25,11 @@ def resampled_groups(total: int) -> list[list[int]]:
     """The group indices of every resample that `estimate` draws for `total` groups."""
     rows: list[list[int]] = []
 
-    def record(drawn: np.ndarray) -> np.ndarray:
-        rows.extend(drawn.tolist())
-        return np.zeros(len(drawn))
+    def record(*times: np.ndarray) -> np.ndarray:
+        rows.extend([number for number, n in enumerate(row) for _ in range(int(n))] for row in np.array(times).T)
+        return np.zeros(len(times[0]))
 
-    estimate(record, total, total)
+    estimate(np.eye(total).tolist(), record, [True] * total)
     observed, *resamples = rows
     assert observed == list(range(total))
     return resamples
