@@ -138,9 +138,7 @@ def read_text_option(value: str | None, what: str) -> str | None:
         return value
     try:
         return decoded(Path(value[1:]).read_bytes()).replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise JudgeError(f"the {what} {value[1:]} is not UTF-8 text: {error.reason}", "Save it as UTF-8.") from error
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise JudgeError(
-            f"the {what} {value[1:]} cannot be read: {error}", "Give a text file's path after @."
+            f"the {what} {value[1:]} cannot be read: {error}", "Give the path of a UTF-8 text file after @."
         ) from error

@@ -130,9 +130,8 @@ class PositionBias:
 
     def add(self, scores: Sequence[float]) -> None:
         """Adds the scores of one ballot, in the order shown."""
-        positions = centred_positions(len(scores))
-        products = math.fsum(position * score for position, score in zip(positions, scores, strict=True))
-        slope = products / (math.fsum(position**2 for position in positions) or 1.0)
+        xy, xx, _ = centred_sums([*zip(centred_positions(len(scores)), scores, strict=True)])
+        slope = xy / xx if xx else 0.0
         self._slopes += slope
         self._squared_slopes += slope**2
         self.ballots += 1

@@ -42,7 +42,7 @@ from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.llm.errors import LlmError, NotAskedError, PermanentError
+from gavel.llm.errors import NotAskedError, PermanentError
 from gavel.llm.types import Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
@@ -365,18 +365,13 @@ class Drafting:
     async def _play(self, task: Task, seed: int) -> Trajectory:
         system = render("scenarios/mcp_agent.j2").strip()
         scenario = Scenario("draft", system=system, tools=[self.server], tasks=[task], held_out=[], **_LIMITS)
-        refused: list[LlmError] = []
 
         async def turn(request: ChatRequest) -> Any:
-            try:
-                return await self.player.turn(request.messages, request.tools, max_completion_tokens=request.max_tokens)
-            except LlmError as error:  # the rollout would take a spent budget for a failure of this attempt
-                refused.append(error)
-                raise
+            return await self.player.turn(request.messages, request.tools, max_completion_tokens=request.max_tokens)
 
         episode = await rollout(FunctionModel(self.player.model, turn), scenario, task, max_tokens=_TOKENS, seed=seed)
-        if refused:
-            raise refused[0]
+        if episode.status == "failed" and self.model.budget.refused:  # no failure of this attempt
+            raise self.model.budget.refused
         return episode
 
     async def _verdict(self, task: DraftedTask, episode: Trajectory) -> tuple[bool, str]:

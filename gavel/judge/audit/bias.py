@@ -47,13 +47,10 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
 
 
 def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
-    """Σ position·score and Σ position² over the calls; centered positions cancel the calls' means."""
-    votes = [
-        vote
-        for scores in (call.scores_by_position for call in calls)
-        for vote in zip(centred_positions(len(scores)), scores, strict=True)
-    ]
-    return math.fsum(position * score for position, score in votes), math.fsum(position**2 for position, _ in votes)
+    """Σ position·score and Σ position² over the calls."""
+    shown = [call.scores_by_position for call in calls]
+    sums = [centred_sums([*zip(centred_positions(len(own)), own, strict=True)]) for own in shown]
+    return math.fsum(xy for xy, _, _ in sums), math.fsum(xx for _, xx, _ in sums)
 
 
 def _flips(calls: list[JudgeCall]) -> tuple[float, float]:
