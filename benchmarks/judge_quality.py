@@ -34,7 +34,6 @@ from engine_quality import (
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.prompt.truncate import count_tokens
-from gavel.judge.ruler import JudgeOptions
 from gavel.llm.types import Message, text_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -233,9 +232,9 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     for members, groups in ((4, simulated_groups(few, 4, seed, table)), (8, of_8[:few])):
         calls = members * (members - 1)
         for name, options in (
-            ("pairwise, orders=2", JudgeOptions(mode="pairwise")),
-            (f"groupwise, as many calls ({calls})", JudgeOptions(orders=calls)),
-            (f"groupwise, as many showings ({2 * members - 2} calls)", JudgeOptions(orders=2 * members - 2)),
+            ("pairwise, orders=2", {"mode": "pairwise"}),
+            (f"groupwise, as many calls ({calls})", {"orders": calls}),
+            (f"groupwise, as many showings ({2 * members - 2} calls)", {"orders": 2 * members - 2}),
         ):
             await row(f"G={members}: {name}", engine_scorer(Judge(judge(), **options)), groups)
     for orders in (2, 4, 8):
@@ -247,7 +246,7 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
             await row(name, engine_scorer(Judge(asked, mode=mode, orders=orders)), of_8[:few])
             rows[-1]["tokens_per_group"] = round(asked.tokens / few)
     pairs = groups_with_shared_member(few, seed + 1, table)
-    for name, options in (("groupwise", JudgeOptions()), ("anchored", JudgeOptions(anchors=anchors(table)))):
+    for name, options in (("groupwise", {}), ("anchored", {"anchors": anchors(table)})):
         for what, sides in (("graded on half a curve", (CURVED, CURVED)), ("harsh and lenient", (HARSH, LENIENT))):
             weak, strong = (engine_scorer(Judge(judge(bias), **options)) for bias in sides)
             apart = await context_effect(weak, strong, pairs)

@@ -166,11 +166,11 @@ def judge_on_all_ranks(
     what `read` or `judge` raised on any rank.
     """
     rank, ranks = _rank()
-    read_here = _gather(_outcome(read), ranks)
+    read_here = _gather(read, ranks)
     members = [one for of_rank in read_here for one in of_rank]
     groups = groups_of((key for key, _ in members), size)
     mine = range(rank, len(groups), ranks)
-    judged = _gather(_outcome(lambda: judge([[members[i][1] for i in groups[number]] for number in mine])), ranks)
+    judged = _gather(lambda: judge([[members[i][1] for i in groups[number]] for number in mine]), ranks)
     # the n-th group was judged by rank n modulo ranks, as its next one
     results = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
     before = sum(len(of_rank) for of_rank in read_here[:rank])
@@ -188,28 +188,21 @@ def _rank() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _outcome(work: Callable[[], T]) -> T | Exception:
-    """The result or the error, which the other ranks must receive."""
+def _gather(work: Callable[[], T], ranks: int) -> list[T]:
+    """The results of `work` on all ranks. Raises its first error on any of them."""
+    outcomes: list[Any] = [None] * ranks
+    own: Exception | None = None
     try:
-        return work()
+        outcomes[0] = work()
     except Exception as error:
-        return error
-
-
-def _gather(outcome: T | Exception, ranks: int) -> list[T]:
-    """The outcomes of all ranks. Raises the first error among them."""
-    if ranks == 1:
-        outcomes: list[Any] = [outcome]
-    else:
+        own = error
+    if ranks > 1:
         from torch import distributed
 
-        outcomes = [None] * ranks
-        sent = outcome
-        if isinstance(outcome, Exception) and not isinstance(outcome, JudgeError):  # others may not be able to read it
-            sent = JudgeError(f"{type(outcome).__name__}: {outcome}")
-        distributed.all_gather_object(outcomes, sent)  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(outcome, Exception):
-        raise outcome
+        sent = own and (own if isinstance(own, JudgeError) else JudgeError(f"{type(own).__name__}: {own}"))
+        distributed.all_gather_object(outcomes, sent or outcomes[0])  # pyright: ignore[reportUnknownMemberType]
+    if own is not None:
+        raise own
     for number, other in enumerate(outcomes):
         if isinstance(other, Exception):
             raise JudgeError(f"judging failed in process {number} of {ranks}: {other}") from other

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from statistics import fmean, pstdev, stdev, variance
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
@@ -31,7 +31,6 @@ from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.judge.ruler import JudgeOptions
 from gavel.llm.client import Client
 from gavel.llm.types import Message, Reply, Schema, text_of
 from gavel.prompts import render
@@ -162,7 +161,7 @@ async def draft_criteria(
     task: Task | str,
     attempts: TrajectoryGroup | Iterable[Trajectory],
     model: Models | None = None,
-    **options: Unpack[JudgeOptions],
+    **options: Any,
 ) -> list[Criterion]:
     """Criteria that tell the attempts at a task apart, the most telling first; empty when none does.
 
