@@ -15,10 +15,11 @@ several fields could be the label, none is guessed.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
+from statistics import multimode
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -248,7 +249,7 @@ def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[list[st
 
 def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
     """Fields that name the better answer; fields that differ in a number alone are votes, and the majority's."""
-    votes: dict[str, list[Counter[int]]] = {}
+    votes: defaultdict[str, list[list[int]]] = defaultdict(list)
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if name in _ASKED or any(isinstance(value, bool | list | dict | float) for value in values):
@@ -256,21 +257,18 @@ def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
         numbers = {value for value in values if isinstance(value, int)}
         from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(answers[0]) - 1
         named = [_named(value, len(own), from_0) for value, own in zip(values, answers, strict=True)]
-        match = _NUMBERED.fullmatch(name)
         if None not in named:
-            counts = votes.setdefault(match[1] if match else name, [Counter() for _ in rows])
-            for count, number in zip(counts, named, strict=True):
-                count[number or 0] += 1
-    found: Columns = {}
-    for name, counts in votes.items():
-        if len(rows) > 1 and len({number for count in counts for number in count if number}) < 2:
-            continue  # always the same one: a number that is no label
-        found[name] = []
-        for count, own in zip(counts, answers, strict=True):
-            (best, most), *others = count.most_common(2)
-            clear = all(number < most for _, number in others)
-            found[name].append([float(clear and number == best) for number in range(1, len(own) + 1)])
-    return found
+            match = _NUMBERED.fullmatch(name)
+            votes[match[1] if match else name].append([number or 0 for number in named])
+    return {
+        name: [
+            [float(multimode(cast) == [number]) for number in range(1, len(own) + 1)]
+            for cast, own in zip(zip(*fields, strict=True), answers, strict=True)
+        ]
+        for name, fields in votes.items()
+        # a field that always names the same one is a number that is no label
+        if len(rows) == 1 or len({number for field in fields for number in field if number}) > 1
+    }
 
 
 def _named(value: Any, count: int, from_0: bool) -> int | None:
