@@ -66,14 +66,14 @@ def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any
     cut = any(transition.ac.stop_reason == "length" for transition in trajectory.transitions[-1:])
     why = trajectory.stop_reason or ("max_tokens" if cut else "completed")
     ended = {} if why in ("completed", "tool_stopped") else {"status": "truncated", "status_reason": str(why)}
-    return member(list(messages), [], tools=tools, metadata=_truth(env), **ended)
+    is_problem = isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv"))
+    truth = truth_metadata({}, env.get_reference_answer() if is_problem else None)
+    return member(list(messages), [], tools=tools, metadata=truth, **ended)
 
 
 def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Message] | None]:
     """Messages and tools of the cookbook's own environments."""
-    inner: Any = (
-        env.message_env if isinstance(env, part("tinker_cookbook.rl.message_env", "EnvFromMessageEnv")) else None
-    )
+    inner: Any = getattr(env, "message_env", None)
     if isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv")):
         shown, tools = [*env.convo_prefix, {"role": "user", "content": env.get_question()}], None
         unseen = trajectory.transitions
@@ -88,11 +88,6 @@ def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Messag
         )
     said = [env.renderer.parse_response(transition.ac.tokens)[0] for transition in unseen if transition.ac.tokens]
     return [env.renderer.to_openai_message(message) for message in [*shown, *said]], tools
-
-
-def _truth(env: Any) -> dict[str, Any]:
-    problem = isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv"))
-    return truth_metadata({}, env.get_reference_answer()) if problem else {}
 
 
 def _metrics(scored: Scored) -> dict[str, float]:

@@ -10,7 +10,7 @@ completion without a score is None, never a number: TRL leaves it out.
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gavel.integrations._rewards import (
@@ -33,7 +33,6 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import COLUMNS
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 def reward_func(
@@ -68,10 +67,6 @@ def reward_func(
 __all__ = ["reward_func"]
 
 
-Keyed = tuple[Hashable, Any]
-"""A group's key, and a member of it."""
-
-
 class TrlReward:
     """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
 
@@ -100,7 +95,7 @@ class TrlReward:
 
         trainer = getattr(log_metric, "__self__", None)
 
-        def read() -> list[Keyed]:
+        def read() -> list[tuple[str, Trajectory]]:
             its = getattr(trainer, "num_generations", self._size)
             if self._size is not None and its != self._size:  # groups would be judged in parts
                 raise JudgeError(
@@ -110,10 +105,7 @@ class TrlReward:
             rows = enumerate(zip(prompts, completions, strict=True))
             return [self._read(number, *pair, columns) for number, pair in rows]
 
-        def judged(groups: list[list[Trajectory]]) -> list[list[Scored]]:
-            return self._scorer.score_all_now([TrajectoryGroup(group) for group in groups])
-
-        scored = judge_on_all_ranks(read, judged, size=self._size and _size_now(trainer, self._size))
+        scored = self._score_on_all_ranks(read, self._size and _size_now(trainer, self._size))
         if log_extra is not None:
             log_extra(f"{self.__name__}_explanation", list(map(_explanation, scored)))
         if log_metric is not None and scored:
@@ -123,8 +115,8 @@ class TrlReward:
                 log_metric(f"{self.__name__}/standard_error", sum(errors) / len(errors))
         return [one.reward for one in scored]
 
-    def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
-        """The member of a row, with its task's truth."""
+    def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> tuple[str, Trajectory]:
+        """The key of a row's group, and its member with its task's truth."""
         row = {column: columns[column][number] for column in COLUMNS if column in columns}
         if self._reference_column is not None:
             row["reference"] = _cell(columns, self._reference_column, number)
@@ -132,6 +124,23 @@ class TrlReward:
         task = messages_of(prompt, "user") if self._group_by is None else _cell(columns, self._group_by, number)
         digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
         return digest, member(prompt, completion, tools=self._tools, metadata=truth)
+
+    def _score_on_all_ranks(self, read: Callable[[], list[tuple[str, Trajectory]]], size: int | None) -> list[Scored]:
+        """Scores the members that this rank reads, in order: groups may span several processes of a run.
+
+        All members are gathered, each rank judges its share of the groups, and every rank receives the results of its
+        own members. An error on one rank is raised on all, so that none waits forever. Without a process group of
+        torch.distributed this process is the only rank.
+        """
+        rank, ranks = _rank()
+        rows_by_rank = _gather(read, ranks)
+        rows = [row for own in rows_by_rank for row in own]
+        groups = groups_of((key for key, _ in rows), size)
+        mine = [TrajectoryGroup(rows[index][1] for index in group) for group in groups[rank::ranks]]
+        judged = _gather(lambda: self._scorer.score_all_now(mine), ranks)
+        scored = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
+        before = sum(map(len, rows_by_rank[:rank]))
+        return scored[before : before + len(rows_by_rank[rank])]
 
 
 def _size_now(trainer: Any, size: int) -> int:
@@ -153,28 +162,6 @@ def _explanation(scored: Scored) -> str:
     if scored.judgement.score is None:
         return f"not scored: {scored.reason}"
     return f"no reward, as another completion of the group was not scored: {scored.reason}"
-
-
-def judge_on_all_ranks(
-    read: Callable[[], Sequence[Keyed]], judge: Callable[[list[list[Any]]], list[list[R]]], *, size: int | None = None
-) -> list[R]:
-    """Returns the results of this rank's members, in the order of `read`: groups may span several processes of a run.
-
-    All members are gathered, each rank judges its share of the groups, and every rank receives the results of its own
-    members. An error on one rank is raised on all, so that none waits forever. `judge` takes groups of members and
-    returns a result for each member. Without a process group of torch.distributed this process is the only rank. Raises
-    what `read` or `judge` raised on any rank.
-    """
-    rank, ranks = _rank()
-    read_here = _gather(read, ranks)
-    members = [one for of_rank in read_here for one in of_rank]
-    groups = groups_of((key for key, _ in members), size)
-    mine = range(rank, len(groups), ranks)
-    judged = _gather(lambda: judge([[members[i][1] for i in groups[number]] for number in mine]), ranks)
-    # the n-th group was judged by rank n modulo ranks, as its next one
-    results = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
-    before = sum(len(of_rank) for of_rank in read_here[:rank])
-    return results[before : before + len(read_here[rank])]
 
 
 def _rank() -> tuple[int, int]:

@@ -142,21 +142,16 @@ class PositionBias:
         return self._slopes / self.ballots
 
     @property
-    def slope_error(self) -> float:
-        """Standard error of `slope`: sd/√n of the slopes of at least two ballots.
-
-        It treats ballots as independent. Two reversed orders cancel the effect of the members' quality on the slope,
-        so over such pairs the true error is smaller.
-        """
-        n = self.ballots
-        return math.sqrt(max(self._squared_slopes / n - self.slope**2, 0.0) / (n - 1))
-
-    @property
     def is_biased(self) -> bool:
-        """Whether the bias is large and significant: over 50 ballots or more, a slope above .1 and above 4 errors."""
+        """Whether the bias is large and significant: over 50 ballots or more, a slope above .1 and above 4 errors.
+
+        The error, sd/√n, treats ballots as independent. Two reversed orders cancel the effect of the members' quality
+        on the slope, so over such pairs the true error is smaller.
+        """
         if self.ballots < _MIN_BALLOTS:
             return False
-        return abs(self.slope) > max(_MIN_SLOPE, _MIN_ERRORS * self.slope_error)
+        variance = max(self._squared_slopes / self.ballots - self.slope**2, 0.0)
+        return abs(self.slope) > max(_MIN_SLOPE, _MIN_ERRORS * math.sqrt(variance / (self.ballots - 1)))
 
 
 @dataclass(slots=True)

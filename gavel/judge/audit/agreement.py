@@ -7,7 +7,7 @@ and how harsh a rater is.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 Pairs = Sequence[tuple[float, float]]
 """(judge's score, reference) for the members of one group."""
-Reference = str | Callable[[Trajectory], float | None]
-"""The name of a metric or of a numeric metadata field (fields of rows scored from a file are metadata), or a function
-that returns None for members without a reference."""
-
 _DIGITS = 9
 """Differences beyond these decimals are floating-point residue."""
 
@@ -53,18 +49,19 @@ class Agreement:
     """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
 
-def agreement(groups: Iterable[TrajectoryGroup] | TrajectoryGroup, reference: Reference = INDEPENDENT) -> Agreement:
+def agreement(groups: Iterable[TrajectoryGroup] | TrajectoryGroup, reference: str = INDEPENDENT) -> Agreement:
     """The judge's scores compared with a reference, over the members that have both.
+
+    `reference`: a metric, or a numeric metadata field (fields of rows scored from a file are metadata).
 
     Raises `JudgeError` when no member is judged, or none has the reference, and `GroupError` for anything but groups.
     """
     groups = judged_groups(groups)
-    name = reference if isinstance(reference, str) else getattr(reference, "__name__", "reference")
     pairs = [score_pairs(group, reference) for group in groups]
     if not any(pairs):
         known = ", ".join(metric_names(groups)) or "none"
-        raise JudgeError(f"no judged member has the reference {name}.", f"What these members have: {known}.")
-    return agreement_of_pairs(pairs, name)
+        raise JudgeError(f"no judged member has the reference {reference}.", f"What these members have: {known}.")
+    return agreement_of_pairs(pairs, reference)
 
 
 def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
@@ -78,13 +75,13 @@ def _numbers(member: Trajectory) -> Mapping[str, float]:
     return numeric | member.metrics
 
 
-def reference_value(member: Trajectory, reference: Reference) -> float | None:
+def reference_value(member: Trajectory, reference: str) -> float | None:
     """The member's reference; None where it has none, or one that is not finite."""
-    value = _numbers(member).get(reference) if isinstance(reference, str) else reference(member)
+    value = _numbers(member).get(reference)
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
+def score_pairs(group: TrajectoryGroup, reference: str) -> list[tuple[float, float]]:
     """(score, reference) for each member that has both."""
     found = [(each.judgement and each.judgement.score, reference_value(each, reference)) for each in group]
     return [(score, value) for score, value in found if score is not None and value is not None]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from gavel.judge.audit.agreement import Reference, reference_value
+from gavel.judge.audit.agreement import reference_value
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
 from gavel.judge.stats import centred_positions, centred_sums, characters_written
@@ -72,7 +72,7 @@ def _ties(group: TrajectoryGroup) -> tuple[float, float]:
     return sum(abs(a - b) <= _SAME for a, b in pairs), len(pairs)
 
 
-def length_correlation(groups: Iterable[TrajectoryGroup], reference: Reference | None = None) -> IntervalEstimate:
+def length_correlation(groups: Iterable[TrajectoryGroup], reference: str | None = None) -> IntervalEstimate:
     """Pearson's r of score, or of the reference, and log(1 + characters written), over all judged members."""
 
     def pairs(group: TrajectoryGroup) -> Iterator[tuple[float, float]]:

@@ -35,18 +35,17 @@ class GoldenResult:
     """A judge's scores of a golden group."""
 
     group: GoldenGroup
+    judged: TrajectoryGroup
+    """The group with its votes, members in the order of the file."""
     scores: Scores
     """Of all members, or empty."""
     reason: str = ""
     """Why there are no scores."""
-    judged: TrajectoryGroup | None = None
-    """The group with its votes, members in the order of the file."""
 
     @property
     def account(self) -> GroupJudgement:
         """Its calls, what they cost, and the ids of its prompts."""
-        judged = None if self.judged is None else self.judged.judgement
-        return judged or GroupJudgement(status="unscored")
+        return self.judged.judgement or GroupJudgement(status="unscored")
 
     @property
     def right(self) -> int:
@@ -75,12 +74,10 @@ async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[Gold
 async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
     judged = await judge.score(group.group())
     whole = judged.judgement or GroupJudgement(status="unscored")
-    rewards = [trajectory.reward for trajectory in judged]
-    if None in rewards or whole.lost_orders:
-        return GoldenResult(group, {}, whole.reason or "; ".join(whole.warnings), judged)
-    return GoldenResult(
-        group, {name: r for name, r in zip(group.members, rewards, strict=True) if r is not None}, "", judged
-    )
+    scores = {name: each.reward for name, each in zip(group.members, judged, strict=True) if each.reward is not None}
+    if len(scores) < len(judged) or whole.lost_orders:
+        return GoldenResult(group, judged, {}, whole.reason or "; ".join(whole.warnings))
+    return GoldenResult(group, judged, scores)
 
 
 _CAUTION = 10.0
@@ -97,9 +94,7 @@ def golden_scores(results: Iterable[GoldenResult]) -> list[Mapping[str, Pairs]]:
     A model's score is the mean of its votes. Members that are identical to a judge count once.
     """
     found: list[Mapping[str, Pairs]] = []
-    for result in results:
-        if result.judged is None or not result.scores:
-            continue
+    for result in (each for each in results if each.scores):
         rank = {id(member): of for of, member in zip(result.group.ranks.values(), result.judged, strict=True)}
         ranks = [rank[id(member)] for member, _ in distinct_members(result.judged)]
         of_model: dict[str, list[tuple[float, float]]] = {}
@@ -175,7 +170,7 @@ def with_weights(results: Iterable[GoldenResult], weights: Mapping[str, float]) 
 
 def _weighted(result: GoldenResult, weights: Mapping[str, float]) -> GoldenResult:
     judged = result.judged
-    if judged is None or judged.judgement is None or judged.judgement.mode != "groupwise":
+    if judged.judgement is None or judged.judgement.mode != "groupwise":
         return result
     distinct = [judgement.votes for _, judgement in distinct_members(judged)]
     scores = groupwise(answers_of(judged, weights), len(distinct))
@@ -198,8 +193,8 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
 
     Of a jury it holds for the weights that its scores were made with (see `with_weights`).
     """
-    results = [result for result in results if result.scores and result.judged is not None]
-    prior = fit_noise_prior(result.judged for result in results if result.judged is not None) or NoisePrior()
+    results = [result for result in results if result.scores]
+    prior = fit_noise_prior(result.judged for result in results) or NoisePrior()
     skill = learnt_skill(results)
     if skill is None:
         return prior if prior.df else None
@@ -218,7 +213,7 @@ def learnt_skill(results: Iterable[GoldenResult]) -> float | None:
     """
     pairs: list[tuple[float, float, float]] = []
     for result in (each for each in results if each.scores):
-        members = zip(result.group.members, result.judged or (), strict=True)
+        members = zip(result.group.members, result.judged, strict=True)
         errors = {name: (member.judgement and member.judgement.standard_error) or 0.0 for name, member in members}
         weight = (len(errors) - 1) / len(result.group.pairs)
         for better, worse in result.group.pairs:
