@@ -20,7 +20,6 @@ import sys
 import threading
 from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
@@ -350,26 +349,27 @@ async def submitted(work: Coroutine[Any, Any, T]) -> T:
 def _submit(work: Coroutine[Any, Any, T]) -> "Future[T]":
     global _background
     with _lock:
-        if _background is None:
-            _background = asyncio.new_event_loop()
-            thread = threading.Thread(target=_background.run_forever, name="gavel-rewards", daemon=True)
-            thread.start()
-            atexit.register(_end, _background, thread)
+        _background = _background or _start()
     return asyncio.run_coroutine_threadsafe(work, _background)
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """Cancels the loop's tasks and stops it, so that nothing is torn down while it works."""
-    if loop is not _background:
-        return
+def _start() -> asyncio.AbstractEventLoop:
+    """A loop in a thread. At exit its tasks are cancelled, so that nothing is torn down while it works."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-    async def cancel() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def serve() -> None:
+        ends = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), ends))
+        await ends.wait()
 
-    with suppress(TimeoutError):
-        asyncio.run_coroutine_threadsafe(cancel(), loop).result(_END_SECONDS)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(_END_SECONDS)
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="gavel-rewards", daemon=True)
+    thread.start()
+    loop, ends = started.result()
+
+    def end() -> None:
+        if loop is _background:  # a forked child has not the thread
+            loop.call_soon_threadsafe(ends.set)
+            thread.join(_END_SECONDS)
+
+    atexit.register(end)
+    return loop

@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gavel.integrations._rewards import (
@@ -61,27 +62,25 @@ def reward_func(
     budget, no service), which ends the training on all processes.
     """
     size = None if num_generations is None else group_size("num_generations", num_generations)
-    return TrlReward(Scorer(judge, rubric, unscored), name, reference_column, group_by, size, tools)
+    return TrlReward(name, Scorer(judge, rubric, unscored), reference_column, group_by, size, tools)
 
 
 __all__ = ["reward_func"]
 
 
+@dataclass(eq=False)
 class TrlReward:
     """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        name: str,
-        reference_column: str | None,
-        group_by: str | None,
-        size: int | None,
-        tools: Sequence[Any] | None,
-    ) -> None:
-        self.__name__ = name
-        self._scorer = scorer
-        self._reference_column, self._group_by, self._size, self._tools = reference_column, group_by, size, tools
+    name: str
+    scorer: Scorer
+    reference_column: str | None
+    group_by: str | None
+    size: int | None
+    tools: Sequence[Any] | None
+
+    def __post_init__(self) -> None:
+        self.__name__ = self.name
 
     def __call__(
         self,
@@ -96,16 +95,16 @@ class TrlReward:
         trainer = getattr(log_metric, "__self__", None)
 
         def read() -> list[tuple[str, Trajectory]]:
-            its = getattr(trainer, "num_generations", self._size)
-            if self._size is not None and its != self._size:  # groups would be judged in parts
+            its = getattr(trainer, "num_generations", self.size)
+            if self.size is not None and its != self.size:  # groups would be judged in parts
                 raise JudgeError(
-                    f"num_generations={self._size} was given, and the trainer makes {its} completions of each prompt.",
+                    f"num_generations={self.size} was given, and the trainer makes {its} completions of each prompt.",
                     f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
                 )
             rows = enumerate(zip(prompts, completions, strict=True))
             return [self._read(number, *pair, columns) for number, pair in rows]
 
-        scored = self._score_on_all_ranks(read, self._size and _size_now(trainer, self._size))
+        scored = self._score_on_all_ranks(read, self.size and _size_now(trainer, self.size))
         if log_extra is not None:
             log_extra(f"{self.__name__}_explanation", list(map(_explanation, scored)))
         if log_metric is not None and scored:
@@ -118,12 +117,12 @@ class TrlReward:
     def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> tuple[str, Trajectory]:
         """The key of a row's group, and its member with its task's truth."""
         row = {column: columns[column][number] for column in COLUMNS if column in columns}
-        if self._reference_column is not None:
-            row["reference"] = _cell(columns, self._reference_column, number)
+        if self.reference_column is not None:
+            row["reference"] = _cell(columns, self.reference_column, number)
         truth = truth_metadata(row)
-        task = messages_of(prompt, "user") if self._group_by is None else _cell(columns, self._group_by, number)
+        task = messages_of(prompt, "user") if self.group_by is None else _cell(columns, self.group_by, number)
         digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
-        return digest, member(prompt, completion, tools=self._tools, metadata=truth)
+        return digest, member(prompt, completion, tools=self.tools, metadata=truth)
 
     def _score_on_all_ranks(self, read: Callable[[], list[tuple[str, Trajectory]]], size: int | None) -> list[Scored]:
         """Scores the members that this rank reads, in order: groups may span several processes of a run.
@@ -137,7 +136,7 @@ class TrlReward:
         rows = [row for own in rows_by_rank for row in own]
         groups = groups_of((key for key, _ in rows), size)
         mine = [TrajectoryGroup(rows[index][1] for index in group) for group in groups[rank::ranks]]
-        judged = _gather(lambda: self._scorer.score_all_now(mine), ranks)
+        judged = _gather(lambda: self.scorer.score_all_now(mine), ranks)
         scored = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
         before = sum(map(len, rows_by_rank[:rank]))
         return scored[before : before + len(rows_by_rank[rank])]

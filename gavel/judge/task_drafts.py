@@ -309,8 +309,6 @@ class Drafting:
 
     async def _check(self, record: DraftRecord) -> None:
         """Attempts each task that has none yet."""
-        if not self.tries:
-            return
         unchecked = [task for task in record.used if len(task.attempts) < self.tries]
         limit = asyncio.Semaphore(_AT_ONCE)
 
@@ -354,8 +352,14 @@ class Drafting:
         used = calls > episode.metrics.get("tool_errors", 0)
         if episode.status == "truncated":
             return Attempt(solved=False, why=episode.status_reason or "it was truncated", used_tools=used)
+        prompt = transcripts_with_request(
+            self.model,
+            with_flags(canonicalize({0: episode})),
+            render("scenarios/mcp_solved_system.j2"),
+            render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria),
+        )
         try:
-            solved, why = await self._verdict(task, episode)
+            solved, why = await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
         except JudgeError as error:
             if isinstance(error.__cause__, NotAskedError | PermanentError):
                 raise  # no other attempt could be judged either
@@ -373,13 +377,6 @@ class Drafting:
         if episode.status == "failed" and self.model.budget.refused:  # no failure of this attempt
             raise self.model.budget.refused
         return episode
-
-    async def _verdict(self, task: DraftedTask, episode: Trajectory) -> tuple[bool, str]:
-        group = with_flags(canonicalize({0: episode}))
-        system = render("scenarios/mcp_solved_system.j2")
-        request = render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria)
-        prompt = transcripts_with_request(self.model, group, system, request)
-        return await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
 
 
 def read_verdict(reply: str) -> tuple[bool, str]:

@@ -136,17 +136,12 @@ def jury_weights(groups: Sequence[Mapping[str, Pairs]]) -> dict[str, float]:
 
 def _jury_pairs(group: Mapping[str, Pairs], weights: Mapping[str, float]) -> Pairs:
     """The (score, reference) pairs of a jury in a group in which all its judges scored all members."""
-    own = [(weights[judge], pairs) for judge, pairs in group.items() if weights[judge]]
-    if len({len(pairs) for _, pairs in own}) != 1:
+    own = {judge: pairs for judge, pairs in group.items() if weights[judge]}
+    if len({len(pairs) for pairs in own.values()}) != 1:
         return []
-    members = zip(*(pairs for _, pairs in own), strict=True)
-    return [
-        (
-            round(math.fsum(weight * score for (weight, _), (score, _) in zip(own, of_member, strict=True)), 9),
-            of_member[0][1],
-        )
-        for of_member in members
-    ]
+    scores = zip(*([weights[judge] * score for score, _ in pairs] for judge, pairs in own.items()), strict=True)
+    references = (reference for _, reference in next(iter(own.values())))
+    return [(round(math.fsum(of_jury), 9), value) for of_jury, value in zip(scores, references, strict=True)]
 
 
 def _correlation(groups: Sequence[Pairs]) -> float:
