@@ -25,7 +25,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -110,17 +110,11 @@ class Scorer:
 
     async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[list[Scored]]:
         """Judges the groups concurrently; returns them in order. The first error ends the others."""
-        return await submitted(self._score_all(groups))
+        return await submitted(run_all(self._score(group) for group in groups))
 
     def score_all_now(self, groups: Sequence[TrajectoryGroup]) -> list[list[Scored]]:
         """The same for a synchronous hook, which may be called in a thread with a running event loop."""
-        return run(self._score_all(groups))
-
-    async def _score_all(self, groups: Sequence[TrajectoryGroup]) -> list[list[Scored]]:
-        with first_error():
-            async with asyncio.TaskGroup() as tasks:
-                scored = [tasks.create_task(self._score(group)) for group in groups]
-        return [task.result() for task in scored]
+        return run(run_all(self._score(group) for group in groups))
 
     async def _score(self, group: TrajectoryGroup) -> list[Scored]:
         """Judges a group, and logs why rewards are missing.

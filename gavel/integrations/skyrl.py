@@ -10,6 +10,7 @@ returns. A masked trajectory has a number, too: the mean of the others, which le
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, by_member, groups_of, member, truth_metadata, turns
@@ -41,13 +42,13 @@ def get_generator(
 __all__ = ["get_generator"]
 
 
+@dataclass(frozen=True, eq=False)
 class JudgedGenerator:
     """A wrapped SkyRL generator; only `generate` differs."""
 
-    def __init__(self, generator: Any, tokenizer: Any, scorer: Scorer) -> None:
-        self._generator = generator
-        self._tokenizer = tokenizer
-        self._scorer = scorer
+    _generator: Any
+    _tokenizer: Any
+    _scorer: Scorer
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # lookups on an uninitialized object (copies, pickles)

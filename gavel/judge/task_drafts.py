@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.base.fields import problem
 from gavel.base.files import write_atomically
 from gavel.judge.drafts import (
@@ -321,10 +321,7 @@ class Drafting:
                 line = "".join(filter(str.isprintable, " ".join(task.user.split())))
                 self.tell(f"  {task.left_out or 'kept'}: {shorten(line, 90, placeholder='…')}")
 
-        with first_error():
-            async with asyncio.TaskGroup() as group:
-                for task in unchecked:
-                    group.create_task(check(task))
+        await run_all(check(task) for task in unchecked)
         attempts = [attempt for task in unchecked for attempt in task.attempts]
         if attempts and all(attempt.solved is None for attempt in attempts):
             raise JudgeError(

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate, correlation, defined, estimate, mean_over_groups
-from gavel.judge.audit.votes import judged_groups, votes_by_model, voting_models
+from gavel.judge.audit.votes import judged_groups, votes_by_model
 from gavel.judge.errors import JudgeError
 from gavel.judge.stats import centred_sums
 from gavel.scenarios.formats.row import INDEPENDENT as INDEPENDENT
@@ -165,7 +165,7 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> Inter
     """
     groups = judged_groups(groups)
     votes = [[{name: fmean(own[name]) for name in own} for own in votes_by_model(group).values()] for group in groups]
-    found = _reliability(votes, voting_models(groups))
+    found = _reliability(votes)
     if found is None:
         return None
     taus: dict[tuple[str, str], float | None] = {}
@@ -188,15 +188,16 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
         ]
         for group in judged_groups(groups)
     ]
-    return _reliability(votes, list(dict.fromkeys(name for of in votes for row in of for name in row)))
+    return _reliability(votes)
 
 
-def _reliability(votes: Sequence[Sequence[Mapping[str, float]]], raters: Sequence[str]) -> InterRaterReliability | None:
+def _reliability(votes: Sequence[Sequence[Mapping[str, float]]]) -> InterRaterReliability | None:
     """Of the scores of each group's members by rater; None with fewer than two raters."""
+    raters = tuple(dict.fromkeys(name for of in votes for row in of for name in row))
     if len(raters) < 2:
         return None
     ratings = [[[row.get(rater) for rater in raters] for row in of] for of in votes]
-    return InterRaterReliability(tuple(raters), *intraclass_correlation(ratings))
+    return InterRaterReliability(raters, *intraclass_correlation(ratings))
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:

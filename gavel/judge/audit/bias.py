@@ -48,7 +48,7 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
 
 def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     """Σ position·score and Σ position² over the calls."""
-    shown = [call.scores_by_position for call in calls]
+    shown = [list(call.scores.values()) for call in calls if call.is_complete]
     sums = [centred_sums([*zip(centred_positions(len(own)), own, strict=True)]) for own in shown]
     return math.fsum(xy for xy, _, _ in sums), math.fsum(xx for _, xx, _ in sums)
 

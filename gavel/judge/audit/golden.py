@@ -8,14 +8,13 @@ group that was not fully judged has no verdicts.
     learnt_prior(with_weights(results, weights))      NoisePrior(variance=0.004, df=40, skill=1.3)   of this jury
 """
 
-import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, cast
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.judge.audit.agreement import Pairs, pair_accuracy
 from gavel.judge.audit.golden_set import GoldenGroup
 from gavel.judge.audit.votes import answers_of, distinct_members, fit_noise_prior, votes_by_model
@@ -65,10 +64,7 @@ async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[Gold
     cannot be called at all (see `Judge.check` and `Judge.score`).
     """
     judge.check()
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(_check(judge, group)) for group in groups]
-    return [task.result() for task in running]
+    return await run_all(_check(judge, group) for group in groups)
 
 
 async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
@@ -195,7 +191,7 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
         return prior if prior.df else None
     lengths = LengthBias()
     for result in results:
-        ranks = zip(result.group.group(), result.group.ranks.values(), strict=True)
+        ranks = zip(result.judged, result.group.ranks.values(), strict=True)
         lengths.add([(characters_written(attempt), rank) for attempt, rank in ranks])
     return prior.model_copy(update={"skill": skill, "length": lengths.correlation})
 
