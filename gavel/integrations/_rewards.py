@@ -22,7 +22,8 @@ from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import groupby
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from gavel.base.errors import run_all
@@ -222,9 +223,8 @@ def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[in
 
 def by_member(groups: Iterable[Sequence[int]], results: Iterable[Sequence[T]]) -> list[T]:
     """The results of each group's members in the order of all members, whose indices `groups` holds."""
-    pairs = zip(groups, results, strict=True)
-    found = {index: one for group, own in pairs for index, one in zip(group, own, strict=True)}
-    return [found[index] for index in range(len(found))]
+    pairs = (zip(group, own, strict=True) for group, own in zip(groups, results, strict=True))
+    return [one for _, one in sorted(chain.from_iterable(pairs), key=itemgetter(0))]
 
 
 def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None, **fields: Any) -> Trajectory:

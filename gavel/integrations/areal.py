@@ -12,11 +12,11 @@ Written against `RolloutWorkflow.arun_episode` of areal 1.0.4, with `gconfig.n_s
 the group. AReaL rejects what a workflow returns None for; a masked episode has a number, the mean of the others.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gavel.base.errors import run_all
 from gavel.integrations import _rewards
 from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, member, part, truth_metadata, turns
 from gavel.judge.errors import JudgeError
@@ -55,9 +55,7 @@ async def _run_judged_episode(
 ) -> dict[str, Any] | None:
     if part("areal", "workflow_context").get().is_eval:
         return await workflow.arun_episode(engine, data)
-    async with asyncio.TaskGroup() as tasks:
-        runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(size)]
-    episodes = [run.result() for run in runs]
+    episodes = await run_all(workflow.arun_episode(engine, data) for _ in range(size))
     if any(episode is None for episode in episodes):
         return None
     scored = await scorer.score(_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes)

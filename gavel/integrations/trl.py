@@ -165,11 +165,8 @@ def _explanation(scored: Scored) -> str:
 
 def _rank() -> tuple[int, int]:
     """This process's rank, and the number of processes."""
-    if "torch.distributed" not in sys.modules:
-        return 0, 1
-    from torch import distributed
-
-    if not distributed.is_available() or not distributed.is_initialized():
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 

@@ -25,9 +25,6 @@ from gavel.judge.stats import LengthBias, centred_sums, characters_written
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
-Scores = Mapping[str, float]
-"""By member name."""
-
 
 @dataclass(frozen=True, slots=True)
 class GoldenResult:
@@ -36,8 +33,8 @@ class GoldenResult:
     group: GoldenGroup
     judged: TrajectoryGroup
     """The group with its votes, members in the order of the file."""
-    scores: Scores
-    """Of all members, or empty."""
+    scores: Mapping[str, float]
+    """Of all members, by name, or empty."""
     reason: str = ""
     """Why there are no scores."""
 

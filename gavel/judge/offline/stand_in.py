@@ -16,6 +16,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from gavel.base.text import counted
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.facts import Facts, facts_of, tools_named
 from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
@@ -121,9 +122,8 @@ def _naive(attempt: Sequence[Conversation]) -> tuple[float, str]:
 
 def shortfall(rubric: Rubric, group: CanonicalGroup, *, reference: str | None) -> str:
     """`1 of 3 rules checked; not read: …`; empty where the stand-in reads all that a judge is told."""
-    whole = Conversation(group.shared, group.tools)
-    conversations = [whole, *(each for member in group.members for each in member.conversations)]
-    declared, called = tools_named(conversations)
+    members = (conversation for member in group.members for conversation in member.conversations)
+    declared, called = tools_named([Conversation(group.shared, group.tools), *members])
     return _whole(rubric, reference=reference, declared=declared, called=called).shortfall
 
 
@@ -187,7 +187,7 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
             "Write --rubric '- says \"X\"', in Python rubric='- says \"X\"'; or name a model: "
             "--judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
         )
-    count = len(reading.rules) + len(reading.unread)
+    count = counted(len(reading.rules) + len(reading.unread), "rule")
     forms = [nearest_form(text, reading.declared) for text in reading.unread[:3]]
     nearest = " and ".join(f"`- {form}`" for form in dict.fromkeys(filter(None, forms)))
     remedies = ['It reads forms such as `- calls A before B`, `- says "X"`; all are in docs/judge.md.']
@@ -201,7 +201,7 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
         remedies.append("Leave out titles and text above rules, which may turn them round, or say it in the rules:")
         remedies.append("`- does not call refund`.")
     return UnreadableRubricError(
-        f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
+        f"the stand-in cannot read {len(reading.unread)} of {count}: "
         f"{'; '.join(filter(None, [reading.named or 'there is none', reading.lacking, reading.misnamed]))}.",
         " ".join(remedies),
         "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
