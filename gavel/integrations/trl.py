@@ -135,8 +135,12 @@ class TrlReward:
         rows_by_rank = _gather(read, ranks)
         rows = [row for own in rows_by_rank for row in own]
         groups = groups_of((key for key, _ in rows), size)
-        mine = [TrajectoryGroup(rows[index][1] for index in group) for group in groups[rank::ranks]]
-        judged = _gather(lambda: self.scorer.score_all_now(mine), ranks)
+
+        def judge() -> list[list[Scored]]:
+            mine = [TrajectoryGroup(rows[index][1] for index in group) for group in groups[rank::ranks]]
+            return self.scorer.score_all_now(mine)
+
+        judged = _gather(judge, ranks)
         scored = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
         before = sum(map(len, rows_by_rank[:rank]))
         return scored[before : before + len(rows_by_rank[rank])]
