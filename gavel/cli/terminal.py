@@ -274,8 +274,10 @@ class Work:
 
     def doing(self, what: str, total: int = 0) -> None:
         self.what, self.done, self.total, self._began = what, 0, total, time.monotonic()
+        self._advanced = self._began
 
     def advanced(self, done: int, total: int) -> None:
+        self._advanced = time.monotonic() if done != self.done else self._advanced
         self.done, self.total = done, total
 
     @property
@@ -284,10 +286,12 @@ class Work:
 
     @property
     def left(self) -> str:
-        """`about 12 s left`; empty before the first part is done."""
-        elapsed = time.monotonic() - self._began
-        known = 0 < self.done < self.total
-        return f"about {duration(elapsed / self.done * (self.total - self.done))} left" if known else ""
+        """`about 12 s left`, which falls until the next part is done; empty before the first, and once it is over."""
+        if not 0 < self.done < self.total:
+            return ""
+        parts = (self._advanced - self._began) / self.done * (self.total - self.done)
+        left = parts - (time.monotonic() - self._advanced)
+        return f"about {duration(left)} left" if left > 0 else ""
 
     @property
     def words(self) -> str:
@@ -320,7 +324,7 @@ def show_progress(
     task = bar.add_task(what, total=total)
 
     def advance() -> None:
-        work.done += 1
+        work.advanced(work.done + 1, total)
         bar.update(task, advance=1)
 
     def told() -> str:

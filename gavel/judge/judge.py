@@ -36,10 +36,10 @@ from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, with_reference
-from gavel.judge.prompt.flags import AlonePolicy, apply_flags, validate_caps, with_flags
+from gavel.judge.prompt.canonical_group import CanonicalGroup, with_reference
+from gavel.judge.prompt.flags import AlonePolicy, apply_flags, validate_caps
 from gavel.judge.prompt.provider_formats import View
-from gavel.judge.prompt.sanitize import redaction
+from gavel.judge.prompt.sanitize import redact_secrets
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import LengthBias, PositionBias, characters_written
 from gavel.llm.budget import Budget
@@ -119,7 +119,7 @@ class Judge:
         )
         self.orders = config.orders
         self.caps = validate_caps(config.caps)
-        self._redact = redaction(config.redact)
+        self._redact = redact_secrets if config.redact == "secrets" else config.redact
         self._served_by: dict[str, list[str]] = {}
         """Model asked -> the names under which its servers answered."""
         self.position_bias: dict[int, PositionBias] = {}
@@ -300,51 +300,46 @@ class Judge:
                 f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed).",
                 "Mend what raised: group.exceptions has the tracebacks." if group.exceptions else given,
             )
-        attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
-        if empty := [
-            i for i, t in attempts.items() if not any(c.messages_and_choices for c in (t, *t.additional_histories))
-        ]:
-            raise JudgeError(
-                f"trajectory {empty[0]} of the group (counted from 0) has no messages.",
-                'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
-            )
-        for i, t in attempts.items():
-            said = [] if any(t.choices()) else [message for each in t.histories() for message in each.messages()]
-            if misnamed := misnamed_assistant(said):
+        for i, t in enumerate(group.trajectories):
+            histories = (t, *t.additional_histories)
+            if t.status == "failed":
+                continue
+            if not any(each.messages_and_choices for each in histories):
+                raise JudgeError(
+                    f"trajectory {i} of the group (counted from 0) has no messages.",
+                    'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
+                )
+            if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
+                continue
+            if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
                 raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
         loop = asyncio.get_running_loop()
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(_PREFETCH * self.config.concurrency)
         async with self._prepared_groups[loop]:
-            scored, whole = await self._judge(
-                group, attempts, noise_prior or self.config.noise_prior, progress or Progress()
-            )
+            prior = noise_prior or self.config.noise_prior
+            scored, whole = await self._judge(group, prior, progress or Progress())
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
     async def _judge(
-        self,
-        group: TrajectoryGroup,
-        attempts: Mapping[int, Trajectory],
-        noise_prior: NoisePrior | None,
-        progress: Progress,
+        self, group: TrajectoryGroup, noise_prior: NoisePrior | None, progress: Progress
     ) -> tuple[list[Judgement], GroupJudgement]:
-        """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
+        """Judgements of the group's trajectories, and of the group."""
         truth = truth_of(group)
         rubric = self.rubric.for_task(truth)
         characters = _characters(group.trajectories)
-        failed = CanonicalGroup(())
-        if len(attempts) < len(group.trajectories):
-            failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
-        view = View(self._image_support, self._redact)
-        content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.config.unseen)
+        view, trajectories = View(self._image_support, self._redact), dict(enumerate(group.trajectories))
+        content = await off_loop_if_long(
+            characters, read_attempts, trajectories, self.anchors, view, self.config.unseen
+        )
         canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))
         ballots = await self._ballots(canonical, content.fixed, rubric, characters, progress)
         aggregate = partial(self._mode.aggregate, fixed=content.fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.config.quorum, aggregate)
         for index, reason in content.unseen.items():
             members[index] = Judgement(reason=reason)
-        for part in (canonical, failed, content.hidden):
+        for part in (canonical, *content.others):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.p_right = p_right(members, noise_prior)
@@ -452,11 +447,6 @@ class Judge:
         asked = self.config.images == "send"
         found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
         return next(support for support in ("none", "embedded", "any") if support in found)
-
-
-def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
-    """The trajectories that are no attempts, with their flags."""
-    return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
 
 
 async def _probe(client: Client) -> Probe | LlmError:

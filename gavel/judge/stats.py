@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from gavel.llm.types import Message
+from gavel.scenarios.formats.row import is_list, is_object
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -196,8 +197,8 @@ def _characters(turn: Message) -> int:
     content = turn.get("content") or ""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     characters = len(text)
-    calls: list[dict[str, Any]] = turn.get("tool_calls") or []
-    for call in calls:
-        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
-        characters += sum(len(str(value)) for value in body.values())
+    calls: Any = turn.get("tool_calls") or []
+    for call in calls if is_list(calls) else [calls]:
+        body = (call.get("function") or call.get("custom")) if is_object(call) else None
+        characters += sum(len(str(value)) for value in body.values()) if is_object(body) else 0
     return characters

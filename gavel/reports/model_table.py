@@ -20,7 +20,7 @@ from typing import Any
 
 from gavel.base.text import duration
 from gavel.reports.page import render_page, write_results
-from gavel.reports.statistics import TaskMean, mean_of_tasks, pass_at_k, share
+from gavel.reports.statistics import TaskMean, mean_of_scores, pass_at_k, share
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -108,7 +108,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
         failed=failed,
         success=share([fmean(values) for values in by_task.values()], sum(map(len, by_task.values()))),
         pass_at={k: _pass_at(by_task, k) for k in range(1, most + 1)},
-        score=mean_of_tasks(scores),
+        score=mean_of_scores(scores),
         wins=win_rate(judged, name),
         unscored=dict(unscored.most_common()),
         truncated=fmean(each.status == "truncated" for each in trajectories) if trajectories else 0.0,

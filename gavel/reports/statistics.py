@@ -164,17 +164,14 @@ def share(values: Sequence[float], trials: int) -> TaskMean:
     return TaskMean(mean, max(0.0, center - half), min(1.0, center + half), tasks)
 
 
-def mean_of_tasks(values: Sequence[float]) -> TaskMean:
-    """The mean of one number per task, with Student's t interval; none where all tasks have the same number."""
-    tasks = len(values)
-    spread = variance(values) if tasks > 1 else 0.0
-    if spread <= 1e-12:
-        return TaskMean(fmean(values) if values else None, None, None, tasks)
-    from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-    mean, quantile = fmean(values), float(t.ppf(0.975, tasks - 1))  # pyright: ignore[reportUnknownMemberType]
-    half = quantile * math.sqrt(spread / tasks)
-    return TaskMean(mean, mean - half, mean + half, tasks)
+def mean_of_scores(values: Sequence[float]) -> TaskMean:
+    """The mean of one score from 0 to 1 per task, with Student's t interval cut to that range; none where all tasks
+    have the same score."""
+    mean = mean_over_seeds(values)
+    if mean.value is None or mean.half_width is None:
+        return TaskMean(mean.value, None, None, mean.seeds)
+    low, high = mean.value - mean.half_width, mean.value + mean.half_width
+    return TaskMean(mean.value, max(0.0, low), min(1.0, high), mean.seeds)
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:

@@ -40,7 +40,7 @@ async def run_member(member: Awaitable[object]) -> Trajectory:
     trajectory = await contain_cancellation(member)
     if not isinstance(trajectory, Trajectory):
         raise TypeError(f"a rollout must return a Trajectory; this one returned {type(trajectory).__name__}")
-    return trajectory
+    return trajectory.convert_appended()
 
 
 member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
@@ -200,9 +200,11 @@ def _validate_members(given: Any) -> list[Any]:
         raise GroupError(
             f"a group was given a {type(given).__name__}, not trajectories", "Write gavel.TrajectoryGroup([…])."
         )
-    members = list(given)
+    members: list[Any] = list(given)
     for at, member in enumerate(members):
-        if isinstance(member, _RUN) or (inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(member, Trajectory):
+            member.convert_appended()
+        if isinstance(member, _RUN) or (inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)):
             continue
         for each in members:
             discard(each)

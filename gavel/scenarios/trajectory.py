@@ -322,6 +322,15 @@ class Trajectory(_Conversation):
         for history in self.histories():
             yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
 
+    def convert_appended(self) -> Self:
+        """Turns whole replies, which were appended without validation, into their choices, in place. Raises
+        `ValueError` for what is no message."""
+        for history in (self, *self.additional_histories):
+            items: list[Any] = history.messages_and_choices
+            if not all(isinstance(item, Choice) or (isinstance(item, dict) and "role" in item) for item in items):
+                items[:] = map(as_item, items)
+        return self
+
     def closing_text(self) -> str:
         """The agent's closing message; empty if its conversation ends with something else."""
         last = self.messages()[-1:]

@@ -13,7 +13,7 @@ from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
-from tests.judge.groups import OPENING, TOOLS, broken, by_length, desk, never, prefers_length, saying
+from tests.judge.groups import OPENING, TOOLS, Watches, broken, by_length, desk, never, prefers_length, saying
 
 
 def judge_of(endpoint: Endpoint, **options) -> Judge:
@@ -37,6 +37,13 @@ async def test_a_judge_that_favours_the_first_place_favours_nobody_over_two_orde
     assert all(t.judgement and 0 < (t.judgement.standard_error or 0) < 0.05 for t in judged)
     assert judged.judgement
     assert [warning for warning in judged.judgement.warnings if "contradict each other" in warning]
+
+
+@pytest.mark.parametrize("calls", [{"function": {"name": "f"}}, ["f"], [{"function": "f"}]], ids=str)
+async def test_a_member_with_malformed_calls_is_scored(calls):
+    odd = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": "aa", "tool_calls": calls}])
+    judged = await Judge(Watches(), config=JudgeConfig(unseen="flag")).score(TrajectoryGroup([odd, *saying("b")]))
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
 
 
 async def test_identical_members_are_shown_once_and_share_the_score():
@@ -63,6 +70,11 @@ async def test_failed_rollouts_are_not_judged():
     assert judged.trajectories[1].judgement.reason == "the rollout failed: out of memory"
     assert judged.judgement.status == "partial"
     assert "1 of 3" in (judged.judgement.reason or "")
+    group.trajectories[2].status = "failed"
+    alone = await Judge("constant", orders=1, alone="scored").score(group)
+    assert ([each.reward for each in alone], alone.judgement.status) == ([0.5, None, None], "partial")
+    lost = await Judge(broken, orders=1, alone="scored").score(group)
+    assert "compare" not in (lost.judgement.reason or "compare")
 
 
 async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost():
@@ -257,6 +269,8 @@ async def test_keywords_stand_above_the_settings_and_what_neither_names_has_its_
         "alone": "unscored",
     }
     assert Judge("constant", rubric="Be long.", config=config).rubric.text == "Be long."
+    moved = {"top_p": 1, "api_base": "http://127.0.0.1:1/v1", "api_key": "sk-1"}
+    assert config.model_copy(update={"params": moved}).build().settings == config.build().settings
     assert judge.settings == {**config.build().settings, "orders": [4, 4], "seed": 0}
     assert Judge("constant", rubric="Be long.", config={"orders": 2}).orders == 2
     with pytest.raises(JudgeError, match="Did you mean orders"):

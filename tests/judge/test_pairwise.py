@@ -68,3 +68,15 @@ async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
     assert "no idea" in reasons[3]
     assert reasons[5].startswith("no vote")
     assert judged.judgement.status == "partial"
+
+
+async def test_a_pair_of_which_one_is_declined_tells_nothing_of_the_other():
+    async def judge(messages, schema):
+        scores = json.loads(await prefers_length(messages, schema))
+        return json.dumps({label: None if score < 0.03 else score for label, score in scores.items()})
+
+    judged = await Judge(judge, mode="pairwise").score(saying("a", "bb", "ccc"))
+    declined, *others = judged
+    assert declined.reward is None
+    assert "declined" in declined.judgement.reason
+    assert others[0].reward < others[1].reward

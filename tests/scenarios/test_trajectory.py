@@ -363,6 +363,10 @@ def test_a_whole_completion_is_its_choice() -> None:
     item = as_item({"object": "chat.completion", "choices": [choice(**EXACT)]})
     assert isinstance(item, Choice)
     assert item.model_dump()["token_ids"] == [5, 6]
+    appended = Trajectory()
+    appended.messages_and_choices += [{"role": "user", "content": "?"}, ChatCompletion.construct(choices=[sampled()])]
+    TrajectoryGroup([appended])
+    assert [*map(type, appended.messages_and_choices)] == [dict, Choice]
 
 
 @pytest.mark.parametrize(

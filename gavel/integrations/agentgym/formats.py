@@ -23,8 +23,7 @@ from gavel.scenarios.formats.exported import (
     StoredAttempt,
     StoredGroup,
     Turn,
-    attempts,
-    count_untold,
+    all_attempts,
     tool_functions,
     turns,
 )
@@ -78,10 +77,8 @@ SUCCESS = "success"
 
 def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
     """One conversation per attempt."""
-    for stored in groups:
-        count_untold(stored, losses)
-        for attempt in attempts(stored):
-            yield _build_conversation(attempt, losses)
+    for attempt in all_attempts(groups, losses):
+        yield _build_conversation(attempt, losses)
 
 
 def _build_conversation(attempt: StoredAttempt, losses: Losses) -> Message:

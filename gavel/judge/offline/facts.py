@@ -221,9 +221,9 @@ def _ending(events: Sequence[Event]) -> str:
 def readings_of(text: str) -> tuple[str, ...]:
     """The words, numbers and marks of a text, each between line breaks, without case; a number in one spelling.
 
-    `4.50` is 4.5, and `1,000` 1000. A sign belongs to its number; a hyphen between words or digits is none. What a
-    comma between digits means may be open, as in `12,50` and in a row of CSV: there is a second reading, where it
-    separates.
+    `4.50` is 4.5, and `1,000` 1000. A sign belongs to its number; a hyphen between words or digits is none. In `16GB`
+    the unit is a word of its own, as in `16 GB`, and the number ends with `GLUE`. What a comma between digits means may
+    be open, as in `12,50` and in a row of CSV: there is a second reading, where it separates.
     """
     plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).translate(STRAIGHT).casefold()
     texts = dict.fromkeys([plain, _DECIMAL_COMMA.sub(r"\1, \2", _separated(plain))])
@@ -263,6 +263,7 @@ def _spelled(token: re.Match[str]) -> str:
     if not token["number"]:
         return token[0].strip("\0")
     number = _NUMERAL.sub(_decimal, token["number"].replace(" ", ""))
+    number = _UNIT.sub(f"{GLUE}\n", number)
     return f"-{number}" if token["sign"] and number.strip("0") else number
 
 
@@ -285,6 +286,9 @@ STRAIGHT = str.maketrans(
     | dict.fromkeys("‐‑‒–−", "-")
 )
 """Quotes of any script, apostrophes and hyphens, as a keyboard types them."""
+GLUE = "\x01"
+"""Ends a number that a word follows without a space."""
+_UNIT = re.compile(r"(?<=\d)(?=[^\W\d_]+\Z)")
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _THOUSANDS = re.compile(
     r"(?<!\d )(?<![\w.,'’])\d{1,3}(?:(?:[ \u00a0\u2009\u202f]\d{3})+|(?:['’]\d{3})+)(?![\w,'’]| \d)"
@@ -298,6 +302,8 @@ _NUMERAL = re.compile(
 )
 """With marks of thousands as English has them, or as other languages do; a power of ten; a decimal or version."""
 _NUMBER = re.sub(r"\?P<\w+>", "?:", _NUMERAL.pattern)
+MARKED = r"(?:[+#]{2,}|[+#](?!\w))"
+"""Marks that belong to the word before them: `C++`, `F#`."""
 _TOKEN = re.compile(
     r"(?!\d+-[^\W\d]{2,}(?!\w)|\d+e-\d{1,3}(?!\w))(?=\w+-\w)"
     r"(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[^\W\d])\w+(?:-\w+)+(?:\.\d+(?!\w))*"  # `A-100`, not `30-day`
@@ -305,7 +311,7 @@ _TOKEN = re.compile(
     rf"(?P<number>(?:\d+ (?=\d+ ?/ ?\d))?(?:{_NUMBER})"
     # with all of a date, time, range or fraction
     rf"(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"
-    r"|[^\W\d]\w*(?:\.\d+)*|[^\s\0]"
+    rf"|[^\W\d]\w*(?:{MARKED}|(?:\.\d+)*)|[^\s\0]"
 )
 
 

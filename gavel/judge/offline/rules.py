@@ -39,7 +39,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from jinja2 import Environment, TemplateError, nodes
 
 from gavel.judge.offline.facts import (
+    GLUE,
     MANY,
+    MARKED,
     STRAIGHT,
     Facts,
     join_thousands,
@@ -229,7 +231,7 @@ def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
         rule = _rule(form)
         return rule is not None and (not declared or rule.tools <= {*declared})
 
-    text = _plain(statement)
+    text = _uncoded(_plain(statement))
     if text.startswith("#") or text.endswith(":") or _rule(text):
         return ""
     for pattern, same in ((r"\A", ""), *_SAME):
@@ -240,13 +242,18 @@ def nearest_form(statement: str, declared: Collection[str] = ()) -> str:
     return ""
 
 
+def counts(statement: str) -> bool:
+    """Whether it says how often, outside of quotations."""
+    return re.search(r"\b(?:once|twice|thrice|times)\b", re.sub(r'"[^"]*"', "", statement), re.IGNORECASE) is not None
+
+
 def _quoted(found: re.Match[str]) -> str:
     """Names and numbers in quotes; any other words stay as they are, for they may describe what is to be said."""
     items = re.split(r"(, (?:or |and )?| or | and )", found["list"])
     for each in items[::2]:
         words = each.split()
         is_named = all(word[0].isupper() or word[0].isdigit() for word in words)
-        if not is_named and not re.fullmatch(r"'[^']+'|\d\S* \w+", each):
+        if counts(each) or (not is_named and not re.fullmatch(r"'[^']+'|\d\S* \w+", each)):
             return found[0]
     quoted = (f'"{each.strip(chr(39))}"' if index % 2 == 0 else each for index, each in enumerate(items))
     return found["verb"] + " " + "".join(quoted) + found["more"]
@@ -325,7 +332,7 @@ def _weighted(item: str) -> str:
 
 
 def _plain(statement: str) -> str:
-    """Without the marks of Markdown: a task's box, emphasis and code."""
+    """Without a task's box and the marks of emphasis. Those of code stay: a statement is told as it was written."""
     return _unmarked(_BOX.sub("", statement.strip())).rstrip(".").strip()
 
 
@@ -333,9 +340,15 @@ def _unmarked(text: str) -> str:
     return _EMPHASIS.sub(lambda found: found[0] if found["inner"] is None else _unmarked(found["inner"]), text)
 
 
+def _uncoded(text: str) -> str:
+    return re.sub(r'("[^"]*")|`([^`]+)`', r"\1\2", text)
+
+
 _BOX = re.compile(r"\[[ xX]\] ")
-_EMPHASIS = re.compile(r'"[^"]*"|(?<![\w*])(?P<marks>\*{1,3}|_{1,3}|`)(?=\S)(?P<inner>.+?)(?<=\S)(?P=marks)(?![\w*])')
-"""A quotation, which stays as it is, or what stands between marks."""
+_EMPHASIS = re.compile(
+    r'"[^"]*"|`[^`]*`|(?<![\w*])(?P<marks>\*{1,3}|_{1,3})(?=\S)(?P<inner>.+?)(?<=\S)(?P=marks)(?![\w*])'
+)
+"""A quotation or code, which stays as it is, or what stands between marks."""
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -356,6 +369,7 @@ def _rule(statement: str) -> Rule | None:
 
 def _check(text: str) -> tuple[Check, frozenset[str]] | None:
     """The check of a part, and the tools that it names."""
+    text = _uncoded(text)
     for pattern, check in _FORMS:
         found = re.fullmatch(pattern, text, re.IGNORECASE)
         parts = {name: part or "" for name, part in found.groupdict().items()} if found else {}
@@ -459,9 +473,19 @@ def _is_something(value: Any) -> bool | None:
     if not value or not isinstance(value, dict | list):
         return bool(value)
     if isinstance(value, list):
-        return any(_is_something(each) is not False for each in cast("list[Any]", value)) or None
+        return any(map(_is_record, cast("list[Any]", value))) or None
     parts = {_is_something(each) for each in object_of(value).values()}
     return parts.pop() if len(parts) == 1 else None
+
+
+def _is_record(item: Any) -> bool:
+    """Whether an item of a list is something. Parts of an object may be nothing, but not all lists and objects in it:
+    then it may be an answer without records."""
+    found = _is_something(item)
+    if found is not None or isinstance(item, list):
+        return found is True
+    holders: list[Any] = [each for each in object_of(item).values() if isinstance(each, dict | list)]
+    return not holders or any(map(_is_record, holders))
 
 
 def _holds(condition: nodes.Node, facts: Facts) -> tuple[bool | None, str]:
@@ -603,8 +627,11 @@ def _tells(text: str, values: str, in_order: bool) -> bool:
     its unit."""
     for reading, asked in product(readings_of(text), readings_of(values)):
         at = 0
-        for word in words_of(asked):
-            at = reading.find(f"\n{word}\n", at if in_order else 0)
+        words = words_of(asked.replace(GLUE, ""))
+        for word, unit in zip(words, [*words[1:], ""], strict=True):
+            start = at if in_order else 0
+            at = reading.find(f"\n{word}\n", start)
+            at = reading.find(f"\n{word}{GLUE}\n{unit}\n", start) if at < 0 else at
             if at < 0:
                 break
             at += len(word) + 1
@@ -761,12 +788,11 @@ def _occurs(phrase: str, text: str) -> bool:
     ):
         return False
     if len(letter := phrase.strip()) == 1 and letter.lower() != letter.upper():
-        return re.search(rf"(?<!\w){letter}(?!\w)", _without_marks(text, has_targets)) is not None
+        return re.search(rf"(?<!\w){letter}(?!\w|{MARKED})", _without_marks(text, has_targets)) is not None
     for wanted in _readings_shown(phrase, has_targets):
         whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
-        if len(wanted) > 1 and any(
-            re.search(re.escape(wanted) + whole, found) for found in _readings_shown(text, has_targets)
-        ):
+        words = re.escape(wanted[:-1].replace(GLUE, "")).replace("\\\n", f"{GLUE}?\n") + "\n" + whole
+        if len(wanted) > 1 and any(re.search(words, found) for found in _readings_shown(text, has_targets)):
             return True
     return False
 
@@ -780,26 +806,29 @@ def _readings_shown(text: str, has_targets: bool) -> tuple[str, ...]:
 
 
 def _without_marks(text: str, has_targets: bool, *, html: bool = True) -> str:
-    """What a reader of Markdown sees, with the numbers of lists and tags as they are written; no comments.
+    """What a reader of Markdown sees, with tags as they are written; no comments, and nothing that is struck out. Of a
+    list's numbers, that of a lone item alone, which may begin a sentence: `1945. The war ended`.
 
     `has_targets`: with the addresses of links and images."""
+    from markdown_it.tree import SyntaxTreeNode
+
     shown: list[str] = []
-    for block in _markdown(html=html, has_links=text.count("[") <= _MOST_LINKS).parse(text):
+    blocks = _markdown(html=html, has_links=text.count("[") <= _MOST_LINKS).parse(text)
+    items = [each for each in SyntaxTreeNode(blocks).walk() if each.type == "list_item" and len(each.siblings) > 1]
+    listed = {id(each.nester_tokens.opening) for each in items if each.nester_tokens}
+    for block in blocks:
         if block.children is not None:
+            struck = 0
             for each in block.children:
-                shown.append(
-                    "\n"
-                    if each.type.endswith("break")
-                    else ""
-                    if each.content.startswith("<!--") and each.type == "html_inline"
-                    else each.content
-                )
+                struck += each.nesting if each.type.startswith("s_") else 0
+                is_hidden = struck or (each.content.startswith("<!--") and each.type == "html_inline")
+                shown.append("\n" if each.type.endswith("break") else "" if is_hidden else each.content)
             shown.append("\n")
             targets = [each.attrs.get("href", each.attrs.get("src")) for each in block.children if has_targets]
             shown += [f"{target}\n" for target in targets if target]
         elif block.type == "html_block":
             shown += [_without_marks(_COMMENT.sub("", block.content), has_targets, html=False), "\n"]
-        elif block.nesting >= 0 and not block.type.endswith("list_open"):
+        elif block.nesting >= 0 and not block.type.endswith("list_open") and id(block) not in listed:
             shown += [block.info + block.markup, "\n", block.content, "\n"]
     return "".join(shown)
 

@@ -19,7 +19,7 @@ from typing import Any
 from gavel.base.text import counted
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.facts import Facts, facts_of, tools_named
-from gavel.judge.offline.rules import Reading, nearest_form, read_rubric, score_rules
+from gavel.judge.offline.rules import Reading, counts, nearest_form, read_rubric, score_rules
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, canonicalize
 from gavel.judge.prompt.fenced_transcript import marks_turns, read_reference, read_transcripts
 from gavel.judge.prompt.provider_formats import Event, TextEvent, ToolCallEvent, turn_starts
@@ -195,6 +195,8 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
         remedies = [f"The nearest that it reads: {nearest}."]
     if any(not form and re.search(r"[<>]|[!=]=", text) for text, form in zip(reading.unread, forms, strict=False)):
         remedies.append("A key is compared with a number, a text in quotes, true, false or null.")
+    if any(not form and counts(text) for text, form in zip(reading.unread, forms, strict=False)):
+        remedies.append("How often is not read, but in `- calls A at most once`; what is to be said stands in quotes.")
     if reading.lacks_reference:
         remedies.append('Give every task a reference, Task(reference="…") or the column `reference` of its rows.')
     elif not reading.unknown and any(map(_stands_in_the_way, reading.unread)):

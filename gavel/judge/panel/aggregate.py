@@ -3,16 +3,15 @@
 Each function takes the calls that were answered and scores only members that these calls scored: no mode makes a
 number that no judge gave. Scores that were given on different scales are brought to one in three ways:
 
-    equate(votes)                    blocks and jurors that differ by a constant, which common members determine
-    stretch_factors(scores, weights) jurors that use more or less of the scale, which their spreads in a group tell
-    fit_scale(votes)                 a juror whose votes for anchors, of known scores, tell its offset and slope
+    _equated(votes)          blocks and jurors that differ by a constant, which common members determine
+    _with_one_spread(votes)  jurors that use more or less of the scale, which their spreads in a group tell
+    _fit_scale(votes)        a juror whose votes for anchors, of known scores, tell its offset and slope
 """
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
-from typing import TypeVar
 
 from gavel.judge.panel.standard_errors import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.stats import centred_positions, weighted_mean
@@ -46,6 +45,14 @@ class AggregateScore:
 
 Scores = Mapping[int, AggregateScore | str]
 """Member -> its score, or the reason why its votes give none."""
+_MAX_FACTOR = 4.0
+"""Largest stretch: a juror that sees hardly a difference is not made to tell a large one."""
+_CAUTION = 2.0
+"""Degrees of freedom, added to those of a juror's noise, that say its scores are free of noise."""
+_RESIDUE = 1e-12
+"""A variance below this is floating-point residue."""
+_MIN_SLOPE, _MAX_SLOPE = 0.25, 4.0
+"""Range of plausible slopes of a juror's scale."""
 _NEGLIGIBLE = 1e-3
 """Share of an error below which the differences between orders do not count for its degrees of freedom."""
 Aggregate = Callable[[Sequence[Answer], int], Scores]
@@ -82,8 +89,8 @@ def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]
     usable = [answer for answer in answers if answer.scores.keys() & fixed.keys()]
     for juror in dict.fromkeys(answer.juror for answer in usable):
         own = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
-        scale = fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
-        votes += [replace(vote, score=scale(vote.score)) for vote in own]
+        given, true, slope = _fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
+        votes += [replace(vote, score=true + (vote.score - given) / slope) for vote in own]
     scores: dict[int, AggregateScore | str] = dict.fromkeys(
         (member for answer in answers for member in answer.scores), "no anchor was scored beside it"
     )
@@ -103,11 +110,20 @@ def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, 
     So one call has the distribution's standard deviation as its error, and jurors, whose doubts are their own, halve
     it. `fixed`: scores of anchors, by member; a spread is put on their scale.
     """
-    slopes = {juror: _slope(answers, juror, fixed) for juror in {answer.juror for answer in answers}}
+    slopes: dict[int, float] = {}
+    for juror in {answer.juror for answer in answers}:
+        own = [answer.scores for answer in answers if answer.juror == juror]
+        votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
+        slopes[juror] = _fit_scale(votes)[2] if votes else 1.0
     combined = dict(scores)
     for member, score in scores.items():
-        if isinstance(score, AggregateScore) and any(member in answer.spreads for answer in answers):
-            combined[member] = _with_doubt(score, _doubt(member, answers, slopes))
+        squares: dict[int, list[tuple[float, float]]] = {}
+        for answer in answers:
+            if member in answer.spreads:
+                spread = answer.spreads[member] / slopes[answer.juror]
+                squares.setdefault(answer.juror, []).append((answer.weight, spread**2))
+        if isinstance(score, AggregateScore) and squares:
+            combined[member] = _with_doubt(score, list(squares.values()))
     return combined
 
 
@@ -133,114 +149,57 @@ def _comparable(answers: Sequence[Answer], members: int) -> list[NoisyVote]:
 
 
 def _with_one_spread(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
-    """The votes of a jury, each juror's stretched about their mean to the jury's common spread."""
-    jurors = {vote.juror: vote.weight for vote in votes}
-    if len(jurors) < 2:
+    """The votes of a jury, each juror's stretched about their mean to the jury's common spread.
+
+    With a juror's standard deviation s, the jury's common one S (the geometric mean by weight) and the reliability r,
+    the factor is S/s* · r/r̄; it is 1 where a juror's scores are all equal. The logarithm of s* is s's drawn towards S's
+    by empirical Bayes: by 2/(n - 1), which is the sampling variance of log s² over n members, over that plus the
+    variance of the jurors' true log s² (by moments). So jurors that differ by no more than chance keep their spreads. A
+    juror that uses the whole scale would otherwise outvote one that uses little of it, however noisy it is. All is
+    estimated within the group, so a score does not depend on which groups were judged before.
+    """
+    weights = {vote.juror: vote.weight for vote in votes}
+    if len(weights) < 2:
         return list(votes)
     means: dict[Hashable, list[float]] = {}
+    logs: dict[Hashable, float] = {}
     trust: dict[Hashable, float] = {}
-    for juror in jurors:
+    for juror in weights:
         own = _equated([vote for vote in votes if vote.juror == juror])
-        of_member: dict[int, list[float]] = {}
-        for vote in own:
-            of_member.setdefault(vote.member, []).append(vote.score)
-        means[juror], noise = [fmean(given) for given in of_member.values()], residual_noise(own)
-        trust[juror] = reliability(_variance(means[juror]), noise.variance * len(of_member) / len(own), noise.df)
-    factors = stretch_factors(means, trust, jurors)
+        means[juror] = [fmean(vote.score for vote in given) for given in _by_member(own).values()]
+        between, noise = variance(means[juror]) if len(means[juror]) > 1 else 0.0, residual_noise(own)
+        if between > _RESIDUE:
+            logs[juror] = math.log(between)
+            trust[juror] = _reliability(between, noise.variance * len(means[juror]) / len(own), noise.df)
+    if len(logs) < 2:
+        return list(votes)
+    total = math.fsum(weights[juror] for juror in logs)
+    common = math.fsum(weights[juror] * log for juror, log in logs.items()) / total
+    mean_reliability = math.fsum(weights[juror] * trust[juror] for juror in logs) / total
+    sampling = {juror: 2 / (len(means[juror]) - 1) for juror in logs}
+    between = max(0.0, variance(logs.values()) - math.fsum(sampling.values()) / len(sampling))
+    factors: dict[Hashable, float] = {}
+    for juror, log in logs.items():
+        drawn = common + between / (between + sampling[juror]) * (log - common)
+        factors[juror] = min(math.exp((common - drawn) / 2), _MAX_FACTOR) * trust[juror] / mean_reliability
     centre = {juror: fmean(of_juror) for juror, of_juror in means.items()}
     return [
-        replace(vote, score=centre[vote.juror] + factors[vote.juror] * (vote.score - centre[vote.juror]))
+        replace(vote, score=centre[vote.juror] + factors.get(vote.juror, 1.0) * (vote.score - centre[vote.juror]))
         for vote in votes
     ]
 
 
-def _equated(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
-    """The votes on one scale."""
-    offsets = equate(votes)
-    if not any(offsets.values()):
-        return list(votes)
-    return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes]
+def _reliability(between: float, noise: float, df: float) -> float:
+    """The share of the variance `between` a juror's means that is not noise; `noise` is the variance of such a mean.
 
-
-def _means(votes: Sequence[NoisyVote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
-    of_member: dict[int, list[NoisyVote]] = {}
-    for vote in votes:
-        of_member.setdefault(vote.member, []).append(vote)
-    errors = standard_errors(votes, residual_noise(votes), noise_prior)
-    scores: dict[int, AggregateScore] = {}
-    for member, own in of_member.items():
-        score = weighted_mean([vote.score for vote in own], [vote.weight for vote in own])
-        typical = min(own, key=lambda vote: abs(vote.score - score)).call
-        error, freedom = errors.get(member, (None, None))
-        scores[member] = AggregateScore(score, error, freedom, typical)
-    return scores
-
-
-def _within_range(scores: dict[int, AggregateScore]) -> dict[int, AggregateScore]:
-    """The scores in [0, 1], with their differences kept.
-
-    Equated scores may fall outside, and are known only up to a common constant: so all are shifted by the same amount,
-    and compressed only where they span more than 1.
+    1 - d/(d + 2)·min(1, noise/between): Kelley's 1 - noise/between, which a few votes estimate badly, is drawn towards
+    1 by two degrees of freedom. It is 1 for a juror with one call (d = 0), and never 0.
     """
-    values = [score.score for score in scores.values()]
-    if not values or (min(values) >= 0 and max(values) <= 1):
-        return scores
-    low, high = min(values), max(values)
-    width = max(1.0, high - low)
-    start = low if high - low >= 1 else min(low, max(0.0, high - 1))
-
-    def moved(aggregate: AggregateScore) -> AggregateScore:
-        score = min(max((aggregate.score - start) / width, 0.0), 1.0)
-        error = None if aggregate.standard_error is None else aggregate.standard_error / width
-        return replace(aggregate, score=score, standard_error=error)
-
-    return {member: moved(score) for member, score in scores.items()}
+    return 1 - df / (df + _CAUTION) * min(1.0, noise / between)
 
 
-def _with_doubt(score: AggregateScore, doubt: float) -> AggregateScore:
-    between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
-    error = math.hypot(between, doubt)
-    if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
-        freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
-    return replace(score, standard_error=error, degrees_of_freedom=freedom)
-
-
-def _doubt(member: int, answers: Sequence[Answer], slopes: Mapping[int, float]) -> float:
-    squares: dict[int, list[tuple[float, float]]] = {}
-    for answer in answers:
-        if member in answer.spreads:
-            spread = answer.spreads[member] / slopes[answer.juror]
-            squares.setdefault(answer.juror, []).append((answer.weight, spread**2))
-    weights = {juror: math.fsum(weight for weight, _ in of_juror) for juror, of_juror in squares.items()}
-    total = math.fsum(weights.values())
-    parts = [
-        (weights[juror] / total) ** 2 * math.fsum(weight * square for weight, square in of_juror) / weights[juror]
-        for juror, of_juror in squares.items()
-    ]
-    return math.sqrt(math.fsum(parts))
-
-
-def _slope(answers: Sequence[Answer], juror: int, fixed: Mapping[int, float]) -> float:
-    """Slope of the juror's scores over the scale of the anchors; 1 without anchors."""
-    own = [answer.scores for answer in answers if answer.juror == juror]
-    votes = [(score, fixed[member]) for scores in own for member, score in scores.items() if member in fixed]
-    return fit_scale(votes).slope if votes else 1.0
-
-
-_J = TypeVar("_J", bound=Hashable)
-
-_MAX_FACTOR = 4.0
-"""Largest stretch: a juror that sees hardly a difference is not made to tell a large one."""
-_CAUTION = 2.0
-"""Degrees of freedom, added to those of a juror's noise, that say its scores are free of noise."""
-_RESIDUE = 1e-12
-"""A variance below this is floating-point residue."""
-MIN_SLOPE, MAX_SLOPE = 0.25, 4.0
-"""Range of plausible slopes of a juror's scale."""
-
-
-def equate(votes: Sequence[NoisyVote]) -> dict[Hashable, float]:
-    """The offset of each scale, to be subtracted from its scores.
+def _equated(votes: Sequence[NoisyVote]) -> list[NoisyVote]:
+    """The votes on one scale: the offset of each is subtracted from its scores.
 
     The offsets solve `score = member + offset` by weighted least squares and sum to 0 over all scores, so that the
     mean of the scores stays. Where all scales hold all members, an offset is the scale's mean minus the mean of all.
@@ -248,7 +207,7 @@ def equate(votes: Sequence[NoisyVote]) -> dict[Hashable, float]:
     """
     scales = {scale: n for n, scale in enumerate(dict.fromkeys(vote.scale for vote in votes))}
     if len(scales) < 2:
-        return dict.fromkeys(scales, 0.0)
+        return list(votes)
     import numpy as np
 
     members = {member: n for n, member in enumerate(dict.fromkeys(vote.member for vote in votes))}
@@ -266,74 +225,77 @@ def equate(votes: Sequence[NoisyVote]) -> dict[Hashable, float]:
     values, vectors = np.linalg.eigh(normal / np.outer(root, root))
     values, vectors = values[values > 1e-9], vectors[:, values > 1e-9]
     solution = vectors @ (vectors.T @ (gaps / root) / values)
-    return dict(zip(scales, (solution / root).tolist(), strict=True))
+    offsets: list[float] = (solution / root).tolist()
+    return (
+        [replace(vote, score=vote.score - offsets[scales[vote.scale]]) for vote in votes] if any(offsets) else [*votes]
+    )
 
 
-def _variance(means: Sequence[float]) -> float:
-    return variance(means) if len(means) > 1 else 0.0
+def _by_member(votes: Sequence[NoisyVote]) -> dict[int, list[NoisyVote]]:
+    found: dict[int, list[NoisyVote]] = {}
+    for vote in votes:
+        found.setdefault(vote.member, []).append(vote)
+    return found
 
 
-def reliability(between: float, noise: float, df: float) -> float:
-    """The share of the variance `between` a juror's means that is not noise; `noise` is the variance of such a mean.
+def _means(votes: Sequence[NoisyVote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
+    errors = standard_errors(votes, residual_noise(votes), noise_prior)
+    scores: dict[int, AggregateScore] = {}
+    for member, own in _by_member(votes).items():
+        score = weighted_mean([vote.score for vote in own], [vote.weight for vote in own])
+        typical = min(own, key=lambda vote: abs(vote.score - score)).call
+        error, freedom = errors.get(member, (None, None))
+        scores[member] = AggregateScore(score, error, freedom, typical)
+    return scores
 
-    1 - d/(d + 2)·min(1, noise/between): Kelley's 1 - noise/between, which a few votes estimate badly, is drawn towards
-    1 by two degrees of freedom. It is 1 for a juror with one call (d = 0), and never 0.
+
+def _within_range(scores: dict[int, AggregateScore]) -> dict[int, AggregateScore]:
+    """The scores in [0, 1], with their differences kept.
+
+    Equated scores may fall outside, and are known only up to a common constant: so all are shifted by the same amount,
+    and compressed only where they span more than 1.
     """
-    return 1 - df / (df + _CAUTION) * min(1.0, noise / between) if between > _RESIDUE else 1.0
+    values = [aggregate.score for aggregate in scores.values()]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if low >= 0 and high <= 1:
+        return scores
+    width = max(1.0, high - low)
+    start = low if high - low >= 1 else min(low, max(0.0, high - 1))
+    moved: dict[int, AggregateScore] = {}
+    for member, aggregate in scores.items():
+        error = None if aggregate.standard_error is None else aggregate.standard_error / width
+        score = min(max((aggregate.score - start) / width, 0.0), 1.0)
+        moved[member] = replace(aggregate, score=score, standard_error=error)
+    return moved
 
 
-def stretch_factors(
-    means: Mapping[_J, Sequence[float]], trust: Mapping[_J, float], weights: Mapping[_J, float]
-) -> dict[_J, float]:
-    """The factor by which each juror's scores are stretched about their mean; 1 where a juror's scores are all equal.
-
-    `means`: each juror's mean vote of each member; `trust`: the reliability of these means.
-
-    With a juror's standard deviation s, the jury's common one S (the geometric mean by weight) and the reliability r,
-    the factor is S/s* · r/r̄. The logarithm of s* is s's drawn towards S's by empirical Bayes: by 2/(n - 1), which is
-    the sampling variance of log s² over n members, over that plus the variance of the jurors' true log s² (by moments).
-    So jurors that differ by no more than chance keep their spreads. A juror that uses the whole scale would otherwise
-    outvote one that uses little of it, however noisy it is. All is estimated within the group, so a score does not
-    depend on which groups were judged before.
-    """
-    factors = dict.fromkeys(means, 1.0)
-    logs = {juror: math.log(found) for juror, own in means.items() if (found := _variance(own)) > _RESIDUE}
-    if len(logs) < 2:
-        return factors
-    total = math.fsum(weights[juror] for juror in logs)
-    common = math.fsum(weights[juror] * log for juror, log in logs.items()) / total
-    mean_reliability = math.fsum(weights[juror] * trust[juror] for juror in logs) / total
-    sampling = {juror: 2 / (len(means[juror]) - 1) for juror in logs}
-    between = max(0.0, variance(logs.values()) - math.fsum(sampling.values()) / len(sampling))
-    for juror, log in logs.items():
-        drawn = common + between / (between + sampling[juror]) * (log - common)
-        stretch = min(math.exp((common - drawn) / 2), _MAX_FACTOR)
-        factors[juror] = stretch * trust[juror] / mean_reliability
-    return factors
+def _with_doubt(score: AggregateScore, jurors: Sequence[Sequence[tuple[float, float]]]) -> AggregateScore:
+    """`jurors`: for each, the weight and the squared spread of its votes."""
+    weights = [math.fsum(weight for weight, _ in votes) for votes in jurors]
+    total = math.fsum(weights)
+    doubt = math.sqrt(
+        math.fsum(
+            (own / total) ** 2 * math.fsum(weight * square for weight, square in votes) / own
+            for own, votes in zip(weights, jurors, strict=True)
+        )
+    )
+    between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
+    error = math.hypot(between, doubt)
+    if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
+        freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
+    return replace(score, standard_error=error, degrees_of_freedom=freedom)
 
 
-@dataclass(frozen=True, slots=True)
-class LinearScale:
-    """A line that maps a juror's scores to the scale of the anchors; called with a score."""
-
-    given: float = 0.0
-    true: float = 0.0
-    slope: float = 1.0
-    """Change of the juror's score per unit of the true score."""
-
-    def __call__(self, score: float) -> float:
-        return self.true + (score - self.given) / self.slope
-
-
-def fit_scale(votes: Sequence[tuple[float, float]]) -> LinearScale:
-    """The scale of a juror from its votes for anchors, each (score given, true score); at least one.
+def _fit_scale(votes: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """The scale of a juror from its votes for anchors, each (score given, true score), at least one: a score that it
+    gives, the true one for it, and the change of the given score per unit of the true one.
 
     Least squares of given on true scores, which leaves the scores of a juror with random errors unbiased. One true
-    score alone determines no slope, and a slope outside [`MIN_SLOPE`, `MAX_SLOPE`] is noise, or a juror that inverts
+    score alone determines no slope, and a slope outside [`_MIN_SLOPE`, `_MAX_SLOPE`] is noise, or a juror that inverts
     the anchors, and would amplify noise: in both cases the scale only shifts the scores (slope 1).
     """
     given = fmean(vote for vote, _ in votes)
     true = fmean(score for _, score in votes)
     spread = sum((score - true) ** 2 for _, score in votes)
     slope = sum((vote - given) * (score - true) for vote, score in votes) / spread if spread > 1e-9 else 1.0
-    return LinearScale(given, true, slope if MIN_SLOPE <= slope <= MAX_SLOPE else 1.0)
+    return given, true, slope if _MIN_SLOPE <= slope <= _MAX_SLOPE else 1.0

@@ -65,18 +65,56 @@ def check_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
     return anchors
 
 
-def insert_anchors(
-    trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View | None = None
-) -> tuple[CanonicalGroup, dict[int, float]]:
-    """The canonical group of the trajectories (by index) and the anchors, and the fixed scores by member.
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The attempts of a group as the judge sees them."""
 
-    A member that is only an anchor has no indices; one that is also a trajectory of the group is shown once, and votes
-    for it count for both. Returns no anchors for an empty group. `view`: what the judge sees of their content.
+    seen: CanonicalGroup
+    """The attempts that are judged, and the anchors among them, with their flags. A member that is only an anchor has
+    no indices; one that is also an attempt is shown once, and votes for it count for both."""
+    fixed: dict[int, float]
+    """The scores of the anchors by member."""
+    others: list[CanonicalGroup]
+    """The attempts that are not judged, since they failed or some content is not shown, with their flags."""
+    unseen: dict[int, str]
+    """Index of the trajectory -> the content that is not shown."""
+
+
+def read_attempts(
+    trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View, policy: UnseenPolicy
+) -> Attempts:
+    """The attempts, by index, with the anchors among them, as the view shows them.
+
+    With the policy "unscored", those with content that is not shown are left out, and an anchor with such content is a
+    `JudgeError`: its score would set the scale for what the judge has not seen.
     """
-    if not (trajectories and anchors):
-        return canonicalize(trajectories, view), {}
-    first = max(trajectories) + 1
-    group = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}}, view)
+    failed = {index: each for index, each in trajectories.items() if each.status == "failed"}
+    others = [with_flags(canonicalize(failed))] if failed else []
+    attempts = {index: each for index, each in trajectories.items() if index not in failed}
+    group, fixed = _insert_anchors(attempts, anchors, view)
+    unseen = unseen_reasons(group) if policy == "unscored" else {}
+    if unseen:
+        others.append(with_flags(canonicalize({index: attempts.pop(index) for index in unseen}, view)))
+        group, fixed = _insert_anchors(attempts, anchors, view)
+    group = with_flags(group)
+    if policy == "unscored" and any(UNSEEN in group.members[number].flags for number in fixed):
+        raise JudgeError(
+            "an anchor has unseen content: the judge cannot score by what it is not shown.",
+            'Give an anchor of text, a judge that sees images, or unseen="flag".',
+        )
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return Attempts(group, fixed, others, unseen)
+
+
+def _insert_anchors(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View
+) -> tuple[CanonicalGroup, dict[int, float]]:
+    """The canonical group of the attempts and the anchors, and the fixed scores by member; no anchors without
+    attempts."""
+    if not (attempts and anchors):
+        return canonicalize(attempts, view), {}
+    first = max(attempts) + 1
+    group = canonicalize({**attempts, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}}, view)
     fixed = {
         number: anchors[index - first].score
         for number, member in enumerate(group.members)
@@ -85,44 +123,6 @@ def insert_anchors(
     }
     members = (replace(m, indices=tuple(index for index in m.indices if index < first)) for m in group.members)
     return replace(group, members=tuple(members)), fixed
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """The attempts of a group as the judge sees them."""
-
-    seen: CanonicalGroup
-    """The attempts that are judged, and the anchors among them, with their flags."""
-    fixed: dict[int, float]
-    """The scores of the anchors by member."""
-    hidden: CanonicalGroup
-    """The attempts that are not judged, because some content is not shown."""
-    unseen: dict[int, str]
-    """Index of the trajectory -> the content that is not shown."""
-
-
-def read_attempts(
-    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View, policy: UnseenPolicy
-) -> Attempts:
-    """The attempts, by index, with the anchors among them, as the view shows them.
-
-    With the policy "unscored", those with content that is not shown are hidden, and an anchor with such content is a
-    `JudgeError`: its score would set the scale for what the judge has not seen.
-    """
-    group, fixed = insert_anchors(attempts, anchors, view)
-    unseen = unseen_reasons(group) if policy == "unscored" else {}
-    hidden = CanonicalGroup(members=())
-    if unseen:
-        hidden = with_flags(canonicalize({i: attempts[i] for i in unseen}, view))
-        group, fixed = insert_anchors({i: t for i, t in attempts.items() if i not in unseen}, anchors, view)
-    group = with_flags(group)
-    if policy == "unscored" and any(UNSEEN in group.members[number].flags for number in fixed):
-        raise JudgeError(
-            "an anchor has unseen content: the judge cannot score by what it is not shown.",
-            'Give an anchor of text, a judge that sees images, or unseen="flag".',
-        )
-    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
-    return Attempts(group, fixed, hidden, unseen)
 
 
 def read_anchors(file: str | PathLike[str], *, metric: str = _HUMAN, most: int = 3) -> list[Anchor]:

@@ -31,25 +31,23 @@ class Comparison:
     weight: float = 1.0
 
 
-def preference(first: float, second: float) -> float:
-    """The preference that two scores in [0, 1] express: 1/2 + (first - second)/2.
-
-    It is linear, so that errors which average out over the scores average out over the preferences, and the bonus of a
-    position cancels over both orders. A binary win would drop the distance and turn noise between equals into a win.
-    """
-    return 0.5 + (first - second) / 2
-
-
 def pairwise(answers: Sequence[Answer]) -> Scores:
-    """Each member's mean probability of winning against another; every answer scores two members."""
+    """Each member's mean probability of winning against another. An answer without a score for both tells nothing.
+
+    The preference that two scores express is 1/2 + (first - second)/2. It is linear, so that errors which average out
+    over the scores average out over the preferences, and the bonus of a position cancels over both orders. A binary win
+    would drop the distance and turn noise between equals into a win.
+    """
     comparisons: list[Comparison] = []
-    preferred: dict[int, dict[int, float]] = {}
+    preferred: dict[int, dict[int, float]] = {member: {} for answer in answers for member in answer.scores}
     for answer in answers:
+        if len(answer.scores) < 2:
+            continue
         (first, one), (second, other) = answer.scores.items()
-        comparison = Comparison(first, second, preference(one, other), answer.weight)
-        comparisons.append(comparison)
-        preferred.setdefault(first, {})[answer.call] = comparison.preference
-        preferred.setdefault(second, {})[answer.call] = 1 - comparison.preference
+        preference = 0.5 + (one - other) / 2
+        comparisons.append(Comparison(first, second, preference, answer.weight))
+        preferred[first][answer.call] = preference
+        preferred[second][answer.call] = 1 - preference
     scores: dict[int, AggregateScore | str] = dict.fromkeys(
         preferred, "lost comparisons cut it off from most of the group"
     )

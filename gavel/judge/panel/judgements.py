@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from statistics import fmean
 
 from gavel.judge.errors import ContextTooSmallError
@@ -129,26 +129,24 @@ def judge_members(
     `quorum`: the minimum share of the jury's weight that must have voted for a member; below it the member is
     unscored. `aggregate`: how votes become scores.
     """
-    found: dict[int, Judgement] = {}
-    answers = [
-        Answer(
-            b.order,
-            b.juror,
-            b.weight,
-            {member: scored.score for member, scored in b.scores.items()},
-            {member: scored.spread for member, scored in b.scores.items() if scored.spread is not None},
-        )
-        for b in ballots
-        if b.scores is not None
-    ]
+    answers: list[Answer] = []
+    for ballot in ballots:
+        if ballot.scores is not None:
+            numbers = {member: scored.score for member, scored in ballot.scores.items()}
+            spreads = {member: scored.spread for member, scored in ballot.scores.items() if scored.spread is not None}
+            answers.append(Answer(ballot.order, ballot.juror, ballot.weight, numbers, spreads))
     scores = aggregate(answers, len(group.members))
+    found: dict[int, Judgement] = {}
     for number, member in enumerate(group.members):
-        if len(group.members) == 1 and not ballots:
-            judgement = _lone(group, scores.get(number))
-        else:
-            judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
+        score = scores.get(number, "")
+        if len(group.members) > 1 or ballots:
+            judgement = _judgement(number, ballots, score, quorum)
             if any(vote.states for vote in judgement.votes):
                 _expect(judgement, group.turns(number), ballots)
+        elif isinstance(score, str):
+            judgement = Judgement(reason=_alone(group))
+        else:
+            judgement = Judgement(score=score.score, explanation="identical to an anchor")
         for copies, index in enumerate(member.indices):
             found[index] = judgement.model_copy(deep=True) if copies else judgement
     judgements = [
@@ -156,19 +154,13 @@ def judge_members(
         or Judgement(reason=f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}")
         for index, trajectory in enumerate(trajectories)
     ]
-    scored = [judgement for judgement in judgements if judgement.score is not None]
-    mean = fmean(judgement.score or 0.0 for judgement in scored) if scored else 0.0
-    for judgement in scored:
-        if judgement.states and (judgement.score or 0.0) < mean:
+    known = [(judgement, judgement.score) for judgement in judgements if judgement.score is not None]
+    mean = fmean(score for _, score in known) if known else 0.0
+    for judgement, score in known:
+        if judgement.states and score < mean:
             falls = [before - after for before, after in pairwise([mean, *judgement.states])]
             judgement.largest_fall = falls.index(max(falls))
     return judgements
-
-
-def _lone(group: CanonicalGroup, score: AggregateScore | str | None) -> Judgement:
-    if isinstance(score, AggregateScore):
-        return Judgement(score=score.score, explanation="identical to an anchor")
-    return Judgement(reason=_alone(group))
 
 
 def _alone(group: CanonicalGroup) -> str:
@@ -180,11 +172,11 @@ def _alone(group: CanonicalGroup) -> str:
 def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | str, quorum: float) -> Judgement:
     shown = [ballot for ballot in ballots if member in ballot.shown or member in ballot.refused]
     cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
-    votes = [vote for _, vote in cast.values()]
-    problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
-    problem = next((ballot.unread[member] for ballot in shown if member in ballot.unread), problem)
-    refusal = next((ballot.refused[member] for ballot in shown if member in ballot.refused), "")
+    votes, weights = [vote for _, vote in cast.values()], [ballot.weight for ballot, _ in cast.values()]
+    unread = (ballot.unread[member] for ballot in shown if member in ballot.unread)
+    problem = next(chain(unread, (ballot.problem for ballot in shown if ballot.scores is None)), "")
     if not cast:
+        refusal = next((ballot.refused[member] for ballot in shown if member in ballot.refused), "")
         return Judgement(reason=f"the judge model refuses its text: {refusal}" if refusal else f"no vote: {problem}")
     jurors = {ballot.juror: ballot.weight for ballot in shown}
     share = sum(jurors[juror] for juror in {ballot.juror for ballot, _ in cast.values()}) / sum(jurors.values())
@@ -192,7 +184,6 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
         return Judgement(votes=votes, reason=f"no quorum: {share:.0%} of the jury voted, not {quorum:.0%}: {problem}")
     if isinstance(score, str):
         return Judgement(votes=votes, reason=": ".join(filter(None, (score, problem))))
-    weights = [ballot.weight for ballot, _ in cast.values()]
     return Judgement(
         score=score.score,
         standard_error=score.standard_error,
@@ -286,9 +277,9 @@ def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupS
     reasons = [member.reason for member in members if member.score is None]
     if not reasons:
         return "scored", None
-    if len(group.members) == 1:
+    if len(reasons) < len(members):
+        return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
+    if len(group.members) == 1 and (alone := _alone(group)) in reasons:
         survivor = len(group.members[0].indices) == 1 < len(members)
-        return ("unscored" if survivor else "degenerate"), _alone(group)
-    if len(reasons) == len(members):
-        return "unscored", reasons[0]
-    return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
+        return ("unscored" if survivor else "degenerate"), alone
+    return "unscored", reasons[0]

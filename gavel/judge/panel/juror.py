@@ -44,8 +44,9 @@ class Juror:
 
     @property
     def public_params(self) -> dict[str, Any]:
-        """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
-        return public_params(self.params)
+        """The parameters that identify the judge: `temperature`, but neither `api_key` nor `api_base`, which changes
+        when a server moves."""
+        return {name: value for name, value in public_params(self.params).items() if name not in _PLACE}
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
@@ -59,6 +60,10 @@ class Juror:
             raise JudgeError(f"a juror's context is a number of tokens above 0, not {self.context}.")
         if self.orders is not None and self.orders < 1:
             raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
+
+
+_PLACE = {"api_base", "base_url", "api_version", "timeout"}
+"""Parameters that say where a model is asked."""
 
 
 def _check_parameters(model: ModelCallable) -> None:

@@ -1,7 +1,7 @@
 """Modes of judging: what a juror is shown, what it is asked for, and how its answers become scores.
 
 A mode is a class with a `schedule`, a form of reply (`request`, `schema`, `read`) and an `aggregate`. All modes show
-the same transcripts. To add one, write a class here and name it in `_MODES` and in `ModeName`.
+the same transcripts. To add one, write a class here and name it in `choose_mode` and in `ModeName`.
 
     orders(3, 2, "seed")                  two orders of the group, the second the reversal of the first
     group_schedule(20, [2], "seed")       2 rounds for one juror, each with every member once, in blocks of at most 8
@@ -56,9 +56,7 @@ def orders(members: int, count: int, seed: str) -> list[tuple[int, ...]]:
     Fewer orders take rows evenly spread over the square; more begin another one, with a new shuffle.
     """
     random = Random(seed)
-    zigzag = [
-        (step + 1) // 2 * (1 - 2 * (step % 2)) for step in range(members)
-    ]  # 0, -1, 1, -2, 2 …: all differences differ
+    zigzag = [(step + 1) // 2 * (1 - 2 * (step % 2)) for step in range(members)]  # 0, -1, 1, -2 …: differences differ
     square = members if members % 2 else members // 2  # rows without their reversals
     pairs = (count + 1) // 2
     rows: list[tuple[int, ...]] = []
@@ -127,8 +125,12 @@ def pair_schedule(members: int, counts: Sequence[int], seed: str) -> Schedule:
     links all members. Every second showing of a pair, counted over all jurors, is reversed.
     """
     circle = Random(seed).sample(range(members), members)
+    distances = range(1, members // 2 + 1)
+    if members > OPPONENTS + 1:  # evenly spread: near and far links keep chains short
+        count, farthest = OPPONENTS // 2, (members - 1) // 2
+        distances = [1 + n * (farthest - 1) // (count - 1) for n in range(count)]
     forward: list[tuple[int, ...]] = []
-    for distance in _distances(members):
+    for distance in distances:
         starts = members // 2 if 2 * distance == members else members
         forward += [(circle[start], circle[(start + distance) % members]) for start in range(starts)]
     backward = [pair[::-1] for pair in forward]
@@ -138,14 +140,6 @@ def pair_schedule(members: int, counts: Sequence[int], seed: str) -> Schedule:
         schedule.append([pair for n in range(turn, turn + count) for pair in (backward if n % 2 else forward)])
         turn += count
     return schedule
-
-
-def _distances(members: int) -> list[int]:
-    """All distances, or `OPPONENTS` / 2 of them, evenly spread: near and far links keep chains short."""
-    if members <= OPPONENTS + 1:
-        return list(range(1, members // 2 + 1))
-    count, farthest = OPPONENTS // 2, (members - 1) // 2
-    return [1 + n * (farthest - 1) // (count - 1) for n in range(count)]
 
 
 class Groupwise:
@@ -279,8 +273,7 @@ class Readout(Decisions):
         return render("judge/readout.j2", ids=ids, highest=self.highest, criteria=_criteria(rubric)).strip()
 
     def schema(self, rubric: Rubric, labels: Sequence[str]) -> Schema:
-        digit = {"type": "integer", "enum": list(range(readout.LEVELS))}
-        ids = ids_to_score(rubric, labels)
+        ids, digit = ids_to_score(rubric, labels), {"type": "integer", "enum": list(range(readout.LEVELS))}
         properties = dict.fromkeys(ids, digit)
         return {"type": "object", "properties": properties, "required": ids, "additionalProperties": False}
 
@@ -293,14 +286,6 @@ class Readout(Decisions):
 def _criteria(rubric: Rubric) -> list[tuple[str, str]]:
     """The letters and names of the rubric's criteria."""
     return [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
-
-
-_MODES: dict[ModeName, type[Groupwise]] = {
-    "groupwise": Groupwise,
-    "pairwise": Pairwise,
-    "decisions": Decisions,
-    "readout": Readout,
-}
 
 
 def choose_mode(name: ModeName, *, has_anchors: bool, states: bool = False) -> Groupwise:
@@ -316,6 +301,7 @@ def choose_mode(name: ModeName, *, has_anchors: bool, states: bool = False) -> G
             "pairs say who wins, not on what scale, so anchors cannot be used with them.",
             'Leave out anchors, or take mode="groupwise".',
         )
-    mode = _MODES[name]()
+    modes = {"groupwise": Groupwise, "pairwise": Pairwise, "decisions": Decisions, "readout": Readout}
+    mode = modes[name]()
     mode.states = states
     return mode

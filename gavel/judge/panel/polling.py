@@ -84,22 +84,10 @@ async def off_loop_if_long(characters: int, work: Callable[P, R], *args: P.args,
     return await loop.run_in_executor(_threads[loop], within)
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Shared input of one juror's calls on a group."""
-
-    group: CanonicalGroup
-    prompts: GroupPrompts
-    clients: Sequence[Client]
-    caching: "_PromptCaching"
-
-
 @dataclass(slots=True)
 class _Request:
     """One model's request for a ballot; after an invalid reply, with that reply and its problem."""
 
-    mode: Groupwise
-    rubric: Rubric
     prompt: list[Message]
     indices: Mapping[str, Sequence[int]]
     """Label -> the member's trajectories in the group, in the order shown."""
@@ -107,8 +95,8 @@ class _Request:
     """Tokens that the prompt was fitted to."""
     prefix: CachedPrefix
     schema: Schema
-    turns: Sequence[int] = ()
-    """States that each label has to have; empty where none are asked for."""
+    read_text: Callable[[str, bool], Verdict]
+    """The scores in a text, which may be cut off at the token limit."""
     repair: list[Message] = field(default_factory=list[Message])
     unusable: list[tuple[list[Message], Reply]] = field(default_factory=list[tuple[list[Message], Reply]])
     """Invalid replies so far, with their prompts: a cassette does not keep them."""
@@ -117,18 +105,14 @@ class _Request:
 
     def read(self, reply: Reply) -> Verdict:
         """The scores in a reply. Raises `VerdictError`."""
-        if self.last_read is not None and self.last_read[0] == reply.text:
-            return self.last_read[1]
-        is_cut_off = reply.finish_reason == "length"
-        try:
-            labels = list(self.indices)
-            verdict = self.mode.read(reply.text, self.rubric, labels, cut_off=is_cut_off, turns=self.turns)
-        except VerdictError as error:
-            if reply.repairs["reasoning"]:
-                raise VerdictError("it is reasoning without an answer") from error
-            raise
-        self.last_read = reply.text, verdict
-        return verdict
+        if self.last_read is None or self.last_read[0] != reply.text:
+            try:
+                self.last_read = reply.text, self.read_text(reply.text, reply.finish_reason == "length")
+            except VerdictError as error:
+                if reply.repairs["reasoning"]:
+                    raise VerdictError("it is reasoning without an answer") from error
+                raise
+        return self.last_read[1]
 
     def can_be_used(self, reply: Reply) -> bool:
         """Whether a cassette should keep the reply."""
@@ -142,15 +126,12 @@ class _Request:
         """The model's reply. Raises `LlmError`."""
         return await client.ask(self.prompt + self.repair, self.schema, self.can_be_used, self.unusable, self.prefix)
 
-    def send_back(self, reply: Reply, problem: str, ballot: Ballot) -> None:
-        """Shows the invalid reply with its problem in the next request."""
+    def send_back(self, reply: Reply, request: str) -> None:
+        """Shows the invalid reply in the next request, which asks for another one."""
         self.unusable.append((self.prompt + self.repair, reply))
-        ids = ids_to_score(self.rubric, list(self.indices))
-        ballot.prompt_ids.append(template_id("judge/repair.j2"))
-        again = render("judge/repair.j2", problem=problem, labels=ids, states=bool(self.turns))
         self.repair = [
             {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
-            {"role": "user", "content": again},
+            {"role": "user", "content": request},
         ]
 
 
@@ -194,12 +175,9 @@ class Refusals:
     async def narrow_down(self, shown: Sequence[int], ask: Ask) -> bool:
         """Whether a refused member is known among `shown`, which were refused together; searches for one if not."""
         async with self._lock:
-            if self.everything:
-                return False
-            if self.members.keys() & set(shown):
-                return True  # found while this call waited
-            if self._fruitless:
-                return False
+            is_known = bool(self.members.keys() & set(shown))  # perhaps found while this call waited
+            if self.everything or is_known or self._fruitless:
+                return is_known and not self.everything
             return await self._search(shown, ask)
 
     async def _search(self, shown: Sequence[int], ask: Ask) -> bool:
@@ -216,20 +194,16 @@ class Refusals:
                     return False
         if suspects and suspects != confirmed and await self._outcome(suspects, ask) == "failed":
             return False
-        if not self.members.keys() & set(suspects):
-            self._fruitless = True
+        self._fruitless = not self.members.keys() & set(suspects)
+        if self._fruitless:
             return False
-        if not self._cleared:
-            await self._try_others(ask)
+        if not self._cleared:  # perhaps the model refuses everything: further members one by one until one is answered
+            others = [member for member in range(self.group) if member not in self.members][: _ALONE - 1]
+            for member in others:
+                if await self._outcome([member], ask) != "refused":
+                    return True
+            self.everything = True
         return not self.everything
-
-    async def _try_others(self, ask: Ask) -> None:
-        """Asks about further members one by one until one is answered: perhaps the model refuses everything."""
-        others = [member for member in range(self.group) if member not in self.members]
-        for member in others[: _ALONE - 1]:
-            if await self._outcome([member], ask) != "refused":
-                return
-        self.everything = True
 
     async def _outcome(self, members: Sequence[int], ask: Ask) -> Outcome:
         ballot = await ask(tuple(members))
@@ -268,27 +242,25 @@ class Poll:
         All calls have the same markers, so that their prompts begin alike. Only an order that comes again, such as that
         of a pair, has other markers: a cassette would answer the same prompt with the same reply.
         """
-        repetitions: Counter[tuple[int, ...]] = Counter()
+        repetitions = Counter[tuple[int, ...]]()
         prompts: list[GroupPrompts] = []
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, (juror, clients, calls_shown) in enumerate(
-                zip(self.jurors, self.clients, schedule, strict=True)
-            ):
+            jurors = zip(self.jurors, self.clients, schedule, strict=True)
+            for number, (juror, clients, calls_shown) in enumerate(jurors):
                 refusals = Refusals(len(group.members))
                 caching: dict[int, _PromptCaching] = {}
                 for shown in calls_shown:
                     repetition = repetitions[shown]
                     repetitions[shown] += 1
                     if repetition == len(prompts):
-                        prompts.append(
-                            await off_loop_if_long(group.characters, self._prompts, group, f"{seed}/{repetition}")
-                        )
+                        made = off_loop_if_long(group.characters, self._prompts, group, f"{seed}/{repetition}")
+                        prompts.append(await made)
                     if repetition not in caching:
                         caching[repetition] = _PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
-                    question = _Question(group, prompts[repetition], clients, caching[repetition])
-                    calls.append(tasks.create_task(self._in_turn(ballot, question, refusals, on_ballot)))
+                    call = _Call(self, ballot, group, prompts[repetition], clients, caching[repetition])
+                    calls.append(tasks.create_task(call.answer(refusals, on_ballot)))
         return [call.result() for call in calls]
 
     def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
@@ -309,26 +281,37 @@ class Poll:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, partial(self.mode.request, self.rubric), room)
 
-    async def _in_turn(
-        self, ballot: Ballot, question: _Question, refusals: Refusals, on_ballot: Callable[[Ballot], None]
-    ) -> Ballot:
-        try:
-            await self._without_refused(ballot, question, refusals)
-        finally:
-            question.caching.ended(ballot.order)
-        on_ballot(ballot)
-        return ballot
 
-    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> None:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One ballot that is asked for."""
+
+    poll: Poll
+    ballot: Ballot
+    group: CanonicalGroup
+    prompts: GroupPrompts
+    clients: Sequence[Client]
+    caching: "_PromptCaching"
+
+    async def answer(self, refusals: Refusals, on_ballot: Callable[[Ballot], None]) -> Ballot:
+        try:
+            await self._without_refused(refusals)
+        finally:
+            self.caching.ended(self.ballot.order)
+        on_ballot(self.ballot)
+        return self.ballot
+
+    async def _without_refused(self, refusals: Refusals) -> None:
         """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
+        ballot = self.ballot
+        scheduled, asked_again = ballot.shown, False
 
         async def ask(members: tuple[int, ...]) -> Ballot:
             trial = Ballot(ballot.order, members, ballot.model, ballot.juror, ballot.weight)
-            await self._with_fallbacks(trial, question)
+            await replace(self, ballot=trial)._with_fallbacks()
             ballot.add_costs(trial)
             return trial
 
-        scheduled, asked_again = ballot.shown, False
         while True:
             if refusals.everything:
                 words = next(iter(refusals.members.values()))
@@ -340,7 +323,7 @@ class Poll:
             if len(ballot.shown) < min(2, len(scheduled)):
                 ballot.problem = "the judge model refuses the text of the members beside it"
                 return
-            await self._with_fallbacks(ballot, question)
+            await self._with_fallbacks()
             if ballot.scores is not None:
                 refusals.answered(ballot.shown)
             if not ballot.refusal:
@@ -352,25 +335,26 @@ class Poll:
                 return
             asked_again = True
 
-    async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> None:
+    async def _with_fallbacks(self) -> None:
         """Asks the juror's models in turn until one fills the ballot."""
-        ballot.refusal = ""
-        for client in question.clients:
-            ballot.model = client.name
-            await self._ask_model(ballot, question, client)
-            if ballot.scores is not None:
-                ballot.refusal = ""
+        self.ballot.refusal = ""
+        for client in self.clients:
+            self.ballot.model = client.name
+            await self._ask_model(client)
+            if self.ballot.scores is not None:
+                self.ballot.refusal = ""
                 return
 
-    async def _ask_model(self, ballot: Ballot, question: _Question, client: Client) -> None:
+    async def _ask_model(self, client: Client) -> None:
         """Asks one model until a reply can be read; with a shorter prompt when the model refuses it as too long, and
         with the invalid reply and its problem, `content_retries` times."""
-        fittings, retries = _MAX_FITTINGS, self.content_retries if self.mode.can_be_repaired else 0
+        ballot, mode = self.ballot, self.poll.mode
+        fittings, retries = _MAX_FITTINGS, self.poll.content_retries if mode.can_be_repaired else 0
         request: _Request | None = None
         refusal = ""
         while retries >= 0:
             if request is None:
-                if not fittings or (request := await self._fit(ballot, question, client)) is None:
+                if not fittings or (request := await self._fit(client)) is None:
                     return
                 fittings -= 1
             ballot.calls += 1
@@ -382,8 +366,7 @@ class Poll:
                     ballot.replies.append(error.reply)
                 else:
                     ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
-                tokens = count_message_tokens(request.prompt)
-                client.shrink(request.room, tokens, self._entries(ballot), error.limit)
+                client.shrink(request.room, count_message_tokens(request.prompt), self._entries, error.limit)
                 request = None
                 continue
             except LlmError as error:
@@ -400,40 +383,45 @@ class Poll:
                 ballot.refusal = ballot.problem = filtered(client.name, reply.text)
                 return
             try:
-                verdict = request.read(reply)
+                return self._fill(request, reply, request.read(reply))
             except VerdictError as error:
                 cut_off = "it was cut off at the token limit (max_tokens); " if reply.finish_reason == "length" else ""
                 problem = cut_off + error.message
-                ballot.problem = f"the reply cannot be used: {name_attempts(problem, request.indices)}"
-                refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
-                request.send_back(reply, problem, ballot)
-                retries -= 1
-                continue
-            return self._fill(ballot, request, reply, verdict)
+            ballot.problem = f"the reply cannot be used: {name_attempts(problem, request.indices)}"
+            refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
+            ballot.prompt_ids.append(template_id("judge/repair.j2"))
+            ids = ids_to_score(self.poll.rubric, list(request.indices))
+            request.send_back(reply, render("judge/repair.j2", problem=problem, labels=ids, states=mode.states))
+            retries -= 1
         ballot.refusal = refusal
 
-    async def _fit(self, ballot: Ballot, question: _Question, client: Client) -> _Request | None:
+    async def _fit(self, client: Client) -> _Request | None:
         """The request with a prompt that fits the model's context; None when there is no room for one."""
-        room = client.room(self._entries(ballot))
+        ballot, mode, rubric = self.ballot, self.poll.mode, self.poll.rubric
+        room = client.room(self._entries)
         try:
-            prompt = await off_loop_if_long(question.group.characters, question.prompts.fit, ballot.shown, room)
+            prompt = await off_loop_if_long(self.group.characters, self.prompts.fit, ballot.shown, room)
         except ContextTooSmallError as error:
             ballot.problem, ballot.no_room = error.message, error
             return None
         ballot.no_room, ballot.shortened = None, prompt.shortened
-        ballot.prompt_ids += map(template_id, self.mode.templates(self.rubric))
-        labels, members = question.prompts.markers.labels, question.group.members
-        indices = {labels[member]: members[member].indices for member in ballot.shown}
-        prefix = await question.caching.prefix(ballot.order, prompt, client)
-        schema = self.mode.schema(self.rubric, list(indices))
-        return _Request(self.mode, self.rubric, prompt.messages, indices, room, prefix, schema, prompt.turns)
+        ballot.prompt_ids += map(template_id, mode.templates(rubric))
+        indices = {self.prompts.markers.labels[m]: self.group.members[m].indices for m in ballot.shown}
+        prefix, labels = await self.caching.prefix(ballot.order, prompt, client), list(indices)
 
-    def _entries(self, ballot: Ballot) -> int:
+        def read(text: str, cut_off: bool) -> Verdict:
+            return mode.read(text, rubric, labels, cut_off=cut_off, turns=prompt.turns)
+
+        return _Request(prompt.messages, indices, room, prefix, mode.schema(rubric, labels), read)
+
+    @property
+    def _entries(self) -> int:
         """Scores that a reply holds."""
-        return len(ballot.shown) * max(1, len(self.rubric.criteria))
+        return len(self.ballot.shown) * max(1, len(self.poll.rubric.criteria))
 
-    def _fill(self, ballot: Ballot, request: _Request, reply: Reply, verdict: Verdict) -> None:
+    def _fill(self, request: _Request, reply: Reply, verdict: Verdict) -> None:
         """Takes the scores, with attempts named by number in place of labels, and what they tell of position bias."""
+        ballot = self.ballot
         by_label = dict(zip(request.indices, ballot.shown, strict=True))
         ballot.scores = {}
         for label, member in by_label.items():
@@ -445,7 +433,7 @@ class Poll:
         ballot.reply_key = reply.key
         ballot.repairs = reply.repairs + verdict.repairs
         if not ballot.unread:
-            bias = self.position_bias.setdefault(len(ballot.shown), PositionBias())
+            bias = self.poll.position_bias.setdefault(len(ballot.shown), PositionBias())
             bias.add([ballot.scores[member].score for member in ballot.shown])
 
 

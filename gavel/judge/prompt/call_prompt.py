@@ -131,6 +131,8 @@ def _instructions(rubric: Rubric, images: bool, reference: bool, highest: int) -
 
 def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> list[Message]:
     """The different images of the members in `order`, each behind a line with its number."""
+    if not group.images:
+        return []
     conversations = (conversation for member in order for conversation in group.members[member].conversations)
     shown = set(images_of(chain(group.shared, *(conversation.events for conversation in conversations))))
     parts: list[Message] = []

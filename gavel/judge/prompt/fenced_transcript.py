@@ -25,7 +25,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
-from typing import TypeVar
 
 from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, has_reference
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
@@ -89,46 +88,31 @@ def draw_markers(group: CanonicalGroup, random: Random) -> PromptMarkers:
             marker = random.choice(_LETTERS) + "".join(random.choices(_LETTERS + _DIGITS, k=size - 1))
             if marker not in markers and marker not in drawn:
                 drawn.append(marker)
-        markers += _without_occurring(drawn, group)
+        for text in joined_texts(group.texts):
+            haystacks = {normalize_for_matching(version) for version in {text, sanitize(text)}}
+            drawn = [marker for marker in drawn if not any(marker.casefold() in text for text in haystacks)]
+        markers += drawn
     code, *labels = markers
     return PromptMarkers(code.lower(), tuple(labels))
 
 
-def _without_occurring(markers: list[str], group: CanonicalGroup) -> list[str]:
-    """The markers that do not occur in the group's text, raw or sanitized."""
-    for text in joined_texts(group.texts):
-        haystacks = {normalize_for_matching(version) for version in {text, sanitize(text)}}
-        markers = [marker for marker in markers if not any(marker.casefold() in text for text in haystacks)]
-    return markers
-
-
 _Events = tuple[Event, ...]
-_Key = TypeVar("_Key")
-_Rest = Mapping[tuple[int, int], tuple[int | None, _Events]]
-"""(member, conversation) -> the prefix that it begins with and what follows."""
+_Key = tuple[int, int]
+"""A member, and the number of its conversation."""
+_Part = tuple[int | None, _Events]
+"""The index of the prefix that something continues, and the events behind it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPrefix:
-    """Events with which two or more conversations begin."""
-
-    parent: int | None
-    """Index of the prefix that this one continues."""
-    events: _Events
-
-
-def find_shared_prefixes(
-    conversations: Mapping[_Key, _Events],
-) -> tuple[list[SharedPrefix], dict[_Key, tuple[int | None, _Events]]]:
-    """The common prefixes, parents first, and for each conversation the index of its longest one and what follows it.
+def _shared_prefixes(conversations: Mapping[_Key, _Events]) -> tuple[list[_Part], dict[_Key, _Part]]:
+    """The beginnings that two or more have in common, parents first, and what each conversation is with its longest.
 
     conversations (a, b), (a, b, c), (a, c)  ->  prefixes 0: (a,), 1: prefix 0 + (b,)
                                                  the rest: 1 + (), 1 + (c,), 0 + (c,)
 
     Prefixes of fewer than `MIN_SHARED_CHARACTERS` characters are not split off.
     """
-    prefixes: list[SharedPrefix] = []
-    rest: dict[_Key, tuple[int | None, _Events]] = {key: (None, events) for key, events in conversations.items()}
+    prefixes: list[_Part] = []
+    rest: dict[_Key, _Part] = {key: (None, events) for key, events in conversations.items()}
 
     def divide(keys: Iterable[_Key], begin: int, depth: int, parent: int | None) -> None:
         """Splits conversations, equal in their first `depth` events, of which `begin` are in prefixes already."""
@@ -146,18 +130,12 @@ def find_shared_prefixes(
             if sum(len(text) for text in event_texts(first[begin:end])) < MIN_SHARED_CHARACTERS:
                 divide(branch, begin, end, parent)
                 continue
-            prefixes.append(SharedPrefix(parent, first[begin:end]))
+            prefixes.append((parent, first[begin:end]))
             rest.update((key, (len(prefixes) - 1, conversations[key][end:])) for key in branch)
             divide(branch, end, end, len(prefixes) - 1)
 
     divide(conversations, 0, 0, None)
     return prefixes, rest
-
-
-def repeated_texts(events: Iterable[Event]) -> list[str]:
-    """The long texts that occur more than once, in order of appearance."""
-    counts = Counter(text for text in event_texts(events) if len(text) >= MIN_SHARED_CHARACTERS)
-    return [text for text, count in counts.items() if count > 1]
 
 
 class _Blocks:
@@ -183,7 +161,7 @@ class _Blocks:
 
     def _changed(self, head: str, text: str) -> list[str]:
         """The smallest change that makes the text of a block; empty if none is small enough to be worth its while."""
-        if len(text) < _MIN_CHANGED_CHARACTERS:
+        if len(text) < _MIN_CHANGED_CHARACTERS or not self._lines:
             return []
         lines = text.split("\n")
         numbers = dict.fromkeys(number for line in _ends(lines) for number in self._by_line.get(line, ()))
@@ -241,9 +219,10 @@ class Transcripts:
         self._turns = turns
         self._safe: dict[str, str] = {}
         self._last: tuple[tuple[int, ...], TranscriptParts] | None = None
-        everywhere = {*event_texts(group.shared), *_texts_of_every_member(group)}
         self._everyone = tuple(range(len(group.members)))
         self._sharing_of_all = self._sharing(self._everyone)
+        in_each = [{*event_texts(e for each in member.conversations for e in each.events)} for member in group.members]
+        everywhere = {*event_texts(group.shared), *(set[str].intersection(*in_each) if len(in_each) > 1 else ())}
         self._common = [text for text in self._sharing_of_all[-1] if text in everywhere]
 
     def parts(self, shown: Collection[int]) -> TranscriptParts:
@@ -253,17 +232,18 @@ class Transcripts:
             self._last = key, self._parts(key)
         return self._last[1]
 
-    def _sharing(self, shown: Iterable[int]) -> tuple[list[SharedPrefix], _Rest, list[str]]:
-        """The prefixes of the members' conversations, what follows them by (member, number), and the repeated texts."""
-        prefixes, rest = find_shared_prefixes(
+    def _sharing(self, shown: Iterable[int]) -> tuple[list[_Part], dict[_Key, _Part], list[str]]:
+        """The prefixes of the members' conversations, what follows them, and the long texts that are repeated."""
+        prefixes, rest = _shared_prefixes(
             {
                 (member, number): conversation.events
                 for member in shown
                 for number, conversation in enumerate(self.group.members[member].conversations)
             }
         )
-        told = chain(self.group.shared, *(each.events for each in prefixes), *(events for _, events in rest.values()))
-        return prefixes, rest, repeated_texts(told)
+        told = chain(self.group.shared, *(events for _, events in (*prefixes, *rest.values())))
+        counts = Counter(text for text in event_texts(told) if len(text) >= MIN_SHARED_CHARACTERS)
+        return prefixes, rest, [text for text, count in counts.items() if count > 1]
 
     def _parts(self, shown: tuple[int, ...]) -> TranscriptParts:
         group = self.group
@@ -285,10 +265,10 @@ class Transcripts:
         of_members = block_lines[len(self._common) :]
         until: list[_Events] = []
         """All that stands before the end of each prefix."""
-        for number, prefix in enumerate(prefixes, start=1):
-            before = group.shared if prefix.parent is None else until[prefix.parent]
-            of_members += [f"start {number}", *self._going_on(prefix.parent, prefix.events, blocks, before)]
-            until.append((*before, *prefix.events))
+        for number, (parent, events) in enumerate(prefixes, start=1):
+            before = group.shared if parent is None else until[parent]
+            of_members += [f"start {number}", *self._going_on(parent, events, blocks, before)]
+            until.append((*before, *events))
 
         members: dict[int, str] = {}
         for member in shown:
@@ -345,14 +325,6 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: Pro
     Prefixes and long texts that the members share are shown once and referred to by number.
     """
     return Transcripts(group, markers).parts(order).joined(order)
-
-
-def _texts_of_every_member(group: CanonicalGroup) -> set[str]:
-    """The texts that each of two or more members contains."""
-    if len(group.members) < 2:
-        return set()
-    conversations = [[event for each in member.conversations for event in each.events] for member in group.members]
-    return set[str].intersection(*(set(event_texts(events)) for events in conversations))
 
 
 def _name(tool: str) -> str:
@@ -442,7 +414,14 @@ def _read(prompt: str) -> tuple[dict[str, tuple[Conversation, ...]], str]:
             case role:
                 text = _text_after(head, rest, blocks, following)
                 conversation.events.append(TextEvent(role.removesuffix(":"), text))
-    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}, told
+    found: dict[str, tuple[Conversation, ...]] = {}
+    for label, (main, *others) in attempts.items():
+        main.events = common.events + main.events
+        found[label] = tuple(
+            Conversation(tuple(each.events), tuple(tools.values() if each.tools is None else each.tools), each.agent)
+            for each in (main, *others)
+        )
+    return found, told
 
 
 def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
@@ -461,11 +440,3 @@ def _referred(name: str, blocks: Mapping[str, str], following: Sequence[str]) ->
     lines = blocks[number].split("\n")
     lines[start:end] = told["now:"].split("\n") if "now:" in told else []
     return "\n".join(lines)
-
-
-def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:
-    main.events = common.events + main.events
-    return tuple(
-        Conversation(tuple(each.events), tools if each.tools is None else tuple(each.tools), each.agent)
-        for each in (main, *others)
-    )

@@ -66,19 +66,15 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     unseen content if any of its events, or of the shared ones, has.
     """
     # Most groups contain no attack, which few searches over joined texts show quickly.
-    any_attack = any(map(addresses_judge, joined_texts(group.texts)))
-    is_attack: Callable[[str], bool] = cache(addresses_judge) if any_attack else lambda text: False
+    is_attack = cache(addresses_judge) if any(map(addresses_judge, joined_texts(group.texts))) else None
     declared = frozenset(tool.partition("(")[0] for tool in group.tools)
-    of_shared = _attack_flags(group.shared, is_attack, declared) | _unseen_flags(group.shared)
-
-    def flags(member: Member) -> tuple[str, ...]:
+    of_shared = _event_flags(group.shared, is_attack, declared)
+    members: list[Member] = []
+    for member in group.members:
         own = [event for conversation in member.conversations for event in conversation.events]
-        found = _content_flags(own, group.shared) | of_shared | _unseen_flags(own)
-        if any_attack or declared:
-            found |= _attack_flags(own, is_attack, declared)
-        return tuple(flag for flag in FLAGS if flag in found)
-
-    return replace(group, members=tuple(replace(member, flags=flags(member)) for member in group.members))
+        found = _content_flags(own, group.shared) | of_shared | _event_flags(own, is_attack, declared)
+        members.append(replace(member, flags=tuple(flag for flag in FLAGS if flag in found)))
+    return replace(group, members=tuple(members))
 
 
 def _content_flags(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
@@ -88,10 +84,6 @@ def _content_flags(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
     if not texts:
         return set() if _visible(_texts_of_role((*shared, *own), "other")) else {EMPTY}
     return {CONTENTLESS} if all(map(_is_contentless, texts)) else set()
-
-
-def _unseen_flags(events: Sequence[Event]) -> set[str]:
-    return {UNSEEN} if unseen_content(events) else set()
 
 
 def unseen_reasons(group: CanonicalGroup) -> dict[int, str]:
@@ -106,17 +98,25 @@ def unseen_reasons(group: CanonicalGroup) -> dict[int, str]:
     return reasons
 
 
-def _attack_flags(events: Sequence[Event], is_attack: Callable[[str], bool], declared: Collection[str]) -> set[str]:
-    """`declared`: names of the tools that the agent was given; one that it made up may be named after the judge."""
+def _event_flags(
+    events: Sequence[Event], is_attack: Callable[[str], bool] | None, declared: Collection[str]
+) -> set[str]:
+    """What any of the events shows. `is_attack`: None where no text is one.
+
+    `declared`: names of the tools that the agent was given; one that it made up may be named after the judge.
+    """
+    found = {UNSEEN} if unseen_content(events) else set[str]()
+    if is_attack is None and not declared:
+        return found
     calls = [event for event in events if isinstance(event, ToolCallEvent)]
     made_up = {event.name for event in calls} - {*declared} if declared else ()
     if any(_OWN_NAME.search(normalize_for_matching(name)) for name in made_up):
-        return {ADDRESSES_JUDGE}
+        return found | {ADDRESSES_JUDGE}
     texts = {
         ADDRESSES_JUDGE: [*_texts_of_role(events), *(text for call in calls for text in (call.name, call.arguments))],
         TOOL_ADDRESSES_JUDGE: [*_texts_of_role(events, "tool"), *(call.result or "" for call in calls)],
     }
-    return {flag for flag, of_flag in texts.items() if any(map(is_attack, of_flag))}
+    return found | {flag for flag, of_flag in texts.items() if is_attack and any(map(is_attack, of_flag))}
 
 
 def _texts_of_role(events: Iterable[Event], role: str = "assistant") -> list[str]:
@@ -139,8 +139,7 @@ def validate_caps(caps: Mapping[str, float] | None) -> dict[str, float]:
     for flag, cap in (caps or {}).items():
         if flag not in FLAGS:
             raise JudgeError(f"there is no flag {flag!r} to cap.", f"The flags: {', '.join(FLAGS)}.")
-        is_number = isinstance(cap, int | float) and not isinstance(cap, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_number or not 0 <= cap <= 1:
+        if not 0 <= cap <= 1:
             raise JudgeError(f"the cap of {flag!r} is {cap!r}.", "Give the highest score to allow, from 0 to 1.")
     return dict(caps or {})
 
@@ -157,8 +156,8 @@ def apply_flags(judgements: Sequence[Judgement], group: CanonicalGroup, caps: Ma
 
 _ESCAPED = re.compile(r"\\[nrt\"/]")
 """JSON escapes in arguments and results, which would otherwise run into the next word."""
-_SPACED_OUT = re.compile(r"(?<!\S)\S(?: \S){2,}(?!\S)")
-"""Letters with a space between any two, `d e a r j u d g e`."""
+_SPACED_OUT = re.compile(r"(\s)(\S(?: \S){2,})(?!\S)")
+"""A blank, and behind it letters with a space between any two, `d e a r j u d g e`."""
 _LETTER_THEN_DIGIT = re.compile(r"(?<=[^\W\d])(?=\d)")
 _STEMS = (
     *(RESERVED, "scor", "rubric", "trajector", "judge", "grader", "evaluator"),
@@ -224,16 +223,14 @@ def _names_what_it_reads(plain: str) -> bool:
     for found in re.finditer(r"\b(?:trajector(?:y|ies)|rollouts?)\b", plain):
         before = plain[max(0, found.start() - _REACH) : found.start()].rpartition("\n")[2]
         after = plain[found.end() : found.end() + _REACH].partition("\n")[0]
-        if (
-            len({term[:4] for term in re.findall(r"\b(?:judges?|rubrics?|scor(?:es?|ed|ing))\b", f"{before}\n{after}")})
-            > 1
-        ):
+        terms = re.findall(r"\b(?:judges?|rubrics?|scor(?:es?|ed|ing))\b", f"{before}\n{after}")
+        if len({term[:4] for term in terms}) > 1:
             return True
     return False
 
 
 def _rejoined(letters: re.Match[str]) -> str:
-    return _LETTER_THEN_DIGIT.sub(" ", letters[0].replace(" ", ""))
+    return letters[1] + _LETTER_THEN_DIGIT.sub(" ", letters[2].replace(" ", ""))
 
 
 def addresses_judge(text: str) -> bool:
@@ -244,7 +241,8 @@ def addresses_judge(text: str) -> bool:
     score.
     """
     plain = normalize_for_matching(without_special_tokens(text))
-    plain = _SPACED_OUT.sub(_rejoined, "\n".join(_ESCAPED.sub("\n", plain.replace("_", " ")).splitlines()))
+    lines = _ESCAPED.sub("\n", plain.replace("_", " ")).splitlines()
+    plain = _SPACED_OUT.sub(_rejoined, "\n".join(["", *lines]))[1:]
     if any(sentence in plain for sentence in _own_sentences()):
         return True
     return any(stem in plain for stem in _STEMS) and (bool(_FORMS.search(plain)) or _names_what_it_reads(plain))

@@ -20,7 +20,7 @@ from gavel.judge.prompt.sanitize import Redact, decode_base64, describe_base64, 
 from gavel.llm.providers import ImageSupport
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
-from gavel.scenarios.formats.chat import as_chat
+from gavel.scenarios.formats.chat import MEDIA, as_chat, is_bookkeeping, is_empty
 from gavel.scenarios.formats.row import is_list, is_object
 from gavel.scenarios.formats.text import is_rendered
 
@@ -172,27 +172,15 @@ class View:
         return redacted
 
 
-_IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
-_BOOKKEEPING = (
-    "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
-    "prefix created created_at timestamp model usage"
-)
-NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} encrypted_content signature extra_content".split())
-"""Fields that are never shown, beside those of thoughts. An unknown field is shown as JSON."""
-_THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)?")
-"""Names of fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
-MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
-"""Fields of a message that hold more than text."""
-_REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
-_TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
 _AS_JSON = ("search_result", "tool_reference", "resource_link", "_result", "_result_error")
 """Ends of the types of blocks that are text with a structure of their own."""
 _FILE_FIELDS = frozenset((*MEDIA, "text", "input_audio", "video_url", "source", "data", "file_data", "file_id"))
 
 
 THOUGHT_NAMES = r"think(?:ing)?|thoughts?|reason(?:ing)?|scratch[_-]?pad|reflections?|monologue"
-"""Names of the tags between which models think, perhaps after a prefix: <seed:think>, <inner_monologue>."""
-_NAME = rf"(?:\w{{1,20}}[:_])?(?:{THOUGHT_NAMES})"
+"""Names of the tags between which models think, perhaps after another word: <seed:think>, <inner_monologue>,
+<antThinking>."""
+_NAME = rf"(?:\w{{1,20}}(?:[:_]|(?-i:(?<=[a-z])(?=[A-Z]))))?(?:{THOUGHT_NAMES})"
 _OPENING_TAG = rf"<\s*[|]?(?!END_){_NAME}(?:\s[^<>=]{{0,80}}=[^<>]{{0,80}})?\s*[|]?>|\[THINK\]|◁think▷"
 _CLOSING_TAG = rf"<\s*[|]?(?:/\s*|END_(?:OF_)?){_NAME}\s*[|]?>|\[/THINK\]|◁/think▷"
 _BARE_FINAL = r"""(?<![`'"“‘«])assistant(?:final|commentary)(?![`'"”’»])"""
@@ -209,6 +197,8 @@ _THOUGHTS = (
 """Opening and closing marks of thoughts: tags whose name says so, gpt-oss's analysis channel, Gemma's thoughts, Open
 WebUI's details, and gpt-oss's channel at the beginning of a turn whose special tokens were left out."""
 _OPENED_AT_END = re.compile(rf"(?:{'|'.join(opens for opens, _ in _THOUGHTS)})\s*\Z", re.IGNORECASE)
+_TAG_ENDS = {">", "]", "▷", "t"}
+"""Last characters of what opens thoughts."""
 _LED = re.compile(r"(?:^|\s)[A-Z]\w{0,20}:\s*\Z")
 """What leads into a reply in a text prompt: `A:`."""
 _TURN = r"(?:(?:<[|]im_start[|]>assistant|<[|]start_header_id[|]>assistant<[|]end_header_id[|]>)\s*)?"
@@ -256,8 +246,8 @@ class _Reader:
     def __init__(self, view: View) -> None:
         self.events: list[Event] = []
         self._view = view
-        self._pending: dict[int, Any] = {}
-        """Index in `events` of each call of the last turn without a result -> the call's id."""
+        self._pending: list[tuple[Any, int]] = []
+        """The id of each call of the last turn without a result, and its index in `events`."""
         self._opened = ""
         """The tag by which the message before, a rendered prompt or an answer's beginning, opens thoughts."""
 
@@ -268,99 +258,85 @@ class _Reader:
             del fields["provider_specific_fields"]
         role, content = fields.pop("role", None), fields.pop("content", None)
         if role in ("tool", "function"):
-            name = fields.pop("name", None)
-            self._answer(message.get("tool_call_id"), name, [*self._contents(content, as_json=True), *_fields(fields)])
-            return
+            return self._answer(message.get("tool_call_id"), fields.pop("name", None), content, fields)
         if role is None and content is None and isinstance(fields.get("type"), str):
-            self._say("other", self._block(fields))
-            return
-        given = fields.pop("tool_calls", None)
-        called = given if is_list(given) else [] if is_empty(given) else [given]
-        pieces = list(self._contents(content))
+            return self._say("other", list(self._block(fields)))
+        made, pieces = fields.pop("tool_calls", None), self._contents(content)
         opened, self._opened = self._opened, ""
-        if isinstance(content, str) and (role == "assistant" or (role == "user" and _begins_reply(content))):
-            self._opened = opened_thoughts(content)
+        if isinstance(content, str) and role in ("assistant", "user"):
+            self._opened = opened_thoughts(content) if role == "assistant" else _opens_reply(content)
         for at, piece in enumerate(pieces) if role == "assistant" else ():
             if isinstance(piece, str):
                 pieces[at], opened = without_thoughts(opened + piece)
-        if not isinstance(role, str) or role not in ROLES:
+        if role not in ROLES:
             pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"
         pieces += _fields(fields)
         calls: list[tuple[Any, ToolCallEvent]] = []
-        for call in called:
+        for call in made if is_list(made) else [] if is_empty(made) else [made]:
             pieces += self._call(call, calls)
         if pieces or not calls:
             self._say(role, pieces, even_nothing=not calls)
         if calls:
-            self._pending = {len(self.events) + number: call_id for number, (call_id, _) in enumerate(calls)}
-        self.events += (event for _, event in calls)
+            self._pending = [(call_id, index) for index, (call_id, _) in enumerate(calls, len(self.events))]
+            self.events += [call for _, call in calls]
 
-    def _call(self, call: Any, calls: list[tuple[Any, ToolCallEvent]]) -> Iterator[_Piece]:
-        """Adds the call with its id to `calls`; gives what stands beside it, or a malformed one."""
+    def _call(self, call: Any, calls: list[tuple[Any, ToolCallEvent]]) -> Iterable[_Piece]:
+        """Adds the call with its id to `calls`; returns what stands beside it, or a malformed one."""
         fields = call if is_object(call) else {}
-        key = next((name for name in ("function", "custom") if fields.get(name)), "")
+        key = "function" if fields.get("function") else "custom"
         body = fields.get(key)
-        if not is_object(body, "name"):
-            yield plain_json(call)
-            yield _unseen("tool_calls", call)
-            return
+        if not is_object(body) or "name" not in body:
+            return plain_json(call), _unseen("tool_calls", call)
         given = "arguments" if "arguments" in body else "input"
-        yield from _rest(fields, key)
-        yield from _rest(body, "name", given)
-        name, arguments = (body["name"] or "", body.get(given) or "") if body else ("", "")
-        text, media = self._view.text_and_media(plain_json(arguments, sort=True))
-        shown = self._view.text(name if isinstance(name, str) else plain_json(name))
-        calls.append((fields.get("id"), ToolCallEvent(shown, text, attachments=media, same_turn=bool(calls))))
+        text, media = self._view.text_and_media(plain_json(body.get(given) or "", sort=True))
+        name = body["name"] or ""
+        name = self._view.text(name if isinstance(name, str) else plain_json(name))
+        calls.append((fields.get("id"), ToolCallEvent(name, text, attachments=media, same_turn=bool(calls))))
+        return *_rest(fields, key), *_rest(body, "name", given)
 
-    def _say(self, role: str, pieces: Iterable[_Piece], *, even_nothing: bool = True) -> None:
+    def _say(self, role: str, pieces: Sequence[_Piece], *, even_nothing: bool = True) -> None:
         text, attachments = self._joined(pieces)
         if text or even_nothing:
             self.events.append(TextEvent(role, text, attachments))
 
-    def _answer(self, call_id: Any, name: Any, pieces: list[_Piece]) -> None:
+    def _answer(self, call_id: Any, name: Any, content: Any, fields: Mapping[str, Any]) -> None:
         """Puts a result beside the pending call that it answers."""
-        index = next((index for index, pending in self._pending.items() if pending == call_id), None)
-        call = None if index is None else self.events[index]
-        shown_name = "" if is_empty(name) else self._view.text(str(name))
-        if shown_name and not (isinstance(call, ToolCallEvent) and call.name == shown_name):
+        found = next((each for each in self._pending if each[0] == call_id), None)
+        call = None if found is None else cast("ToolCallEvent", self.events[found[1]])
+        pieces = [plain_json(each) if isinstance(each, str) else each for each in self._contents(content)]
+        if not is_empty(name) and (shown := self._view.text(str(name))) and (call is None or call.name != shown):
             pieces.insert(0, field_text("name", name))
-        text, attachments = self._joined(pieces)
-        if index is None or not isinstance(call, ToolCallEvent):
+        text, attachments = self._joined([*pieces, *_fields(fields)])
+        if found is None or call is None:
             self.events.append(TextEvent("tool", text, attachments))
             return
-        del self._pending[index]
-        sent = (*call.attachments, *attachments)
-        self.events[index] = ToolCallEvent(call.name, call.arguments, text, sent, call.same_turn)
+        self._pending.remove(found)
+        self.events[found[1]] = replace(call, result=text, attachments=(*call.attachments, *attachments))
 
-    def _joined(self, pieces: Iterable[_Piece]) -> tuple[str, tuple[Attachment, ...]]:
+    def _joined(self, pieces: Sequence[_Piece]) -> tuple[str, tuple[Attachment, ...]]:
         """The text with the tags of attachments in their places, and the attachments."""
         texts: list[str] = []
         attachments: list[Attachment] = []
         for piece in pieces:
-            if isinstance(piece, str):
-                text, media = self._view.text_and_media(piece)
-                texts.append(text)
-                attachments += media
-            else:
-                texts.append(f"[{piece.tag}]")
-                attachments.append(piece)
-        return "\n".join(filter(None, texts)), tuple(attachments)
+            text, found = self._view.text_and_media(piece) if isinstance(piece, str) else (f"[{piece.tag}]", (piece,))
+            texts += [text] if text else []
+            attachments += found
+        return "\n".join(texts), tuple(attachments)
 
-    def _contents(self, content: Any, *, as_json: bool = False) -> Iterator[_Piece]:
+    def _contents(self, content: Any) -> list[_Piece]:
         match content:
-            case None | "":
-                pass
             case str():
-                yield plain_json(content) if as_json else content
+                return [content] if content else []
+            case None:
+                return []
             case bytes() | bytearray():
-                yield _unseen("bytes", repr(content))
+                return [_unseen("bytes", repr(content))]
             case list() | {"type": _}:
-                for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
-                    for piece in self._block(part):
-                        yield plain_json(piece) if as_json and isinstance(piece, str) else piece
+                parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+                return [piece for part in parts for piece in self._block(part)]
             case _:
-                yield plain_json(content)
+                return [plain_json(content)]
 
     def _block(self, block: Any) -> Iterator[_Piece]:
         """A content part of any API."""
@@ -368,10 +344,9 @@ class _Reader:
             yield from [block] if isinstance(block, str) else [plain_json(block), _unseen("part", block)]
             return
         kind, text = block.get("type"), block.get("text")
-        kind = kind if isinstance(kind, str) else None if kind is None else "block"
         used: Iterable[str] = ()
         match kind:
-            case _ if kind in _TEXTS and isinstance(text, str):
+            case None | "text" | "input_text" | "output_text" | "system" if isinstance(text, str):
                 used = ("text",)
                 yield text
             case "text" if is_object(text, "value"):
@@ -384,7 +359,7 @@ class _Reader:
             case "refusal" if isinstance(refusal := block.get("refusal"), str):
                 used = ("refusal",)
                 yield refusal
-            case _ if kind in _REASONING:
+            case "thinking" | "redacted_thinking" | "reasoning" | "reasoning_content" | "summary_text":
                 return
             case "image_url" if given := block.get("image_url"):
                 used = ("image_url", "detail")
@@ -395,8 +370,7 @@ class _Reader:
                 used = ("source",)
                 yield plain_json(source.get("data", source.get("content")))
             case str() if kind.endswith(_AS_JSON):
-                shown = plain_json(block)
-                yield shown
+                yield (shown := plain_json(block))
                 if '"encrypted_' in shown:
                     yield _unseen(kind, block)
                 return
@@ -406,7 +380,7 @@ class _Reader:
                     yield from _transcript(holder)
                 if isinstance(text, str):
                     yield text
-                yield _unseen(kind or "block", block)
+                yield _unseen(kind if isinstance(kind, str) and kind else "block", block)
         yield from _rest(block, *used)
 
 
@@ -440,17 +414,6 @@ def field_text(key: str, value: Any) -> str:
     """`[name: "Alice"]`."""
     shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
     return f"[{key}: {shown}]"
-
-
-def is_bookkeeping(key: str, value: Any) -> bool:
-    """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
-    if key in NOT_CONTENT or _THOUGHT_FIELD.fullmatch(key) or is_empty(value):
-        return True
-    return key == "status" and value in ("completed", "success")
-
-
-def is_empty(value: Any) -> bool:
-    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
 
 
 def _transcript(audio: Any) -> Iterator[str]:
@@ -550,13 +513,15 @@ def _join(one: str, other: str) -> str:
     return one.rstrip() + max(blanks, key=lambda blank: (blank.count("\n"), len(blank))) + other.lstrip()
 
 
-def _begins_reply(prompt: str) -> bool:
-    """Whether a prompt ends within the reply: as a template renders it, or opens thoughts behind `A:`."""
+def _opens_reply(prompt: str) -> str:
+    """The same for a prompt that ends within the reply: as a template renders it, or behind `A:`."""
     opened = opened_thoughts(prompt)
-    return is_rendered(prompt) or bool(opened and _LED.search(prompt[: -len(opened)]))
+    return opened if opened and (is_rendered(prompt) or _LED.search(prompt[: -len(opened)])) else ""
 
 
 def opened_thoughts(prompt: str) -> str:
     """The tag that a prompt ends with, where its template opens the reply's thoughts; or an empty text."""
-    found = _OPENED_AT_END.search(prompt) if _may_hold_thoughts(prompt) else None
+    if prompt.rstrip()[-1:].lower() not in _TAG_ENDS or not _may_hold_thoughts(prompt):
+        return ""
+    found = _OPENED_AT_END.search(prompt)
     return found[0] if found else ""

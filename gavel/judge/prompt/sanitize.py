@@ -14,11 +14,8 @@ import string
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
-
-from gavel.judge.errors import JudgeError
 
 RESERVED = "¦"
 Redact = Callable[[str], str]
@@ -314,25 +311,15 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-@dataclass(frozen=True, slots=True)
-class _Secret:
-    name: str
-    """Text that replaces it, in brackets."""
-    stems: tuple[str, ...]
-    """In lower case; every match contains one. Without any, the pattern is always tried."""
-    pattern: re.Pattern[str]
-    """Its group `secret` is replaced, or without one the whole match."""
-    has_check_digit: bool = False
-    """Whether a match is a secret only with the check digit of a card number."""
-
-
 @cache
-def _secrets() -> tuple[_Secret, ...]:
+def _secrets() -> list[tuple[str, Sequence[str], re.Pattern[str], bool]]:
+    """Of each kind: its name, stems in lower case of which every match contains one (none = always tried), the pattern,
+    whose group `secret` or whole match is replaced, and whether a match needs the check digit of a card number."""
     source = files("gavel.judge.prompt").joinpath("redaction_patterns.toml").read_text(encoding="utf-8")
-    return tuple(
-        _Secret(entry["name"], tuple(entry.get("stems", ())), re.compile(entry["pattern"]), "check" in entry)
+    return [
+        (entry["name"], entry.get("stems", ()), re.compile(entry["pattern"]), "check" in entry)
         for entry in tomllib.loads(source)["secret"]
-    )
+    ]
 
 
 def redact_secrets(text: str) -> str:
@@ -341,19 +328,17 @@ def redact_secrets(text: str) -> str:
     The patterns are in `redaction_patterns.toml`; each is tried only where one of its stems occurs.
     """
     lower = text.lower()
-    for secret in _secrets():
-        if not secret.stems or any(stem in lower for stem in secret.stems):
-            text = secret.pattern.sub(lambda found, secret=secret: _replacement(found, secret), text)
+    for name, stems, pattern, has_check_digit in _secrets():
+
+        def replacement(found: re.Match[str], name: str = name, checked: bool = has_check_digit) -> str:
+            if checked and not _has_check_digit(found[0]):
+                return found[0]
+            start, end = found.span("secret" if "secret" in found.re.groupindex else 0)
+            return f"{found[0][: start - found.start()]}[{name}]{found[0][end - found.start() :]}"
+
+        if not stems or any(stem in lower for stem in stems):
+            text = pattern.sub(replacement, text)
     return text
-
-
-def _replacement(found: re.Match[str], secret: _Secret) -> str:
-    if secret.has_check_digit and not _has_check_digit(found[0]):
-        return found[0]
-    if "secret" not in secret.pattern.groupindex:
-        return f"[{secret.name}]"
-    start, end = found.span("secret")
-    return f"{found[0][: start - found.start()]}[{secret.name}]{found[0][end - found.start() :]}"
 
 
 def _has_check_digit(number: str) -> bool:
@@ -361,12 +346,3 @@ def _has_check_digit(number: str) -> bool:
     digits = [int(character) for character in reversed(number) if character.isdigit()]
     doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[1::2]]
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0
-
-
-def redaction(option: str | Redact | None) -> Redact | None:
-    """The function that an option `redact` names. Raises `JudgeError` for an unknown name."""
-    if option is None or not isinstance(option, str):
-        return option
-    if option == "secrets":
-        return redact_secrets
-    raise JudgeError(f"there is no redaction {option!r}.", 'Give "secrets", or a function of a text that returns one.')

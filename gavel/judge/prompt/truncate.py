@@ -86,7 +86,7 @@ def truncate_group(
     most_events = max(map(len, (group.shared, *conversations)))
 
     def shortened(length: int, events: int) -> CanonicalGroup:
-        return _with_texts(_with_events(group, events), length, truncator)
+        return _shortened(group, length, events, truncator)
 
     searches: list[tuple[Callable[[int], CanonicalGroup], int, int]] = [
         (lambda length: shortened(length, most_events), MIN_READABLE_TOKENS, limit),
@@ -139,37 +139,22 @@ def _greatest(
     return best
 
 
-def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) -> CanonicalGroup:
-    """The group with every text truncated to `length` tokens."""
+def _shortened(group: CanonicalGroup, length: int, count: int, truncator: TextTruncator) -> CanonicalGroup:
+    """The group with only the first and last events of every conversation, `count` in all, and with every text
+    truncated to `length` tokens."""
 
     def cut(text: str) -> str:
         return truncator.truncate(text, length)
 
-    return _map_group(
-        group, lambda events: tuple(with_texts(event, cut) for event in events), lambda tools: tuple(map(cut, tools))
-    )
-
-
-def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
-    """The group with only the first and last events of every conversation, `count` in all."""
-
     def events(of: tuple[Event, ...]) -> tuple[Event, ...]:
-        if len(of) <= count:
-            return of
-        end = len(of) - (count - count // 2)
-        mark = omission_mark(sum(map(len, event_texts(of[count // 2 : end]))))
-        return (*of[: count // 2], TextEvent("other", mark), *of[end:])
+        if len(of) > count:
+            end = len(of) - (count - count // 2)
+            mark = omission_mark(sum(map(len, event_texts(of[count // 2 : end]))))
+            of = (*of[: count // 2], TextEvent("other", mark), *of[end:])
+        return tuple(with_texts(event, cut) for event in of)
 
-    return _map_group(group, events, lambda tools: tools)
-
-
-def _map_group(
-    group: CanonicalGroup,
-    events: Callable[[tuple[Event, ...]], tuple[Event, ...]],
-    tools: Callable[[tuple[str, ...]], tuple[str, ...]],
-) -> CanonicalGroup:
     def conversation(of: Conversation) -> Conversation:
-        return Conversation(events(of.events), None if of.tools is None else tools(of.tools), of.agent)
+        return Conversation(events(of.events), None if of.tools is None else tuple(map(cut, of.tools)), of.agent)
 
     members = tuple(replace(m, conversations=tuple(map(conversation, m.conversations))) for m in group.members)
-    return CanonicalGroup(members, events(group.shared), tools(group.tools))
+    return CanonicalGroup(members, events(group.shared), tuple(map(cut, group.tools)))

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -42,9 +42,9 @@ _END_OF_TURN = (
 _END = re.compile(rf"{_BLANK}*{_FENCE}?{_BLANK}*(?:(?:{_END_OF_TURN}){_BLANK}*)*", re.IGNORECASE)
 _STARTS_A_VALUE = re.compile(rf"""{_BLANK}*(?:[{{"'`~]|\[(?!(?:{_REASONING})\]))""", re.IGNORECASE)
 
-_SPACE = re.compile(rf"{_BLANK}*")
-_COMMENT = re.compile(r"""/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’])""")
+_COMMENT = r"""(?:/\*\s*[^\W\d_]*\s*\*/|(?://|\#)[^\S\n]*[^\W\d_]*[^\S\n]*(?=\n|\Z|[}\]]|,\s*[{\["'“”‘’]))"""
 """A comment is one word: more may change what it stands beside."""
+_SKIPPED = re.compile(rf"{_BLANK}*(?:{_COMMENT}{_BLANK}*)*")
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
 """Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
@@ -83,16 +83,17 @@ def find_value(reply: str, keys: Collection[str] = ()) -> Found:
     starts = [0]
     if not _STARTS_A_VALUE.match(reply):  # else tags can only stand in its strings
         starts += [tag.end() for tag in islice(_END_OF_THOUGHTS.finditer(reply), _MAX_THOUGHTS)]
-    problems: list[Broken] = []
+    problem: Broken | None = None
     for start in starts:
         try:
             found = _read_alone(reply, start, keys)
         except Broken as broken:
-            problems.append(broken)
+            problem = problem or broken
         else:
-            found.repairs["thoughts"] += start > 0
-            return replace(found, repairs=+found.repairs)
-    raise problems[0]
+            if start:
+                found.repairs["thoughts"] += 1
+            return found
+    raise problem or Broken(_NOT_VALID)
 
 
 def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
@@ -111,8 +112,9 @@ def _read_alone(reply: str, start: int, keys: Collection[str]) -> Found:
     assert closing
     if closing.end() < len(reply) or (closing["fence"] and closing["fence"] != opening["fence"]):
         raise Broken("something stands after its JSON object")
-    repairs["fence"] += bool(opening["fence"])
-    return Found(value, repairs, at, end)
+    if opening["fence"]:
+        repairs["fence"] += 1
+    return Found(value, +repairs, at, end)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -158,10 +160,8 @@ class _Mender:
                     self.value()
         try:
             return _STRICT.decode("".join(self.tokens)), self.at, self.repairs
-        except Broken:
-            raise
-        except ValueError:
-            raise Broken(_NOT_VALID) from None
+        except ValueError as error:
+            raise error if isinstance(error, Broken) else Broken(_NOT_VALID) from None
 
     def put(self, token: str) -> None:
         self.tokens.append(token)
@@ -291,14 +291,9 @@ class _Mender:
 
     def skipped(self, position: int) -> tuple[int, int]:
         """The position after blanks and comments, and the number of comments."""
-        comments = -1
-        found: re.Match[str] | None = _SPACE.match(self.text, position)
-        while found:
-            comments += 1
-            blank = _SPACE.match(self.text, found.end())
-            position = blank.end() if blank else found.end()
-            found = _COMMENT.match(self.text, position)
-        return position, comments
+        skipped = _SKIPPED.match(self.text, position)
+        assert skipped
+        return skipped.end(), len(re.findall(r"/\*|//|\#", skipped[0]))
 
     def hides_structure(self, text: str) -> bool:
         """Whether a string contains a relevant key or a boundary between two objects."""

@@ -44,55 +44,43 @@ def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
         raise VerdictError("it holds no text with tokens")
     if not isinstance(tokens, list) or not tokens:
         raise VerdictError("the server returned no log-probabilities of tokens, which the mode readout needs")
-    answer = _Answer(text, cast("list[Any]", tokens), ids_to_score(rubric, labels))
-    return verdict_of({one: answer.moments(one) for one in answer.names}, rubric, labels)
+    try:
+        alternatives = [[(str(one).translate(_SPACES), float(p)) for one, p in top] for _, top in cast("Any", tokens)]
+        pieces = [str(token).translate(_SPACES) for token, _ in cast("Any", tokens)]
+    except (TypeError, ValueError) as error:
+        raise VerdictError("its tokens cannot be read") from error
+    whole, starts = "".join(pieces), [0, *accumulate(map(len, pieces))]
+    begin = whole.rfind(text.translate(_SPACES).strip())  # some servers list the tokens of thoughts too
+    if begin < 0:
+        raise VerdictError("its tokens are not those of its text")
+    names = ids_to_score(rubric, labels)
+    span = _find_answer(whole, begin, names)
 
-
-class _Answer:
-    """A text, and its tokens with the alternatives at each position."""
-
-    def __init__(self, text: str, tokens: Sequence[Any], names: Sequence[str]) -> None:
-        try:
-            self._alternatives = [[(str(one).translate(_SPACES), float(p)) for one, p in top] for _, top in tokens]
-            pieces = [str(token).translate(_SPACES) for token, _ in tokens]
-        except (TypeError, ValueError) as error:
-            raise VerdictError("its tokens cannot be read") from error
-        self._text = "".join(pieces)
-        self._begin = self._text.rfind(text.translate(_SPACES).strip())
-        """Start of the answer: some servers list the tokens of thoughts too."""
-        if self._begin < 0:
-            raise VerdictError("its tokens are not those of its text")
-        self._starts = [0, *accumulate(map(len, pieces))]
-        self.names = names
-        self._span = self._find_final()
-
-    def _find_final(self) -> tuple[int, int]:
-        """Position of the final answer. Raises `VerdictError` unless it stands alone."""
-        text = self._text[self._begin :]
-        if not re.search(r"[{\[<◁]", text):  # lines of ids and digits
-            rest = text
-            for name in self.names:
-                rest = _form(name).sub(" ", rest)
-            if re.search(r"\w", rest):
-                raise VerdictError("it holds more than ids and digits")
-            return self._begin, len(self._text)
-        _, found, _, problems = read_entries(text, self.names)
-        if problems:
-            raise VerdictError("; ".join(problems))
-        return self._begin + found.start, self._begin + found.end
-
-    def moments(self, name: str) -> Moments | str:
-        """The moments of the digits at the score of `name`, or the reason why there are none."""
-        found = list(_form(name).finditer(self._text, *self._span))
+    def read(name: str) -> Moments | str:
+        found = list(_form(name).finditer(whole, *span))
         if len(found) != 1:
             return "it has two scores" if found else NO_ANSWER
         if len(number := found[0][1].rstrip(".,")) != 1:
             return f"its score is {number}, which is not on the scale from 0 to {LEVELS - 1}"
-        position = found[0].start(1)
-        place = bisect_right(self._starts, position) - 1
-        if _digit(self._text[self._starts[place] : self._starts[place + 1]]) is None:
-            return "its digit is not a token of its own"
-        return _weigh(self._alternatives[place])
+        place = bisect_right(starts, found[0].start(1)) - 1
+        return "its digit is not a token of its own" if _digit(pieces[place]) is None else _weigh(alternatives[place])
+
+    return verdict_of({name: read(name) for name in names}, rubric, labels)
+
+
+def _find_answer(whole: str, begin: int, names: Sequence[str]) -> tuple[int, int]:
+    """Begin and end of the final answer. Raises `VerdictError` unless it stands alone."""
+    rest = text = whole[begin:]
+    if re.search(r"[{\[<◁]", text):
+        _, found, _, problems = read_entries(text, names)
+        if problems:
+            raise VerdictError("; ".join(problems))
+        return begin + found.start, begin + found.end
+    for name in names:  # lines of ids and digits
+        rest = _form(name).sub(" ", rest)
+    if re.search(r"\w", rest):
+        raise VerdictError("it holds more than ids and digits")
+    return begin, len(whole)
 
 
 def _form(name: str) -> re.Pattern[str]:

@@ -15,9 +15,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any, TypeGuard
+from typing import Any
 
 from gavel.base.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, find_value
@@ -25,7 +25,7 @@ from gavel.judge.rubric import Rubric
 from gavel.judge.stats import weighted_mean
 from gavel.scenarios.formats.row import is_list, is_object
 
-_ENTRY = ("trajectory_id", "explanation", "score")
+_ENTRY = {"trajectory_id", "explanation", "score"}
 _WRAPPERS = {"parameter", "parameters", "properties", "values", "arguments", "input", "response", "result", "final"}
 """Keys under which vendors' structured outputs and tool calls hand on the whole object (LiteLLM: `parameter` for Claude
 on Vertex AI, `properties` on Bedrock)."""
@@ -62,16 +62,6 @@ class Verdict:
     """By label, why there is no score: the judge declined it, or its digit could not be read."""
     lost_states: dict[str, str] = field(default_factory=dict[str, str])
     """By label, what is wrong with its states; its score counts all the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The part of a reply about one label."""
-
-    label: str
-    value: Any
-    explanation: str = ""
-    states: Any = None
 
 
 def reply_schema(labels: Sequence[str], *, states: bool = False) -> dict[str, Any]:
@@ -112,29 +102,33 @@ def read_verdict(
     scores: dict[str, Scored] = {}
     unread: dict[str, str] = {}
     lost_states: dict[str, str] = {}
-    for entry in entries:
-        if entry.value is None:
-            unread[entry.label] = ": ".join(filter(None, ("the judge declined to score it", entry.explanation)))
+    for label, fields in entries:
+        explanation, value = fields.get("explanation"), fields.get("score", "nothing")
+        explanation = explanation if isinstance(explanation, str) else ""
+        if value is None:
+            unread[label] = ": ".join(filter(None, ("the judge declined to score it", explanation)))
             continue
+        states: Sequence[float] = ()
         try:
-            scored = Scored(_read_score(entry.value, repairs), entry.explanation)
+            score = _read_score(value, repairs)
         except VerdictError as error:
-            problems.append(f"the score of {entry.label} is {error.message}")
+            problems.append(f"the score of {label} is {error.message}")
             continue
         if turns is not None:
             try:
-                scored = replace(scored, states=_read_states(entry.states, turns[entry.label], scored.score))
+                states = _read_states(fields.get("states"), turns[label], score)
             except VerdictError as error:
-                lost_states[entry.label] = error.message
-        repairs["duplicate"] += entry.label in scores
-        if scores.setdefault(entry.label, scored).score != scored.score:
-            problems.append(f"{entry.label} has two different scores")
+                lost_states[label] = error.message
+        if label in scores:
+            repairs["duplicate"] += 1
+        if scores.setdefault(label, Scored(score, explanation, states=states)).score != score:
+            problems.append(f"{label} has two different scores")
     problems += [f"{label} has a score and null" for label in labels if label in scores and label in unread]
     if not problems and not scores:
         problems.append("it scores no trajectory")
     if problems:
         raise VerdictError("; ".join(dict.fromkeys(problems)))
-    return Verdict({label: scores[label] for label in labels if label in scores}, +repairs, unread, lost_states)
+    return Verdict({label: scores[label] for label in labels if label in scores}, repairs, unread, lost_states)
 
 
 _MOST_APART = 0.5
@@ -153,6 +147,10 @@ def _read_states(value: Any, turns: int, score: float) -> tuple[float, ...]:
     return tuple(state / 100 for state in states)
 
 
+Entry = tuple[str, Mapping[str, Any]]
+"""The part of a reply about one label: the label and the fields."""
+
+
 def read_entries(
     reply: str, labels: Sequence[str], *, cut_off: bool = False, states: bool = False
 ) -> tuple[list[Entry], Found, Counter[str], list[str]]:
@@ -161,34 +159,35 @@ def read_entries(
     `states`: an entry may have them.
     Raises `VerdictError` for a reply that is no JSON value alone.
     """
-    known = {label.casefold(): label for label in labels}
     if not reply.strip():
         raise VerdictError("it is empty")
+    reader = _FormReader(labels, {*_ENTRY, "states"} if states else _ENTRY)
     try:
-        found = find_value(reply, {*_ENTRY, "scores", *known})
-        reader = _FormReader(known, Counter(found.repairs), {*_ENTRY, *(["states"] if states else [])})
+        found = find_value(reply, reader.keys)
+        reader.repairs.update(found.repairs)
         reader.read(found.value)
     except Broken as broken:
         raise VerdictError(str(broken)) from broken
-    named = {entry.label for entry in reader.entries}
-    problems = reader.problems
+    problems, named = reader.problems, {label for label, _ in reader.entries}
     if cut_off and reader.repairs["bracket"]:
         problems.append("it was cut off")
     if missing := [label for label in labels if label not in named]:
         problems.append(f"there is no score for {', '.join(missing)}")
         problems += [f"{name} is none of the ids" for name in reader.unknown]
-    reader.repairs["unknown label"] += len(reader.unknown)
+    reader.repairs.update({"unknown label": len(reader.unknown)})
     return reader.entries, found, +reader.repairs, problems
 
 
 class _FormReader:
     """Finds the entries in a JSON value: a list of them, or a map from label to score, alone or under `scores`."""
 
-    def __init__(self, known: Mapping[str, str], repairs: Counter[str], fields: Collection[str]) -> None:
+    def __init__(self, labels: Sequence[str], fields: Collection[str]) -> None:
         """`fields`: those that an entry may have."""
-        self.known = known
-        self.repairs = repairs
+        self.known = {label.casefold(): label for label in labels}
         self.fields = fields
+        self.keys = {*_ENTRY, "scores", *self.known}
+        """Those that have a meaning in a reply, in lower case."""
+        self.repairs = Counter[str]()
         self.entries: list[Entry] = []
         self.unknown: list[str] = []
         """Ids that the prompt does not contain."""
@@ -196,9 +195,9 @@ class _FormReader:
 
     def read(self, value: Any) -> None:
         for _ in range(_MAX_WRAPPERS + 1):
-            fields = self.folded(value) if is_object(value) else {}
+            fields = self.folded(value)
             if isinstance(value, str):
-                value = find_value(value, {*_ENTRY, "scores", *self.known}).value
+                value = find_value(value, self.keys).value
                 self.repairs["double encoding"] += 1
             elif len(fields) == 1 and (wrapper := next(iter(fields))) in _WRAPPERS:
                 value = fields[wrapper]
@@ -216,7 +215,7 @@ class _FormReader:
 
     def read_items(self, value: Any) -> None:
         for item in value if is_list(value) else ():
-            fields = self.folded(item) if is_object(item) else {}
+            fields = self.folded(item)
             if "trajectory_id" in fields and "score" in fields:
                 self.read_entry(fields["trajectory_id"], fields)
             else:
@@ -227,26 +226,25 @@ class _FormReader:
             self.problems.append("it holds no scores")
 
     def read_entry(self, name: Any, fields: Mapping[str, Any]) -> None:
-        label = self.label(name)
-        if label:
-            explanation = fields.get("explanation")
-            text = explanation if isinstance(explanation, str) else ""
-            self.entries.append(Entry(label, fields.get("score", "nothing"), text, fields.get("states")))
+        if label := self.label(name):
+            self.entries.append((label, fields))
             self.refuse_fields(fields.keys() - self.fields, label)
-        elif self.looks_like_a_label(name):
-            self.unknown.append(name)
+        elif isinstance(name, str) and name.isalnum() and name == name.upper() and len(name) in map(len, self.known):
+            self.unknown.append(name)  # it could have been a label of another call: its entry is left out
         else:
             self.problems.append(f"{json.dumps(name, ensure_ascii=False, default=str)[:40]} is none of the ids")
 
     def refuse_fields(self, names: Collection[str], of: str) -> None:
         self.problems += [f"{of} has a field {name[:40]!r} that was not asked for" for name in sorted(names)]
 
-    def folded(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The object with its keys in lower case. Raises `VerdictError` when two keys become one with two values."""
+    def folded(self, value: Any) -> dict[str, Any]:
+        """The object with its keys in lower case; empty for another value. Raises `VerdictError` when two keys become
+        one with two values."""
         found: dict[str, Any] = {}
-        for name, item in value.items():
+        for name, item in value.items() if is_object(value) else ():
             key = name.strip().casefold()
-            self.repairs["key"] += key != name and key in (*self.fields, "scores")
+            if key != name:
+                self.repairs["key"] += key == "scores" or key in self.fields
             if key in found and found[key] != item:
                 raise VerdictError(f"{key[:40]!r} stands there twice, with two values")
             found[key] = item
@@ -256,17 +254,12 @@ class _FormReader:
         """The label that an id names, bare or as "trajectory_K7QX"."""
         if not isinstance(name, str):
             return None
-        words = re.findall(r"[^\W_]+", name.casefold())
-        label = (
-            self.known.get(words[-1]) if words and words[:-1] in ([], ["trajectory"], ["trajectory", "id"]) else None
-        )
-        self.repairs["label"] += label is not None and label.casefold() != name.casefold()
+        if label := self.known.get(name.casefold()):
+            return label
+        *before, last = re.findall(r"[^\W_]+", name.casefold()) or [""]
+        label = self.known.get(last) if before in ([], ["trajectory"], ["trajectory", "id"]) else None
+        self.repairs["label"] += label is not None
         return label
-
-    def looks_like_a_label(self, name: Any) -> TypeGuard[str]:
-        """Whether an id could have been a label of another call; its entry is left out."""
-        lengths = set(map(len, self.known))
-        return isinstance(name, str) and name.isalnum() and name == name.upper() and len(name) in lengths
 
 
 def _read_score(given: Any, repairs: Counter[str]) -> float:

@@ -28,8 +28,7 @@ from gavel.scenarios.formats.exported import (
     StoredGroup,
     Text,
     Turn,
-    attempts,
-    count_untold,
+    all_attempts,
     facts,
     tool_definitions,
     turns,
@@ -116,15 +115,13 @@ def _tools(document: Message) -> list[Message] | None:
     return openai_tools(agent.get("tool_definitions")) if is_object(agent) else None
 
 
-def _fits(value: Any) -> bool:
-    return (
-        is_object(value, "schema_version", "agent", "steps")
-        and is_list(value["steps"])
-        and str(value["schema_version"]).startswith("ATIF")
-    )
-
-
-ATIF = Format("ATIF", ("schema_version", "agent", "steps"), _fits, _read)
+_FIELDS = ("schema_version", "agent", "steps")
+ATIF = Format(
+    "ATIF",
+    _FIELDS,
+    lambda it: is_object(it, *_FIELDS) and is_list(it["steps"]) and str(it["schema_version"]).startswith("ATIF"),
+    _read,
+)
 
 
 SCHEMA_VERSION = "ATIF-v1.8"
@@ -142,10 +139,8 @@ class AtifError(GavelError):
 
 def documents(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
     """One document per attempt. Raises `AtifError` for a document that the package `atif` rejects."""
-    for stored in groups:
-        count_untold(stored, losses)
-        for attempt in attempts(stored):
-            yield _validated(_build_document(attempt, model, losses), attempt)
+    for attempt in all_attempts(groups, losses):
+        yield _validated(_build_document(attempt, model, losses), attempt)
 
 
 def _build_document(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:

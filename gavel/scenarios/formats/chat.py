@@ -8,6 +8,7 @@ become messages: results stand alone, thoughts are `reasoning_content`. Chat mes
 without a counterpart (images, audio, unknown blocks) stay in the content, and unknown fields beside it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -78,6 +79,18 @@ _ERRORS = ("errorText", "error")
 _ITEMS = ("reasoning", "item_reference", "compaction", "mcp_list_tools")
 _ITEM_ENDINGS = ("_call", "_call_output", "_approval_request", "_approval_response")
 
+_OF_IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
+_BOOKKEEPING = (
+    "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
+    "prefix created created_at timestamp model usage"
+)
+NOT_CONTENT = frozenset(f"{_OF_IDS} {_BOOKKEEPING} encrypted_content signature extra_content".split())
+"""Fields that are never shown, beside those of thoughts. An unknown field is shown as JSON."""
+_THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)?")
+"""Names of fields in which programs keep thoughts: reasoning_content, thinking_blocks, thoughtSignature, thought."""
+MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
+"""Fields of a message that hold more than text."""
+
 Block = tuple[str, Any]
 """`part`, `thought`, `call` or `result`, and the content part, the text, the tool call or the message."""
 
@@ -99,6 +112,24 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
 def as_chat(items: Sequence[Message]) -> list[Message]:
     """Converts messages of a program; a message of no known form is kept unchanged."""
     return list(items) if all(map(_is_openais, items)) else _link_results(_convert_all(items, None)[0])
+
+
+def is_bookkeeping(key: str, value: Any) -> bool:
+    """Whether a field is left out: it holds an id, bookkeeping, thoughts, or nothing."""
+    if key in NOT_CONTENT or _THOUGHT_FIELD.fullmatch(key) or is_empty(value):
+        return True
+    return key == "status" and value in ("completed", "success")
+
+
+def is_empty(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
+
+
+def odd_fields(message: Message) -> list[str]:
+    """The fields of what a user or an agent says that a judge is shown as JSON, for want of a place."""
+    known = ("content", "tool_calls", "function_call", "name", "refusal", *MEDIA)
+    said = message.get("role") != "tool"
+    return [name for name, each in message.items() if said and name not in known and not is_bookkeeping(name, each)]
 
 
 def misnamed_assistant(messages: Sequence[Message]) -> tuple[str, str] | None:

@@ -155,6 +155,14 @@ def attempts(stored: StoredGroup) -> Iterator[StoredAttempt]:
         yield StoredAttempt(trajectory, stored, member)
 
 
+def all_attempts(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[StoredAttempt]:
+    """The members of all groups. Counts the exceptions of a group without members, which have no record."""
+    for stored in groups:
+        if not len(stored.group):
+            losses.add("exception of a group in which no member ended: left out", len(stored.group.exceptions))
+        yield from attempts(stored)
+
+
 def facts(attempt: StoredAttempt, losses: Losses) -> dict[str, Any]:
     """All known facts of an attempt besides its turns and tools, without empty ones.
 
@@ -173,12 +181,6 @@ def facts(attempt: StoredAttempt, losses: Losses) -> dict[str, Any]:
 
 def _told(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != [] and value != {}}
-
-
-def count_untold(stored: StoredGroup, losses: Losses) -> None:
-    """Counts the exceptions of a group without members, for formats that have one record per member."""
-    if not len(stored.group):
-        losses.add("exception of a group in which no member ended: left out", len(stored.group.exceptions))
 
 
 def scores(attempt: StoredAttempt, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,9 +371,7 @@ def _convert_part(part: Any) -> Part:
 
 
 def _mime(url: str) -> str | None:
-    if url.startswith("data:"):
-        return url[5:].partition(",")[0].partition(";")[0] or None
-    return mimetypes.guess_type(url.partition("?")[0])[0]
+    return mimetypes.guess_type(url if url.startswith("data:") else url.partition("?")[0])[0]
 
 
 def inline(media: Media) -> str | None:

@@ -3,6 +3,7 @@
     {"messages": [{"role": "user", "content": "Hi"}, …], "tools": […], "task": 7}     [{"role": "user", …}, …]
     {"prompt": "2 + 2?", "completion": "4", "label": true}                            {"prompt": …, "responses": […]}
     {"prompt": […], "chosen": […], "rejected": […]}                                   a group of two, rewards 1 and 0
+    {"prompt": {"role": "prompter", "text": "2 + 2?", "replies": [{"role": …}, …]}}   a tree: each branch an attempt
     {"prompt": {"raw": "2 + 2?"}, "response": {"output": "4"}, "provider": {…}}       promptfoo
     {"input": "2 + 2?", "actualOutput": "4", "metricsData": [{…}]}                    DeepEval
     {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"]}            ragas
@@ -17,7 +18,6 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from pydantic import JsonValue
@@ -93,6 +93,7 @@ def system_message(value: Any) -> list[Message]:
     return [{"role": "system", "content": value}]
 
 
+_PAIR = ("user", "assistant")
 _ASKED = ("prompt", "conversations", "messages", "instruction", "question")
 """The columns by which data sets name a prompt; an instruction may have an input."""
 OF_PROMPTS = (*_ASKED, "input", "history", *SYSTEM[:2])
@@ -129,16 +130,12 @@ def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
     told = None if own else next((name for name in SYSTEM[:2] if system_message(fields.get(name))), None)
     turns = cell(fields.get("history"))
     if is_list(turns) and all(is_list(pair) and len(pair) == 2 for pair in turns):
-        turns = [message for pair in turns for message in _exchange(*pair)]
+        turns = [{"role": role, "content": said} for pair in turns for role, said in zip(_PAIR, pair, strict=True)]
     turns = turns if is_list(turns) and (not turns or is_conversation(turns)) else None
     if turns is not None:
         del fields["history"]
     system = own or (system_message(fields.pop(told)) if told else [])
     return [*system, *(turns or []), *said[len(own) :]]
-
-
-def _exchange(asked: Any, answered: Any) -> list[Message]:
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
@@ -323,31 +320,47 @@ def _samples_name(value: Any) -> str | None:
     return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
 
 
-def _split_samples(row: Row) -> Iterator[Row]:
-    """One row for each answer of a row with several; a list of as many rewards is split among them."""
-    name = _samples_name(row.value)
-    if name is None or row.value.get(_given(row.value, "completion", "response")) is not None:
-        yield row
+Side = tuple[str, Any, Message]
+"""Where an answer stands, the answer, and the fields that are of it, with those of what was asked."""
+
+
+def _attempts(
+    row: Row, source: Source, sides: Iterable[Side], form: str, task: dict[str, JsonValue] | None = None
+) -> Iterator[Attempt]:
+    """An attempt for each answer. One may be a whole conversation, which repeats what was asked."""
+    for name, value, own in sides:
+        offered, asked = tools(own.pop("tools", None)), prompt(row, own)
+        answer = _answer(row, value, name, alone=not asked)
+        if not asked and not answer:
+            source.leave_out(row, "answer that is null")
+            continue
+        ends = (asked[at:] for at in range(len(asked)))
+        repeated = next((end for end in ends if len(answer) > len(end) and answer[: len(end)] == end), list[Any]())
+        metrics = {INDEPENDENT: _SIDES[name][1]} if form == PAIRS.name else None
+        yield attempt(row, form, asked or None, answer[len(repeated) :], own, task=task, tools=offered, metrics=metrics)
+
+
+def _samples(row: Row) -> Iterator[Side]:
+    """The answers of a row with one or several; a list of as many rewards is split among them."""
+    fields: Message = row.value
+    name = _samples_name(fields)
+    if name is None or fields.get(_given(fields, "completion", "response")) is not None:
+        name = _given(fields, *_ANSWER)
+        yield name, fields[name], without(fields, name)
         return
-    fields = without(row.value, name)
-    samples: list[Any] = row.value[name]
+    samples: list[Any] = fields[name]
+    split = {key: value for key, value in fields.items() if key in _REWARDS and len(as_list(value)) == len(samples)}
     for number, sample in enumerate(samples):
-        each = {key for key, value in fields.items() if key in _REWARDS and len(as_list(value)) == len(samples)}
-        own = {_REWARDS[key] if key in each else key: v[number] if key in each else v for key, v in fields.items()}
+        own = without(fields, name, *split) | {_REWARDS[key]: value[number] for key, value in split.items()}
         if is_object(sample) and not _are_messages([sample]):
             sample, others = _text(row, f"{name}.{number}", sample)
             own |= others
-        _answer(row, sample, f"{name}.{number}")  # its error names the answer
-        yield Row(row.where, {**own, "completion": sample})
+        yield f"{name}.{number}", sample, own
 
 
-def _read_completions(rows: Iterable[Row], source: Source) -> Iterator[Attempt]:
-    for row in chain.from_iterable(map(_split_samples, rows)):
-        fields: Message = row.value
-        name = _given(fields, *_ANSWER)
-        rest = without(fields, name, "tools")
-        before, answer = prompt(row, rest), _answer(row, fields[name], "completion")
-        yield attempt(row, COMPLETIONS.name, before, answer, rest, tools=tools(fields.get("tools")))
+def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        yield from _attempts(row, source, _samples(row), COMPLETIONS.name)
 
 
 COMPLETIONS = Format("TRL prompt/completion", ("prompt", "completion|response"), _is_completion, _read_completions)
@@ -360,33 +373,15 @@ _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 
 def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
-        fields: Message = dict(row.value)
+        fields: Message = row.value
         if is_object(asked := fields.get("input"), "messages"):
             given = {name: asked[name] for name in ("messages", "tools") if name in asked}
             fields = {**without(fields, "input"), **given}
-        for name, value, own in _sides(fields):
-            offered, asked = tools(own.pop("tools", None)), prompt(row, own)
-            answer = _answer(row, value, name, alone=not asked)
-            if not asked and not answer:
-                source.leave_out(row, "answer that is null")
-                continue
-            ends = (asked[at:] for at in range(len(asked)))  # an answer may be a whole conversation, which repeats it
-            whole = next((end for end in ends if len(answer) > len(end) and answer[: len(end)] == end), list[Any]())
-            before = asked[: len(asked) - len(whole)]
-            reward = _SIDES.get(name)
-            yield attempt(
-                row,
-                PAIRS.name if reward else SIDE_BY_SIDE,
-                None if answer else before,
-                [*before, *answer] if answer else [],
-                own,
-                task={"pair": row.where},
-                tools=offered,
-                metrics={INDEPENDENT: reward[1]} if reward else None,
-            )
+        form = PAIRS.name if _pair(fields) else SIDE_BY_SIDE
+        yield from _attempts(row, source, _sides(fields), form, {"pair": row.where})
 
 
-def _sides(fields: Message) -> Iterator[tuple[str, Any, Message]]:
+def _sides(fields: Message) -> Iterator[Side]:
     """The answers of a row, with their sides or columns, and the other fields that are of each."""
     pair = _pair(fields)
     if pair.get("chosen") == "messages":
@@ -496,6 +491,56 @@ def _dialogue(value: Any) -> list[Message]:
     return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
 
 
+def _tree_name(value: Any) -> str:
+    """The field that holds a message with the messages that answer it, as OpenAssistant's trees have it."""
+    fields = value if is_object(value) else {}
+    return next((name for name, each in fields.items() if is_object(each, "role") and _replies(each)), "")
+
+
+def _replies(message: Message) -> list[Message]:
+    lists = (each for each in message.values() if is_list(each) and each and all(is_object(it, "role") for it in each))
+    return next(lists, list[Message]())
+
+
+def _is_node(value: Any) -> bool:
+    """Whether it is a message that tells which one it answers; a table may omit that of the first."""
+    return is_object(value, "message_id", "parent_id|message_tree_id", "role", "text|content")
+
+
+def _read_trees(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    apart = [row for row in rows if _is_node(row.value)]
+    nodes: dict[Any, Message] = {row.value["message_id"]: {**row.value, "replies": []} for row in apart}
+    roots = [(row, row.value[_tree_name(row.value)]) for row in rows if not _is_node(row.value)]
+    for row in apart:
+        node, above = nodes[row.value["message_id"]], row.value.get("parent_id")
+        if above is None:
+            roots.append((row, node))
+        elif above in nodes:
+            nodes[above]["replies"].append(node)
+        else:
+            source.leave_out(row, "message whose parent is not in the file")
+    for row, root in roots:
+        yield from _branches(row, [], root)
+
+
+def _branches(row: Row, before: Sequence[Message], message: Message) -> Iterator[Attempt]:
+    """The answers to a message and to all that follow it, each after what stands above it."""
+    is_answer = KNOWN_ROLES.get(str(message["role"]).lower()) == "assistant"
+    said: Message = {"role": "assistant" if is_answer else "user", "content": first_of(message, *TEXTS)}
+    if is_answer:
+        kept = {name: each for name, each in message.items() if not isinstance(each, list | dict)}
+        yield attempt(row, TREES.name, before, [said], without(kept, "role", *TEXTS))
+    for reply in _replies(message):
+        yield from _branches(row, [*before, said], reply)
+
+
+TREES = Format(
+    "message trees",
+    ("message_tree_id", "prompt"),
+    lambda value: bool(_tree_name(value)) or _is_node(value),
+    _read_trees,
+)
+
 SIDE_BY_SIDE = "answers side by side"
 PAIRS = Format(
     "preference pairs",
@@ -519,10 +564,10 @@ class Columns:
     def names(self) -> list[str]:
         return [*filter(None, [self.prompt]), *self.answers]
 
-    def rename(self, row: Row, known: Collection[str], source: Source) -> Iterator[Row]:
-        """One row with `prompt` and `completion`, or `messages`, for each answer; empty cells are counted.
+    def read(self, row: Row, known: Collection[str], source: Source) -> Iterator[Attempt]:
+        """The attempts of a row; empty cells are counted. `known`: the fields of all rows.
 
-        `known`: the fields of all rows. Raises `RowError` for a field that no row has.
+        Raises `RowError` for a field that no row has.
         """
         columns = [
             _column(row, names, known, "--answer-column") for names in [(name,) for name in self.answers] or [_ANSWER]
@@ -535,17 +580,19 @@ class Columns:
                 if value is None:
                     source.leave_out(row, f"row without {name}")
                 else:
-                    yield Row(row.where, {"answer_column": name, **fields[name], "messages": value})
+                    own = {"answer_column": name, **fields[name], "messages": value}
+                    yield from _read_choices(Row(row.where, own))
             return
         asked, prompt = _column(row, names, known, "--prompt-column")
         found = [(name, *answer) for name, value in columns for answer in _split_answers(row, name, value)]
+        sides: list[Side] = []
         for column, name, answer, others in found:
             if answer is None or prompt is None:
                 source.leave_out(row, f"row without {name if answer is None else asked}")
                 continue
-            rest = without(fields[column], asked, "prompt", "completion")
-            own = {**rest, **others, "prompt": _as_said(prompt), "completion": _as_said(answer)}
-            yield Row(row.where, own | ({"answer_column": name} if len(found) > 1 else {}))
+            own = {**without(fields[column], asked), **others, "prompt": _as_said(prompt)}
+            sides.append((name, _as_said(answer), own | ({"answer_column": name} if len(found) > 1 else {})))
+        yield from _attempts(row, source, sides, TABLE)
 
 
 def _column(row: Row, names: Sequence[str], known: Collection[str], option: str) -> tuple[str, Any]:
@@ -642,9 +689,8 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     for row in rows:
         if not is_object(row.value):
             raise RowError(f"{row.where} is no object, so it has no columns.", "Leave the options of columns out.")
-        for each in columns.rename(row, known, source):
-            for found in _read_completions([each], source) if "completion" in each.value else _read_choices(each):
-                yield replace(found, row=row, form=TABLE)
+        for found in columns.read(row, known, source):
+            yield replace(found, row=row, form=TABLE)
 
 
 TABLE = "prompt and answer columns"

@@ -275,7 +275,7 @@ def table_rows(path: Path, data: bytes) -> list[Row]:
     values = {name: [row[name] for row in found if row[name] is not None] for name in table.column_names}
     said = {name: None for name, each in values.items() if each and (name in SAID or isinstance(each[0], list))}
     return [
-        Row(f"{path}:{number}", said | plain(row)) for number, row in enumerate(found, 1)
+        Row(f"{path}:{number}", said | plain(row), True) for number, row in enumerate(found, 1)
     ]  # a lacking answer is told
 
 

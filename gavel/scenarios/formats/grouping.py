@@ -33,7 +33,7 @@ _TASK_FIELD = re.compile(
     re.IGNORECASE,
 )
 """`task`, `task_id`, `taskId`, `problem_id`, …: common names of a row's task field."""
-_BESIDE = ("image", "images", "audio", "audios", "video", "videos", "document", "documents", "attachments", "context")
+BESIDE = ("image", "images", "audio", "audios", "video", "videos", "document", "documents", "attachments", "context")
 """Fields of a row that are part of the prompt, besides its messages. A context that is no text does not count."""
 _NESTED = ("metadata", "info", "extra", "extra_info")
 """Fields that hold further fields of the row."""
@@ -58,7 +58,7 @@ def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
 
 def beside_messages(trajectory: Trajectory) -> dict[str, JsonValue]:
     """Prompt fields beside the messages, such as images, which a judge is not shown."""
-    found = {name: value for name in _BESIDE if (value := trajectory.metadata.get(name))}
+    found = {name: value for name in BESIDE if (value := trajectory.metadata.get(name))}
     return {name: value for name, value in found.items() if name != "context" or isinstance(value, str)}
 
 

@@ -24,8 +24,7 @@ from gavel.scenarios.formats.exported import (
     StoredGroup,
     Text,
     Turn,
-    attempts,
-    count_untold,
+    all_attempts,
     facts,
     hex_id,
     scores,
@@ -133,12 +132,9 @@ def log_chunks(
     head = json.dumps({"version": 2, "status": "success", "eval": spec, "plan": {}})
     yield f'{head[:-1]}, "samples": ['
     total = 0
-    for stored in groups:
-        count_untold(stored, losses)
-        for attempt in attempts(stored):
-            sample = json.dumps(_build_sample(attempt, model or "none/none", losses, created), allow_nan=False)
-            yield f"{',' if total else ''}\n{sample}"
-            total += 1
+    for total, attempt in enumerate(all_attempts(groups, losses), 1):
+        sample = json.dumps(_build_sample(attempt, model or "none/none", losses, created), allow_nan=False)
+        yield f"{',' if total > 1 else ''}\n{sample}"
     results = {"total_samples": total, "completed_samples": total}
     stats = {"started_at": created, "completed_at": created}
     yield f'\n], "results": {json.dumps(results)}, "stats": {json.dumps(stats)}}}\n'

@@ -324,25 +324,18 @@ LOGGED = Format(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Tracer:
-    """The names of a tracer's fields."""
-
-    form: str
-    parent: tuple[str, ...]
-    time: tuple[str, ...]
-    asked: str
-    answered: str
-    calls: tuple[str, ...]
-    """Kinds of records that are model calls."""
-    kept: tuple[str, ...]
-
-
 _IDS = ("traceId", "trace_id", "id", "run_id")
-_KINDS = ("run_type", "type")
+_PARENTS = ("parentObservationId", "parent_observation_id", "parent_run_id", "parent_run_ids")
+_TIMES = ("dotted_order", "startTime", "start_time")
+_CALLS = ("generation", "llm", "chat_model")
+"""Kinds of records that are model calls."""
+_KEPT = (
+    *("name", "userId", "user_id", "sessionId", "session_id", "session_name", "tags"),
+    *("environment", "version", "release"),
+)
 
 
-def _read_traces(rows: Sequence[Row], source: Source, tracer: _Tracer) -> Iterator[Attempt]:
+def _read_traces(rows: Sequence[Row], source: Source, form: str) -> Iterator[Attempt]:
     traces: dict[str, list[tuple[Row, Message]]] = {}
     for row in rows:
         value: Message = row.value
@@ -352,10 +345,10 @@ def _read_traces(rows: Sequence[Row], source: Source, tracer: _Tracer) -> Iterat
             name = f"{name} {row.where}"  # rows of other programs may share an id
         traces.setdefault(name, []).extend((row, record) for record in _records(value))
     for members in traces.values():
-        if made := _trace(members, tracer):
+        if made := _trace(members[0][0], [record for _, record in members], form):
             yield made
         else:
-            source.leave_out(members[0][0], f"trace without {tracer.asked} and {tracer.answered}")
+            source.leave_out(members[0][0], f"trace without {' and '.join(_SIDES[form])}")
 
 
 def _records(value: Message) -> Iterator[Message]:
@@ -371,38 +364,38 @@ def _is_whole(record: Message) -> bool:
     return "run_type" not in record and not (first_of(record, *_IDS[:2]) and "type" in record)
 
 
-def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | None:
+def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
     """The attempt of a trace; None if it holds neither input nor output."""
-    row = members[0][0]
-    records = sorted((each for _, each in members), key=lambda each: str(first_of(each, *tracer.time) or ""))
+    asked, answered = _SIDES[form]
+    records = sorted(records, key=lambda each: str(first_of(each, *_TIMES) or ""))
     parts = [each for each in records if not _is_whole(each)]
     roots = [each for each in records if _is_whole(each)]
-    roots += [each for each in parts if not first_of(each, *tracer.parent)]
+    roots += [each for each in parts if not first_of(each, *_PARENTS)]
     root, last = (roots or records)[0], (parts or records)[-1]
-    calls = [each for each in parts if str(first_of(each, *_KINDS)).lower() in tracer.calls]
-    with_messages = [each for each in calls if find_conversation(each.get(tracer.asked), _LISTS)]
-    calls = with_messages or ([] if root.get(tracer.asked) or root.get(tracer.answered) else calls)
-    turns = [(each.get(tracer.asked), each.get(tracer.answered)) for each in calls or [root]]
-    found = longest([conversation(row, given, answered) for given, answered in turns if given or answered])
+    calls = [each for each in parts if str(first_of(each, "run_type", "type")).lower() in _CALLS]
+    with_messages = [each for each in calls if find_conversation(each.get(asked), _LISTS)]
+    calls = with_messages or ([] if root.get(asked) or root.get(answered) else calls)
+    turns = [(each.get(asked), each.get(answered)) for each in calls or [root]]
+    found = longest([conversation(row, given, said) for given, said in turns if given or said])
     if not found:
         return None
-    offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(tracer.asked)))
-    tools = next((each for each in offers if each), None)
+    offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(asked)))
+    tools = next(filter(None, offers), None)
     whole = (roots or [last])[0]  # a part of a trace may be exported without its root
-    answered = bool(whole.get(tracer.answered))
     said, *others = found
     ended: dict[str, Any] = {}
-    if error := _error(whole) or ("" if answered else _error(last)):
+    if error := _error(whole) or ("" if whole.get(answered) else _error(last)):
         ended = {"status": "failed", "status_reason": first_line(error)}
-    elif not answered and not any(message.get("role") == "assistant" for message in said):
+    elif not whole.get(answered) and not any(message.get("role") == "assistant" for message in said):
         state = f" (status {last['status']})" if last.get("status") else ""
-        ended = {"status": "failed", "status_reason": f"it has no {tracer.answered}{state}"}
+        ended = {"status": "failed", "status_reason": f"it has no {answered}{state}"}
     example = root.get("reference_example_id")
-    fields = {name: root[name] for name in tracer.kept if root.get(name) is not None}
+    kept = (*_KEPT, "extra" if form == LANGSMITH.name else "metadata")
+    fields = {name: root[name] for name in kept if root.get(name) is not None}
     fields["trace_id"] = first_of(root, *_IDS[:2]) or first_of(root, *_IDS[2:])
-    made = attempt(
+    return attempt(
         row,
-        tracer.form,
+        form,
         None,
         said,
         fields,
@@ -412,7 +405,6 @@ def _trace(members: list[tuple[Row, Message]], tracer: _Tracer) -> Attempt | Non
         additional_histories=[History(messages_and_choices=list[MessageOrChoice](m), tools=tools) for m in others],
         **ended,
     )
-    return made
 
 
 def _parameters(record: Message) -> Any:
@@ -443,45 +435,20 @@ def _fits_langfuse(value: Any) -> bool:
     return (observation or trace) and "run_type" not in value
 
 
-_NAMES = (
-    *("name", "userId", "user_id", "sessionId", "session_id", "metadata", "tags"),
-    *("environment", "version", "release"),
-)
 LANGFUSE = Format(
     "Langfuse export",
     ("id", "traceId|trace_id|timestamp", "input|output"),
     _fits_langfuse,
-    partial(
-        _read_traces,
-        tracer=_Tracer(
-            "Langfuse export",
-            ("parentObservationId", "parent_observation_id"),
-            ("startTime", "start_time"),
-            "input",
-            "output",
-            ("generation",),
-            _NAMES,
-        ),
-    ),
+    partial(_read_traces, form="Langfuse export"),
 )
 LANGSMITH = Format(
     "LangSmith runs",
     ("id|run_id", "run_type", "inputs|outputs"),
     lambda value: is_object(value, "run_type", "id|run_id", "inputs|outputs"),
-    partial(
-        _read_traces,
-        tracer=_Tracer(
-            "LangSmith runs",
-            ("parent_run_id", "parent_run_ids"),
-            ("dotted_order", "start_time"),
-            "inputs",
-            "outputs",
-            ("llm", "chat_model"),
-            ("name", "session_id", "session_name", "tags", "extra"),
-        ),
-    ),
+    partial(_read_traces, form="LangSmith runs"),
     task="reference example",
 )
+_SIDES = {LANGFUSE.name: ("input", "output"), LANGSMITH.name: ("inputs", "outputs")}
 
 
 _LISTS = ("messages", "input", "prompt", "chat_history")

@@ -35,8 +35,7 @@ from gavel.scenarios.formats.exported import (
     StoredGroup,
     Text,
     Turn,
-    attempts,
-    count_untold,
+    all_attempts,
     facts,
     hex_id,
     inline,
@@ -88,13 +87,11 @@ def requests(groups: Iterable[StoredGroup], model: str | None, losses: Losses, n
     """An ExportTraceServiceRequest for each attempt, with all of its spans. `now_ns`: the time of the export."""
     clock = count(now_ns + _MILLISECOND, _MILLISECOND)
     scope = {"name": "gavel", "version": version("gavel-rl")}
-    for stored in groups:
-        count_untold(stored, losses)
-        for attempt in attempts(stored):
-            trace = _Trace(hex_id(now_ns, attempt.id, size=16), clock, model, losses)
-            _add_attempt(attempt, trace)
-            resource = {"attributes": _attributes({"service.name": "gavel"})}
-            yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": trace.spans}]}]}
+    resource = {"attributes": _attributes({"service.name": "gavel"})}
+    for attempt in all_attempts(groups, losses):
+        trace = _Trace(hex_id(now_ns, attempt.id, size=16), clock, model, losses)
+        _add_attempt(attempt, trace)
+        yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": trace.spans}]}]}
 
 
 def _add_attempt(attempt: StoredAttempt, trace: _Trace) -> None:

@@ -15,17 +15,14 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from openai.types.chat.chat_completion import Choice
-
 from gavel.base import entry_points
 from gavel.base.text import counted
 from gavel.scenarios.formats.atif import ATIF
-from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant
+from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
 from gavel.scenarios.formats.fields import (
     COMPLETIONS,
     CONVERSATIONS,
@@ -34,8 +31,10 @@ from gavel.scenarios.formats.fields import (
     OF_PROMPTS,
     PAIRS,
     SIDE_BY_SIDE,
+    SYSTEM,
     TABLE,
     TEXTS,
+    TREES,
     UNANSWERED,
     Columns,
     are_rivals,
@@ -46,7 +45,7 @@ from gavel.scenarios.formats.fields import (
     without,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
-from gavel.scenarios.formats.grouping import TRUTHS, beside_messages, group
+from gavel.scenarios.formats.grouping import BESIDE, TRUTHS, beside_messages, group
 from gavel.scenarios.formats.inspect_log import INSPECT
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
 from gavel.scenarios.formats.row import (
@@ -103,7 +102,7 @@ JUDGED = Format(
 
 
 _BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)
-_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
+_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED, TREES)
 _TABLES = (PAIRS, COMPLETIONS, CONVERSATIONS)
 
 
@@ -184,8 +183,11 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
         form = _detect_format(rows)
         found += form.read(rows, source)
     for each in found:
-        if isinstance(each, Attempt) and each.trajectory.status != "failed" and not _answers(each.trajectory):
-            if misnamed := misnamed_assistant(each.trajectory.messages()):
+        if isinstance(each, Attempt) and each.trajectory.status != "failed":
+            said = each.trajectory.messages()
+            if any(message.get("role") == "assistant" for message in said):
+                continue
+            if misnamed := misnamed_assistant(said):
                 raise refused(each.row.where, *misnamed)
             each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
     grouped = group(found, by, form.task if form else "")
@@ -287,7 +289,8 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
         speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
         return sum(number > 1 for number in speakers.values())
 
-    column = next((name for name in filter(_IDENTIFIER.search, items[0]) if sides(name) >= max(least, 1)), "")
+    column = max(filter(_IDENTIFIER.search, items[0]), key=sides, default="")
+    column = column if column and sides(column) >= max(least, 1) else ""
     if least and not column:
         return None
     texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
@@ -316,36 +319,41 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
     if said and all(is_object(each, "message|type") for each in said) and not is_object(fields, "input|prompt"):
         return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     problem = f"{row.where} is of no format that is known. Its fields: {', '.join(fields)}."
-    likeness, nearest = max(((_likeness(form, fields), form) for form in forms), key=lambda pair: pair[0])
+    nearest = min(forms, key=lambda form: sum(not is_object(fields, each) for each in form.fields) / len(form.fields))
     lacking = [each.replace("|", " or ") for each in nearest.fields if not is_object(fields, each)]
-    if likeness >= _NEAR:
+    if len(lacking) <= _FAR * len(nearest.fields):
         lack = f"lacks {', '.join(lacking)}" if lacking else "its fields hold other things"
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
         problem += f" Without anything in it: {', '.join(empty)}."
     items = [each.value for each in rows if is_object(each.value)][:_TRIED]
-    for columns in (columns for item in items for columns in _proposals(item)):
+    is_flat = not any(isinstance(each, list | dict) for each in fields.values())
+    texts = {name: [each[name] for each in items if isinstance(each.get(name), str)] for name in fields}
+    tried = [{name: max(each, key=len, default=None) for name, each in texts.items()}] if is_flat else items
+    for columns in (columns for item in tried for columns in _proposals(item, is_flat=is_flat)):
         if _tells_apart(items, columns):
             named = [("--prompt-column", columns.prompt), *(("--answer-column", each) for each in columns.answers)]
             told = " ".join(f"{option} {shlex.quote(name)}" for option, name in named if name)
             renamed = "them to prompt and completion" if columns.prompt else "one to messages"
+            renamed = "them to prompt, response_a, response_b, …" if len(columns.answers) > 1 else renamed
             return RowError(problem, f"Say which columns hold what: {told}; or rename {renamed}. {_FORM}")
-    for path, items in _rows_within(fields):
+    for path, items in () if row.is_cells else _rows_within(fields):
         if all(any(form.fits(each) for form in all_formats()) for each in items) or any(
             _tells_apart(items, each) for each in _proposals(items[0])
         ):
             return RowError(
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
-    return RowError(problem, _SHAPE)
+    paths = {path: each for path, each in leaves(fields) if isinstance(each, str) and each.strip()}
+    if len(paths) < 2:
+        return RowError(problem, f"Write what was asked and what was answered apart. {_FORM}")
+    written = [path for path, each in paths.items() if _SENTENCE.search(each)]
+    told = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
+    options = f"--prompt-column PATH --answer-column PATH, of the paths {told}"
+    return RowError(problem, f"Name the texts that hold the prompt and each answer: {options}. {_FORM}")
 
 
 _FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
-_SHAPE = (
-    'Write a row of messages for each attempt, such as jq -c \'{messages: [{role: "user", content: .ASKED}, '
-    '{role: "assistant", content: .ANSWERED}]}\' FILE > rows.jsonl, where ASKED and ANSWERED are the paths of what was '
-    "asked and answered; docs/files.md has all formats."
-)
 _ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 """Column names to propose; the user decides."""
@@ -354,9 +362,10 @@ _EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|l
 _IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 """Words separated by spaces, or a script that may do without."""
+_REWARD = re.compile("reward|score|label|rating|grade", re.I)
 _SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
-_NEAR = 0.5
-"""Min share of a format's fields that makes a row near to it."""
+_FAR = 0.5
+"""Max share of a format's fields that may lack in a row near to it."""
 _TRIED = 20
 """Max rows on which columns are tried before they are proposed."""
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
@@ -386,31 +395,48 @@ def _rows_within(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
             yield from _rows_within(items[0], f"{path}[]")
 
 
-def _proposals(fields: dict[str, Any]) -> Iterator[Columns]:
+def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Columns]:
     """The likely columns (dotted paths) of prompt and answers, by names and texts, likeliest first. A column with a
-    whole conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it."""
-    found = [each for each in _columns(fields) if not _EXPECTED.search(each[0]) and not _IDENTIFIER.search(each[0])]
-    found.sort(key=lambda each: each[0].count("."))
-    talks = [path for path, _ in _columns(fields) if is_list(value := at(fields, path)) and is_conversation(value)]
+    whole conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it. In a
+    table that `is_flat`, the first text is the prompt where no name tells it, and the others are the answers."""
+    given = dict(_columns(fields))
+    found = {
+        path: text
+        for path, text in sorted(given.items(), key=lambda each: (_depth(each[0]), -len(each[1])))
+        if not (_EXPECTED.search(path) or _IDENTIFIER.search(path) or path in (*SYSTEM, *BESIDE))
+    }
+    talks = [path for path in given if is_list(value := at(fields, path)) and is_conversation(value)]
     rivals = [path for path in talks if are_rivals(at(fields, path))]
     talks = [path for path in talks if path not in rivals]
     whole = [path for path in talks if is_answered(at(fields, path))]
     if whole and is_answered(at(fields, whole[0])[-1:]):
         yield Columns(None, whole)
-    asked = next((path for path, text in found if _ASKED.search(path) and _SENTENCE.search(text)), None)
-    others = [path for path, text in found if text and not _ANSWERED.search(path)]
-    asked = next(iter([*whole, *filter(None, [asked]), *talks, *(others if len(others) == 1 else ())]), None)
-    likely = [(path, text) for path, text in found if _ANSWERED.search(path) and path != asked and text]
+    named = [path for path, text in found.items() if _ASKED.search(path) and _SENTENCE.search(text)]
+    others = [path for path, text in found.items() if text and not _ANSWERED.search(path)]
+    first = [path for path in given if is_flat and path in others and _SENTENCE.search(found[path])]
+    others = others if len(others) == 1 else first
+    asked = next(iter([*whole, *named, *talks, *others]), "")
+    likely = [path for path, text in found.items() if _ANSWERED.search(path) and path != asked and text]
     # A deeper column of such a name is part of the question: the expected answer.
-    likely = [each for each in likely if each[0].count(".") == likely[0][0].count(".")]
-    written = [path for path, text in likely if _SENTENCE.search(text)]
-    short = [path for path, text in likely if _SHORT_ANSWER.fullmatch(text)]
+    likely = [path for path in likely if _depth(path) == _depth(likely[0])]
+    if is_flat and not likely:
+        likely = [path for path in given if path in found and path != asked and not _REWARD.search(path)]
+    written = [path for path in likely if _SENTENCE.search(found[path])]
+    short = [path for path in likely if _SHORT_ANSWER.fullmatch(found[path])]
     alike = [list(columns.values()) for columns in columns_by_stem(fields).values() if len(columns) > 1]
-    of_several = [path for path, _ in likely if any(path in columns for columns in alike)]
-    for answered in [*rivals, *written, *short, *of_several] if asked else ():
-        yield Columns(asked, next((columns for columns in alike if answered in columns), [answered]))
+    alike += [each for each in (written, short) if is_flat]
+    of_several = [path for path in likely if any(path in columns for columns in alike)]
+    question = found.get(asked, "")
+    rendered = [path for path, text in found.items() if path not in likely and question and question in text]
+    for prompt in sorted([*rendered, asked], key=lambda path: -len(found.get(path, ""))):  # what was made of it
+        for answered in [*rivals, *written, *short, *of_several] if asked else ():
+            yield Columns(prompt, next((columns for columns in alike if answered in columns), [answered]))
     if whole:
         yield Columns(None, whole)
+
+
+def _depth(path: str) -> int:
+    return sum(not part.isdecimal() for part in path.split("."))
 
 
 def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
@@ -419,18 +445,13 @@ def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, st
         if is_object(value):
             yield from _columns(value, f"{within}{name}.")
             continue
+        path = f"{within}{name}"
+        while is_list(value) and value and is_list(value[0]):
+            path, value = f"{path}.0", value[0]
         first = value[0] if is_list(value) and value else value
         text = first_of(first, *TEXTS) if is_object(first) else first
-        yield f"{within}{name}", text if isinstance(text, str) else ""
-
-
-def _likeness(form: Format, fields: dict[str, Any]) -> float:
-    """The share of the format's fields that the row has; a field of a similar name counts half."""
-    found = 0.0
-    for name in form.fields:
-        similar = any(get_close_matches(each, list(fields), cutoff=0.8) for each in name.split("|"))
-        found += 1.0 if is_object(fields, name) else 0.5 * similar
-    return found / len(form.fields)
+        text = text if isinstance(text, str) else ""
+        yield path, text if path == f"{within}{name}" or _SENTENCE.search(text) else ""
 
 
 def describe_shortfalls(found: Sequence[Found]) -> list[str]:
@@ -447,7 +468,7 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
     objects = [
         f"{each.row.where} ({', '.join(map(str, given))})"
         for each in attempts
-        if each.form in (TABLE, LOGGED.name) and is_object(given := _given(each.trajectory))
+        if is_object(given := _given(each.trajectory, each.form in (TABLE, LOGGED.name)))
     ]
     if objects:
         notes.append(
@@ -461,6 +482,13 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
         notes.append(
             f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
             f"one message. Write messages in the template's place. First: {rendered[0].row.where}."
+        )
+    odd = [(each, name) for each in attempts for message in each.trajectory.messages() for name in odd_fields(message)]
+    if odd:
+        names = list(dict.fromkeys(name for _, name in odd))
+        notes.append(
+            f"the judge is shown further fields of messages as if they were said ({', '.join(names[:_MOST_NAMES])}): "
+            f"take out what was not. First: {odd[0][0].row.where}."
         )
     hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
@@ -523,12 +551,10 @@ def _texts(value: Any) -> str:
 _OF_ROWS = (COMPLETIONS.name, PAIRS.name, SIDE_BY_SIDE, LOGGED.name, TABLE)
 
 
-def _given(trajectory: Trajectory) -> Any:
-    """What the last message holds as JSON text; of a list, its first item."""
-    text = trajectory.messages()[-1].get("content")
-    value = cell(text) if isinstance(text, str) else None
+def _given(trajectory: Trajectory, in_text: bool) -> Any:
+    """The object that the last message holds, also as JSON `in_text`; of a list there, its first item."""
+    value = trajectory.messages()[-1].get("content")
+    if not in_text or not isinstance(value, str):
+        return value
+    value = cell(value)
     return value[0] if is_list(value) and value else value
-
-
-def _answers(trajectory: Trajectory) -> bool:
-    return any(isinstance(item, Choice) or item.get("role") == "assistant" for item in trajectory.messages_and_choices)

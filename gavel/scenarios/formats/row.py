@@ -52,6 +52,8 @@ class Row:
     """File and line (or item, or sample), for messages."""
     value: Any
     """The decoded JSON value."""
+    is_cells: bool = False
+    """Whether it is a row of a table: CSV, Parquet or Arrow."""
 
 
 @dataclass(frozen=True, slots=True)

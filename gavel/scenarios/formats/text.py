@@ -127,7 +127,10 @@ def _split_document(document: Any, where: str) -> list[Row]:
         case list() if not is_conversation(cast(list[Any], document)):
             return numbered("", cast(list[Any], document))
         case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
-            return numbered(" rows", [_whole(item) for item in cast(list[Any], page)])
+            return numbered(
+                " rows",
+                [{**item["row"], **({CUT: item[CUT]} if item.get(CUT) else {})} for item in cast(list[Any], page)],
+            )
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
@@ -154,12 +157,8 @@ def _split_document(document: Any, where: str) -> list[Row]:
             return [Row(f"{where}:1", document)]
 
 
-def _whole(item: Any) -> Any:
-    """The row of an item of a page, with the names of the cells that were cut off, if there are any."""
-    return {**item["row"], CUT: item[CUT]} if item.get(CUT) else item["row"]
-
-
 CUT = "truncated_cells"
+"""The field of a page's row, and of the row that is read of it, with the names of the cells that were cut off."""
 
 
 def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
@@ -312,7 +311,7 @@ def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
                 )
             named = zip(names, cells, strict=True)
             found.append(
-                Row(place, {n: _said(text) if n in SAID or n in said else cell(text) for n, text in named if n})
+                Row(place, {n: _said(text) if n in SAID or n in said else cell(text) for n, text in named if n}, True)
             )
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error

@@ -11,8 +11,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.prompts import content_hash
@@ -33,8 +31,6 @@ _CHANGEABLE_LOOP = {
 """Settings of the loop that may differ when a run goes on."""
 _CHANGEABLE = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "restart"}
 _NAMED_APART = {"models", "rubric", "mode", "anchors"}
-_PLACE = {"api_base", "base_url", "api_version", "timeout"}
-"""Parameters of a judge model that say where it is asked, which a server that moves changes."""
 
 
 def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
@@ -76,7 +72,6 @@ def describe_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]
 def describe_judge(judge: Judge) -> dict[str, Any]:
     """Models, rubric, and under `judging` whatever else changes a score; not retries, limits, costs and addresses."""
     judging = {name: value for name, value in judge.settings.items() if name not in _NAMED_APART | {"content_retries"}}
-    public = [{name: value for name, value in one.public_params.items() if name not in _PLACE} for one in judge.jurors]
     return {
         "judge": judge.names,
         "rubric": judge.rubric.dump(),
@@ -86,7 +81,6 @@ def describe_judge(judge: Judge) -> dict[str, Any]:
         "judging": judging
         | {
             "orders": [juror.orders for juror in judge.jurors],
-            "params": to_jsonable_python(public, fallback=str),
             "context": [juror.context for juror in judge.jurors],
         },
     }

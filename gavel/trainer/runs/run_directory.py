@@ -103,7 +103,17 @@ starts over."""
 
 
 class RunDirectoryError(GavelError):
-    """The run directory cannot be used."""
+    """The run directory cannot be used.
+
+    The remedy has the options of the command line, which prints it; the error's text, which a Python user sees, says
+    the same in Python.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy)
+        in_python = remedy.replace("--fresh", "its directory deleted")
+        in_python = re.sub(r"--([a-z][a-z-]*)", lambda option: f"{option[1].replace('-', '_')}=", in_python)
+        self.args = (f"{message}\n{in_python}" if remedy else message,)
 
 
 def runs_root(path: str | Path | None = None) -> Path:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gavel.reports.statistics import (
+    mean_of_scores,
     mean_over_seeds,
     paired_difference,
     pass_at_k,
@@ -80,6 +81,9 @@ def test_an_interval_is_never_without_width_and_stays_within_0_and_1() -> None:
         assert 0 <= found.low < found.high <= 1
         assert found.low <= found.value <= found.high
     assert share([1.0], 1).low is None
+    scores = mean_of_scores([1.0, 0.9, 0.8, 0.9])
+    assert scores.low is not None
+    assert (scores.low > 0, scores.high, mean_of_scores([0.4]).low) == (True, 1.0, None)
     assert share([], 0).value is None
     wilson = share([1.0] * 40 + [0.0] * 10, 50)
     assert (wilson.low, wilson.high) == (pytest.approx(0.670, abs=0.003), pytest.approx(0.888, abs=0.003))

@@ -46,6 +46,7 @@ def said(content: object, **fields: object) -> Trajectory:
     [
         "<think>\nhmm\n</think>\n\nDone.",
         "<seed:think>hmm</seed:think>Done.",
+        "<antThinking>hmm</antThinking>Done.",
         "<|START_THINKING|>hmm<|END_THINKING|>Done.",
         "[THINK]hmm[/THINK]Done.",
         "< think >hmm</ think >Done.",

@@ -308,7 +308,7 @@ def test_choices_of_a_text_completion_answer_each_its_prompt(tmp_path: Path) -> 
 
 
 TALK = [
-    {"session_id": name, "user_id": 7, "role": role, "content": "x", "timestamp": n}
+    {"user_id": 7, "session_id": name, "role": role, "content": "x", "timestamp": n}
     for name in "ab"
     for n, role in enumerate(["user", "assistant"])
 ]

@@ -609,6 +609,30 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
             [[Q, LYON]],
         ),
         ({"error": None, "output": {"time": "1", "history": [Q, LYON]}}, "--answer-column output.history", [[Q, LYON]]),
+        (
+            {
+                "kind": "geo",
+                "context": "In order.",
+                "question": Q["content"],
+                "ours": "It is Paris.",
+                "theirs": "It is not Paris.",
+                "score": "5/6",
+            },
+            "--prompt-column question --answer-column ours --answer-column theirs",
+            [[Q, PARIS], [Q, LYON | {"content": "It is not Paris."}]],
+        ),
+        (
+            {"doc": {"question": "order 7?"}, "arguments": {"0": {"arg_0": Q["content"]}}, "filtered_resps": ["Paris"]}
+            | {"resps": [["It is Paris."]]},
+            "--prompt-column arguments.0.arg_0 --answer-column resps.0",
+            [[Q, PARIS]],
+        ),
+        (
+            {"question_title": "Order", "question_content": Q["content"], "output_list": ["It is Paris.", "Lyon."]}
+            | {"code_list": ["Paris", "Lyon"]},
+            "--prompt-column question_content --answer-column output_list",
+            [[Q, PARIS], [Q, LYON]],
+        ),
     ],
 )
 def test_the_columns_to_name_are_read_when_they_are_named(
@@ -634,15 +658,65 @@ def test_the_columns_to_name_are_read_when_they_are_named(
             "jq -c '.runs.all[].turns[]'",
         ),
         ({"7": {"prompt": "Hi", "answer": "Yo."}, "8": {"prompt": "Hi", "answer": "No."}}, "jq -c '.[]'"),
-        ({"instruction": "Mend it.", "output_steps": [{"time": "now", "action": "run"}] * 2}, "jq -c '{messages"),
-        ({"question": "Where is it?", "answer_kind": "text"}, "jq -c '{messages"),
-        ({"choices": [{"turns": ["A.", "B."]}]}, "jq -c '{messages"),
+        (
+            {"instruction": "Mend it.", "output_steps": [{"time": "now", "action": "run"}] * 2},
+            "of the paths instruction, output_steps.0.time",
+        ),
+        ({"question": "Where is it?", "answer_kind": "text"}, "of the paths question, answer_kind. "),
+        ({"choices": [{"turns": ["A.", "B."]}]}, "of the paths choices.0.turns.0, choices.0.turns.1. "),
     ],
 )
 def test_rows_that_no_columns_hold_are_written_by_a_command(tmp_path: Path, row: dict[str, Any], remedy: str) -> None:
     with pytest.raises(RowError) as error:
         read_file(written(tmp_path / "rows.jsonl", row, row))
     assert remedy in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("Frage;A;B\nWo ist es?;Hier drin;Da drüben\n", "--prompt-column Frage --answer-column A --answer-column B;"),
+        ('a,b\n"{""x"": ""Where?"", ""y"": [1]}","[{""z"": ""Here.""}]"\n', "of the paths a.x, b.0.z. "),
+    ],
+)
+def test_columns_of_a_table_are_named_by_options(tmp_path: Path, text: str, remedy: str) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(RowError) as error:
+        read_file(tmp_path / "rows.csv")
+    assert remedy in error.value.remedy
+    assert "jq" not in error.value.remedy
+
+
+def test_each_answer_of_a_tree_of_messages_is_an_attempt(tmp_path: Path) -> None:
+    after = [{"role": "prompter", "text": "Sure?", "replies": [{"role": "assistant", "text": "Yes.", "replies": []}]}]
+    replies = [{"role": "assistant", "text": "It is Paris.", "rank": 0, "replies": after}, {**LYON, "rank": 1}]
+    asked = {"message_id": "m", "role": "prompter", "text": Q["content"], "labels": {"spam": 0}, "replies": replies}
+    trees = written(tmp_path / "trees.jsonl", {"message_tree_id": "t", "prompt": asked})
+    told = [
+        ("m", None, "prompter", Q["content"]),
+        ("p", "m", "assistant", "It is Paris."),
+        ("s", "p", "prompter", "Sure?"),
+    ]
+    told += [("y", "s", "assistant", "Yes."), ("l", "m", "assistant", "Lyon."), ("x", "z", "assistant", "Lost.")]
+    names = ("message_id", "parent_id", "role", "text")
+    nodes = written(tmp_path / "nodes.jsonl", *(dict(zip(names, each, strict=True)) for each in told))
+    for path in (trees, nodes):
+        assert [[each.messages() for each in group] for group in read_file(path).groups] == [
+            [[Q, PARIS], [Q, LYON]],
+            [[Q, PARIS, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]],
+        ]
+    assert "1 × message whose parent is not in the file" in read_file(nodes).notes[0]
+
+
+def test_fields_of_messages_that_a_judge_is_shown_are_told(tmp_path: Path) -> None:
+    said = [each | {"country": "France", "toxic": False, "id": 7, "thought": "Hm."} for each in (Q, PARIS)]
+    (note,) = read_file(written(tmp_path / "rows.jsonl", *[{"conversation": said}] * 2)).notes
+    assert "as if they were said (country): take out" in note
+
+
+def test_an_answer_that_is_an_object_is_told(tmp_path: Path) -> None:
+    row = {"messages": [Q, {"role": "assistant", "content": {"answer": "Paris", "label": "right"}}]}
+    assert "1 answer in JSON" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
 
 
 def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answers(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(tmp_path, 
         run.check(asked, "experiment.json")
     assert all(each in error.value.message for each in named)
     assert "--fresh" in error.value.remedy
+    assert "--" not in str(error.value)
+    assert "with its directory deleted" in str(error.value)
     run.close()
 
 
