@@ -2,7 +2,7 @@
 
     python benchmarks/judge_intervals.py --json
 
-Every judge is simulated (`gavel.judge.offline.simulated`) and asked through the engine, with 2, 4 and 8 orders. What it
+Every judge is simulated (`engine_quality.py`) and asked through the engine, with 2, 4 and 8 orders. What it
 would say over all orders is its mean over `--truth` further orders of the same group. Columns, in one run:
 
     naive      the spread of a member's own votes, sd/√n, times 1.645 (what a mean of votes is usually given)
@@ -23,12 +23,11 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from engine_quality import SimulatedGroup, simulated_groups
+from engine_quality import POSITION_BIASED, Bias, Latent, SimulatedGroup, SimulatedJudge, simulated_groups
 
 from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Latent, SimulatedJudge
 from gavel.judge.panel.modes import orders as orders_of
 from gavel.judge.stats import mean_and_error, score_interval
 from gavel.scenarios.group import TrajectoryGroup

@@ -31,13 +31,13 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
+from engine_quality import Latent, SimulatedJudge
 from peers.environments import DRIVERS, PEERS, EnvironmentFailed, Peer, Variant, prepare, versions
 from peers.malformed import CASES, DRAFT, FILED, GOOD
 from peers.server import JudgeServer, serving
 
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Latent, SimulatedJudge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.stats import centred_positions
 from gavel.llm.providers import load_litellm

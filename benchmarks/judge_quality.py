@@ -2,9 +2,9 @@
 
     python benchmarks/judge_quality.py --json
 
-The judge model is simulated (`gavel.judge.offline.simulated` has its formula); everything between it and the reward is
-the engine itself: prompts, labels, orders, replies, votes. `engine_quality.py` defines the figures; `±`
-is the standard error of tau. Takes about 4 minutes on one core. Exits with 1 when a figure misses its bar.
+The judge model is simulated; everything between it and the reward is the engine itself: prompts, labels, orders,
+replies, votes. `engine_quality.py` has the judge's formula and defines the figures; `±` is the standard error of tau.
+Takes about 4 minutes on one core. Exits with 1 when a figure misses its bar.
 """
 
 import argparse
@@ -18,8 +18,13 @@ from statistics import fmean
 from typing import Any, Literal
 
 from engine_quality import (
+    POSITION_BIASED,
+    Bias,
+    Faults,
+    Latent,
     Scorer,
     SimulatedGroup,
+    SimulatedJudge,
     engine_scorer,
     measure_quality,
     prompt_scorer,
@@ -27,10 +32,8 @@ from engine_quality import (
 )
 
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.prompt.truncate import count_tokens
-from gavel.judge.ruler import JudgeOptions
 from gavel.llm.types import Message, text_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -194,7 +197,6 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     for count in (1, 2, 4, 8):
         balanced = Judge(judge(), orders=count)
         await row(f"engine, orders={count}", engine_scorer(balanced), of_8)
-        rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.position_bias[8].means]
         rows[-1]["slot_slope_of_votes"] = round(balanced.position_bias[8].slope, 4)
         await row(
             f"contrast with the one before: orders={count}", engine_scorer(Judge(judge(CONTRAST), orders=count)), of_8
@@ -230,9 +232,9 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     for members, groups in ((4, simulated_groups(few, 4, seed, table)), (8, of_8[:few])):
         calls = members * (members - 1)
         for name, options in (
-            ("pairwise, orders=2", JudgeOptions(mode="pairwise")),
-            (f"groupwise, as many calls ({calls})", JudgeOptions(orders=calls)),
-            (f"groupwise, as many showings ({2 * members - 2} calls)", JudgeOptions(orders=2 * members - 2)),
+            ("pairwise, orders=2", {"mode": "pairwise"}),
+            (f"groupwise, as many calls ({calls})", {"orders": calls}),
+            (f"groupwise, as many showings ({2 * members - 2} calls)", {"orders": 2 * members - 2}),
         ):
             await row(f"G={members}: {name}", engine_scorer(Judge(judge(), **options)), groups)
     for orders in (2, 4, 8):
@@ -244,7 +246,7 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
             await row(name, engine_scorer(Judge(asked, mode=mode, orders=orders)), of_8[:few])
             rows[-1]["tokens_per_group"] = round(asked.tokens / few)
     pairs = groups_with_shared_member(few, seed + 1, table)
-    for name, options in (("groupwise", JudgeOptions()), ("anchored", JudgeOptions(anchors=anchors(table)))):
+    for name, options in (("groupwise", {}), ("anchored", {"anchors": anchors(table)})):
         for what, sides in (("graded on half a curve", (CURVED, CURVED)), ("harsh and lenient", (HARSH, LENIENT))):
             weak, strong = (engine_scorer(Judge(judge(bias), **options)) for bias in sides)
             apart = await context_effect(weak, strong, pairs)

@@ -39,10 +39,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 
+from benchmarks.engine_quality import Bias, distorted
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline import stand_in
-from gavel.judge.offline.simulated import Bias, distorted
 from gavel.judge.prompt.truncate import count_tokens
 from gavel.judge.stats import expected_scores
 from gavel.llm.types import Message

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gavel.judge.offline.simulated import ID
+from engine_quality import ID
+
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.reply.verdict import requested_ids

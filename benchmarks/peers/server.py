@@ -15,12 +15,12 @@ from random import Random
 from typing import Any
 
 import uvicorn
+from engine_quality import SimulatedJudge
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gavel.judge.offline.simulated import SimulatedJudge
 from peers.forms import FORMS, Form
 from peers.malformed import CASES, DRAFT, FILED, GOOD, Reply, filed_reply
 

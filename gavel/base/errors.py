@@ -1,7 +1,7 @@
 """The base class of every error that a user can fix, and guards around foreign code."""
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -41,6 +41,15 @@ def first_error() -> Generator[None]:
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         raise first from first.__cause__
+
+
+async def run_all(works: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Runs the coroutines concurrently; returns their results in order. The first failure ends the others, and is
+    raised as by `first_error`."""
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(work) for work in works]
+    return [task.result() for task in running]
 
 
 async def contain_cancellation(awaitable: Awaitable[_T]) -> _T:

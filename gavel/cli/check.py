@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
@@ -135,7 +135,7 @@ async def run_check(
             "yellow",
         )
     prompts: list[list[Message]] = []
-    watched = judge.rehearsal(partial(_Watched.of, prompts=prompts))
+    watched = judge.rehearsal(_Watched, prompts=prompts)
     judged = await watched.score(TrajectoryGroup(episodes))
     if show_prompt and prompts:
         console.print(Rule("the judge is asked"))
@@ -171,10 +171,6 @@ class _Watched(Client):
     """A client whose prompts are kept."""
 
     prompts: list[list[Message]] = field(default_factory=list[list[Message]])
-
-    @classmethod
-    def of(cls, client: Client, prompts: list[list[Message]]) -> "_Watched":
-        return cls(**{each.name: getattr(client, each.name) for each in fields(client)}, prompts=prompts)
 
     async def ask(self, messages: list[Message], *arguments: Any, **options: Any) -> Reply:
         self.prompts.append(messages)

@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,10 @@ from pydantic_core import PydanticUndefined
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.run_file import SHOW, Settings, Table, Where, merge, models_in, paths_beside, read_tables, validate
-from gavel.judge.config import JudgeConfig, JurorConfig
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
+from gavel.judge.panel.juror import jury
 from gavel.llm.cassette import Cassette
 from gavel.llm.providers import PROVIDER, model_id, names, register
 from gavel.llm.types import Message
@@ -468,10 +469,9 @@ def with_cassette(judge: JudgeConfig, directory: Path) -> JudgeConfig:
     return judge.model_copy(update={"cassette": directory / FILE_NAME})
 
 
-def _models(judge: JudgeConfig) -> Iterator[str]:
-    for juror in [judge.models] if isinstance(judge.models, str) else judge.models or []:
-        models = juror.model if isinstance(juror, JurorConfig) else juror
-        yield from [models] if isinstance(models, str) else models
+def _models(judge: JudgeConfig) -> list[str]:
+    named = jury(judge.models) if judge.models else ()
+    return [model for juror in named for model in juror.models if isinstance(model, str)]
 
 
 def recorded(judge: JudgeConfig) -> Cassette | None:

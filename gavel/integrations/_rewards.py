@@ -1,9 +1,9 @@
 """Shared parts of all trainers' rewards: build members from prompts and completions, judge them, return rewards.
 
     scorer = Scorer("openai/gpt-5-mini", "- is brief", "member")
-    (judged,) = scorer.score_all_now([TrajectoryGroup([member("2 + 2?", "4"), member("2 + 2?", "5")])])
-    judged.rewards     # [0.9, None]: None where the judge gave no score, never a number
-    judged.numbers     # [0.9, 0.9]: for trainers that need one beside their mask, the mean of the others
+    right, missing = await scorer.score([member("2 + 2?", "4"), member("2 + 2?", "5")])
+    right.reward, missing.reward     # 0.9, None: where the judge gave no score, never a number
+    right.number, missing.number     # 0.9, 0.9: for trainers that need one beside their mask, the mean of the others
 
 Trainers call their hooks from several threads and event loops, in processes to which the hooks are sent, and without a
 loop. Connections belong to the loop that opened them, so a judge is called on one background loop for the life of a
@@ -20,13 +20,13 @@ import sys
 import threading
 from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import groupby
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -39,6 +39,7 @@ from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.formats.row import tools as openai_tools
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import KEY, read_truth
@@ -56,23 +57,17 @@ _logger = logging.getLogger("gavel.rewards")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A judged group, and the rewards of its members in order."""
+class Scored:
+    """What the judge says of one member."""
 
-    group: TrajectoryGroup
-    rewards: list[float | None]
-    """One reward per member; None for a member without one."""
-
-    @property
-    def numbers(self) -> list[float]:
-        return with_mean(self.rewards)
-
-    @property
-    def reason(self) -> str:
-        """Reason of the first missing reward."""
-        whole = self.group.judgement
-        found = (t.judgement.reason for t in self.group if t.reward is None and t.judgement and t.judgement.reason)
-        return next(iter(found), (whole and whole.reason) or "no reason was given")
+    reward: float | None
+    """None = not scored, or left out with a member of its group that was not."""
+    number: float
+    """The reward; without one the mean of the group's others, see `with_mean`."""
+    judgement: Judgement
+    """Without its votes."""
+    reason: str
+    """Why it has no reward; where the group was scored whole, of no meaning."""
 
 
 def with_mean(rewards: Sequence[float | None]) -> list[float]:
@@ -110,32 +105,48 @@ class Scorer:
         self._unscored: Unscored = checked(unscored)
         self._judge = _judge(judge, rubric)
 
-    async def score(self, members: Iterable[Trajectory]) -> Judged:
-        """The judged group. Raises `JudgeError` as `Judge.score` and `JudgeClient.score` do."""
-        return await submitted(self._score(TrajectoryGroup(members)))
+    async def score(self, members: Iterable[Trajectory]) -> list[Scored]:
+        """Judges one group. Raises `JudgeError` as `Judge.score` and `JudgeClient.score` do."""
+        return (await self.score_all([TrajectoryGroup(members)]))[0]
 
-    async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
+    async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[list[Scored]]:
         """Judges the groups concurrently; returns them in order. The first error ends the others."""
-        return await submitted(self._score_all(groups))
+        return await submitted(run_all(self._score(group) for group in groups))
 
-    def score_all_now(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
+    def score_all_now(self, groups: Sequence[TrajectoryGroup]) -> list[list[Scored]]:
         """The same for a synchronous hook, which may be called in a thread with a running event loop."""
-        return run(self._score_all(groups))
+        return run(run_all(self._score(group) for group in groups))
 
-    async def _score(self, group: TrajectoryGroup) -> Judged:
-        """Judges a group. Raises the error that stopped the judge (an exhausted budget) if members are unscored because
-        of it."""
+    async def _score(self, group: TrajectoryGroup) -> list[Scored]:
+        """Judges a group, and logs why rewards are missing.
+
+        A group of equal members has no rewards in any case: there is nothing to compare, and nothing has failed. Raises
+        `JudgeError` for another unscored member when `unscored` is "raise", and the error that stopped the judge (an
+        exhausted budget) if members are unscored because of it.
+        """
         judged = await self._judge.score(group)
-        failed = judged.judgement is not None and judged.judgement.status in ("partial", "unscored")
-        if failed and isinstance(self._judge, Judge) and (stopped := self._judge.stopped) is not None:
-            raise stopped
-        return rewarded(judged, self._unscored)
-
-    async def _score_all(self, groups: Sequence[TrajectoryGroup]) -> list[Judged]:
-        with first_error():
-            async with asyncio.TaskGroup() as tasks:
-                scored = [tasks.create_task(self._score(group)) for group in groups]
-        return [task.result() for task in scored]
+        whole = judged.judgement or GroupJudgement(status="unscored")
+        if whole.status in ("partial", "unscored") and isinstance(self._judge, Judge) and self._judge.stopped:
+            raise self._judge.stopped
+        judgements = [(each.judgement or Judgement()).model_copy(update={"votes": []}) for each in judged]
+        rewards = [each.reward for each in judged]
+        missing = [one.reason for one, reward in zip(judgements, rewards, strict=True) if reward is None]
+        why = next(filter(None, missing), None) or whole.reason or "no reason was given"
+        if missing and whole.status != "degenerate" and self._unscored != "member":
+            if self._unscored == "raise":
+                raise JudgeError(
+                    f"the judge scored {len(rewards) - len(missing)} of {len(rewards)} members of a group: {why}.",
+                    'Mend what it says, or go on without them: unscored="group" or "member".',
+                )
+            rewards = [None] * len(rewards)
+        if missing:
+            level = logging.INFO if whole.status == "degenerate" else logging.WARNING
+            left_out = rewards.count(None)
+            _logger.log(level, "%d of %d members of a group are left out: %s", left_out, len(rewards), why)
+        return [
+            Scored(reward, number, one, one.reason or why)
+            for reward, number, one in zip(rewards, with_mean(rewards), judgements, strict=True)
+        ]
 
     def __getstate__(self) -> tuple[Any, ...]:
         judge, rubric = self._given
@@ -169,29 +180,6 @@ def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | Judg
             raise JudgeError("a service takes a rubric as text.", "Write it as one, or name a preset of the service.")
         return JudgeClient(judge, options=None if rubric is None else {"rubric": rubric})
     return Judge(judge, rubric=rubric)
-
-
-def rewarded(judged: TrajectoryGroup, unscored: Unscored) -> Judged:
-    """The rewards of a judged group; missing ones are logged with the reason.
-
-    A group of equal members has no rewards in any case: there is nothing to compare, and nothing has failed. Raises
-    `JudgeError` for an unscored member when `unscored` is "raise".
-    """
-    found = Judged(judged, [trajectory.reward for trajectory in judged])
-    missing = sum(reward is None for reward in found.rewards)
-    alike = judged.judgement is not None and judged.judgement.status == "degenerate"
-    if missing and not alike and unscored == "raise":
-        count = len(found.rewards)
-        raise JudgeError(
-            f"the judge scored {count - missing} of {count} members of a group: {found.reason}.",
-            'Mend what it says, or go on without them: unscored="group" or "member".',
-        )
-    if missing and not alike and unscored == "group":
-        found = Judged(judged, [None] * len(found.rewards))
-    if missing:
-        level, out = logging.INFO if alike else logging.WARNING, found.rewards.count(None)
-        _logger.log(level, "%d of %d members of a group are left out: %s", out, len(found.rewards), found.reason)
-    return found
 
 
 def checked(unscored: Choice, choices: object = Unscored) -> Choice:
@@ -231,6 +219,12 @@ def groups_of(keys: Iterable[Hashable], size: int | None = None) -> list[list[in
         step = size if size and len(same) % size == 0 else len(same)
         found += [same[start : start + step] for start in range(0, len(same), step)]
     return found
+
+
+def by_member(groups: Iterable[Sequence[int]], results: Iterable[Sequence[T]]) -> list[T]:
+    """The results of each group's members in the order of all members, whose indices `groups` holds."""
+    pairs = (zip(group, own, strict=True) for group, own in zip(groups, results, strict=True))
+    return [one for _, one in sorted(chain.from_iterable(pairs), key=itemgetter(0))]
 
 
 def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None, **fields: Any) -> Trajectory:
@@ -279,25 +273,20 @@ def _with_image_urls(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": [_block(block) for block in cast(list[Any], content)]}
+    return {**message, "content": [_sendable(block) for block in cast(list[Any], content)]}
 
 
-def _block(block: Any) -> Any:
+def _sendable(block: Any) -> Any:
     if not isinstance(block, dict) or cast(Message, block).get("type") != "image":
         return cast(Any, block)
-    image = cast(Message, block).get("image")
-    url = image if isinstance(image, str) and image.startswith(("data:", "http://", "https://")) else _encoded(image)
-    return cast(Any, block) if url is None else {"type": "image_url", "image_url": {"url": url}}
-
-
-def _encoded(image: Any) -> str | None:
-    """A PIL image as a data URL; None for anything else."""
+    image: Any = cast(Message, block).get("image")
     pil = sys.modules.get("PIL.Image")  # whoever holds a PIL image has imported PIL
-    if pil is None or not isinstance(image, pil.Image):
-        return None
-    png = io.BytesIO()
-    image.save(png, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+    if pil is not None and isinstance(image, pil.Image):
+        png = io.BytesIO()
+        image.save(png, format="PNG")
+        image = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+    is_url = isinstance(image, str) and image.startswith(("data:", "http://", "https://"))
+    return {"type": "image_url", "image_url": {"url": image}} if is_url else cast(Any, block)
 
 
 def turns(tokenizer: Any, ids: Iterable[int], sampled: Iterable[int]) -> list[Message]:
@@ -324,12 +313,12 @@ def part(module: str, name: str) -> Any:
 _END_SECONDS = 5.0
 """Seconds at process exit for cancelled tasks to end."""
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""Background loops by process id: a forked child inherits the loop object without its thread."""
+_background: asyncio.AbstractEventLoop | None = None
 
 
 def _in_forked_child() -> None:
-    global _lock
+    global _background, _lock
+    _background = None  # the child has the loop's object without its thread
     _lock = threading.Lock()  # a thread of the parent may have held the lock
 
 
@@ -352,32 +341,29 @@ async def submitted(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _submit(work: Coroutine[Any, Any, T]) -> "Future[T]":
-    return asyncio.run_coroutine_threadsafe(work, _loop())
-
-
-def _loop() -> asyncio.AbstractEventLoop:
+    global _background
     with _lock:
-        loop = _loops.get(os.getpid())
-        if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="gavel-rewards", daemon=True)
-            thread.start()
-            atexit.register(_end, os.getpid(), loop, thread)
-        return loop
+        _background = _background or _start()
+    return asyncio.run_coroutine_threadsafe(work, _background)
 
 
-def _end(process: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """Cancels the loop's tasks and stops it, so that nothing is torn down while it works."""
-    if process != os.getpid():
-        return
+def _start() -> asyncio.AbstractEventLoop:
+    """A loop in a thread. At exit its tasks are cancelled, so that nothing is torn down while it works."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-    async def cancel() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def serve() -> None:
+        ends = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), ends))
+        await ends.wait()
 
-    with suppress(TimeoutError):
-        asyncio.run_coroutine_threadsafe(cancel(), loop).result(_END_SECONDS)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(_END_SECONDS)
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="gavel-rewards", daemon=True)
+    thread.start()
+    loop, ends = started.result()
+
+    def end() -> None:
+        if loop is _background:  # a forked child has not the thread
+            loop.call_soon_threadsafe(ends.set)
+            thread.join(_END_SECONDS)
+
+    atexit.register(end)
+    return loop

@@ -12,13 +12,13 @@ Written against `RolloutWorkflow.arun_episode` of areal 1.0.4, with `gconfig.n_s
 the group. AReaL rejects what a workflow returns None for; a masked episode has a number, the mean of the others.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gavel.base.errors import run_all
 from gavel.integrations import _rewards
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata, turns
+from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, member, part, truth_metadata, turns
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.trajectory import Trajectory
@@ -55,17 +55,13 @@ async def _run_judged_episode(
 ) -> dict[str, Any] | None:
     if part("areal", "workflow_context").get().is_eval:
         return await workflow.arun_episode(engine, data)
-    async with asyncio.TaskGroup() as tasks:
-        runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(size)]
-    episodes = [run.result() for run in runs]
+    episodes = await run_all(workflow.arun_episode(engine, data) for _ in range(size))
     if any(episode is None for episode in episodes):
         return None
-    members = [_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes]
-    judged = await scorer.score(members)
-    if all(reward is None for reward in judged.rewards):
+    scored = await scorer.score(_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes)
+    if all(one.reward is None for one in scored):
         return None
-    given = zip(episodes, judged.rewards, judged.numbers, strict=True)
-    rewarded = [_rewarded(episode, number, reward is None) for episode, reward, number in given]
+    rewarded = [_rewarded(episode, one) for episode, one in zip(episodes, scored, strict=True)]
     return part("areal.utils.data", "concat_padded_tensors")(rewarded)
 
 
@@ -81,7 +77,7 @@ def _member(episode: Episode, data: Mapping[str, Any], tokenizer: Any) -> Trajec
     return member(list(prompt or []), said, metadata=truth_metadata(data))
 
 
-def _rewarded(episode: Episode, number: float, masked: bool) -> dict[str, Any]:
+def _rewarded(episode: Episode, scored: Scored) -> dict[str, Any]:
     mask = episode["loss_mask"]
-    rewards = episode["rewards"].new_full(episode["rewards"].shape, number)
-    return {**episode, "rewards": rewards, "loss_mask": mask.new_zeros(mask.shape) if masked else mask}
+    rewards = episode["rewards"].new_full(episode["rewards"].shape, scored.number)
+    return {**episode, "rewards": rewards, "loss_mask": mask * (scored.reward is not None)}

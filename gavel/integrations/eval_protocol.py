@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata
+from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, member, part, truth_metadata
 from gavel.judge.rubric import Rubric
-from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
 Row = Any
@@ -42,9 +41,8 @@ __all__ = ["evaluate"]
 
 
 async def _evaluated(scorer: Scorer, rows: list[Row]) -> list[Row]:
-    judged = await scorer.score(map(_member, rows))
-    for row, trajectory, reward in zip(rows, judged.group, judged.rewards, strict=True):
-        row.evaluation_result = _result(reward, trajectory.judgement or Judgement(), judged.reason)
+    for row, scored in zip(rows, await scorer.score(map(_member, rows)), strict=True):
+        row.evaluation_result = _result(scored)
     return rows
 
 
@@ -55,10 +53,10 @@ def _member(row: Row) -> Trajectory:
     return member(messages, [], tools=row.tools, metadata=truth_metadata({}, row.ground_truth), **ended)
 
 
-def _result(reward: float | None, judgement: Judgement, why: str) -> Any:
+def _result(scored: Scored) -> Any:
     result, metric = part("eval_protocol.models", "EvaluateResult"), part("eval_protocol.models", "MetricResult")
-    if reward is None:
-        return result(score=0.0, is_score_valid=False, reason=why, error=why)
-    error = judgement.standard_error
+    if scored.reward is None:
+        return result(score=0.0, is_score_valid=False, reason=scored.reason, error=scored.reason)
+    error = scored.judgement.standard_error
     metrics = {} if error is None else {"standard_error": metric(score=error, reason="of the judge's score")}
-    return result(score=reward, reason=judgement.explanation, metrics=metrics)
+    return result(score=scored.reward, reason=scored.judgement.explanation, metrics=metrics)

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from gavel.integrations import _rewards
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, groups_of, member, truth_metadata
+from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, by_member, groups_of, member, truth_metadata
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
@@ -58,32 +58,20 @@ __all__ = ["step"]
 def _step(scorer: Scorer, size: int, message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
     import torch
 
-    members = [_member(log, _truth(of_task)) for log, of_task in zip(message_log_batch, metadata, strict=True)]
-    groups = _groups(message_log_batch, members, size)
+    members = [_member(log, of_task) for log, of_task in zip(message_log_batch, metadata, strict=True)]
+    keys = (to_json([_prompt(log), one.metadata]) for log, one in zip(message_log_batch, members, strict=True))
+    groups = groups_of(keys, size)  # of a prompt that occurs twice in the batch two
+    if wrong := [len(group) for group in groups if len(group) != size]:
+        raise JudgeError(
+            f"the batch has {wrong[0]} samples of a prompt, which are no whole groups of {size}.",
+            "Give group_size = num_generations_per_prompt, and roll out synchronously, or use NeMo Gym's /verify.",
+        )
     asked = [TrajectoryGroup(members[index] for index in group) for group in groups]
-    rewards = [0.0] * len(message_log_batch)
-    for group, judged in zip(groups, scorer.score_all_now(asked), strict=True):
-        for index, number in zip(group, judged.numbers, strict=True):
-            rewards[index] = number
-    count = len(rewards)
+    rewards = [one.number for one in by_member(groups, scorer.score_all_now(asked))]
     observations: list[Message] = [{"role": "environment", "content": f"Environment: {one}"} for one in rewards]
     answers = [log[-1]["content"] if log else None for log in message_log_batch]
-    ended = torch.ones(count, dtype=torch.bool)
-    return observations, list(metadata), [None] * count, torch.tensor(rewards), ended, answers
-
-
-def _groups(batch: Sequence[MessageLog], members: Sequence[Trajectory], group_size: int) -> list[list[int]]:
-    """Indices of the samples of each prompt and truth; a prompt that occurs twice in the batch has two groups."""
-    groups = groups_of(
-        (to_json([_prompt(log), one.metadata]) for log, one in zip(batch, members, strict=True)), group_size
-    )
-    for group in groups:
-        if len(group) != group_size:
-            raise JudgeError(
-                f"the batch has {len(group)} samples of a prompt, which are no whole groups of {group_size}.",
-                "Give group_size = num_generations_per_prompt, and roll out synchronously, or use NeMo Gym's /verify.",
-            )
-    return groups
+    ended = torch.ones(len(rewards), dtype=torch.bool)
+    return observations, list(metadata), [None] * len(rewards), torch.tensor(rewards), ended, answers
 
 
 def _prompt(log: MessageLog) -> list[Message]:
@@ -91,15 +79,8 @@ def _prompt(log: MessageLog) -> list[Message]:
     return [{"role": message["role"], "content": message["content"]} for message in log[:acted]]
 
 
-def _truth(metadata: Any) -> dict[str, Any]:
+def _member(log: MessageLog, metadata: Any) -> Trajectory:
     columns: dict[str, Any] = dict(metadata) if isinstance(metadata, Mapping) else {}  # pyright: ignore
-    return truth_metadata(columns, columns.get("ground_truth"))
-
-
-def _member(log: MessageLog, truth: dict[str, Any]) -> Trajectory:
-    return member([_message(message) for message in log], [], metadata=truth)
-
-
-def _message(message: Message) -> Message:
-    role = "user" if message["role"] == "environment" else message["role"]
-    return {"role": role, "content": message["content"]}
+    roles = {"environment": "user"}
+    said = [{"role": roles.get(each["role"], each["role"]), "content": each["content"]} for each in log]
+    return member(said, [], metadata=truth_metadata(columns, columns.get("ground_truth")))

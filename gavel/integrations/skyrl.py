@@ -9,14 +9,16 @@ Written against `GeneratorInterface.generate` of skyrl 0.3.0, whose trainers rea
 returns. A masked trajectory has a number, too: the mean of the others, which leaves the group's baseline where it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, groups_of, member, truth_metadata, turns
+from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, by_member, groups_of, member, truth_metadata, turns
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 
 
 def get_generator(
@@ -40,13 +42,13 @@ def get_generator(
 __all__ = ["get_generator"]
 
 
+@dataclass(frozen=True, eq=False)
 class JudgedGenerator:
     """A wrapped SkyRL generator; only `generate` differs."""
 
-    def __init__(self, generator: Any, tokenizer: Any, scorer: Scorer) -> None:
-        self._generator = generator
-        self._tokenizer = tokenizer
-        self._scorer = scorer
+    _generator: Any
+    _tokenizer: Any
+    _scorer: Scorer
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # lookups on an uninitialized object (copies, pickles)
@@ -59,51 +61,33 @@ class JudgedGenerator:
         batch = input_batch.get("batch_metadata")
         if batch is not None and batch.training_phase == "eval":
             return output
-        groups = _groups(input_batch, output)
-        asked = [self._make_group(input_batch, output, indices) for indices in groups]
-        rewards: list[float] = [0.0] * len(output["response_ids"])
-        masks = [list(mask) for mask in output["loss_masks"]]
-        unscored = 0
-        for indices, judged in zip(groups, await self._scorer.score_all(asked), strict=True):
-            for index, reward, number in zip(indices, judged.rewards, judged.numbers, strict=True):
-                rewards[index] = number
-                if reward is None:
-                    masks[index] = [0] * len(masks[index])
-                    unscored += 1
-        metrics: dict[str, Any] = {**(output.get("rollout_metrics") or {}), "judge/unscored": unscored}
-        return {**output, "rewards": rewards, "loss_masks": masks, "rollout_metrics": metrics}
-
-    def _make_group(
-        self, batch: Mapping[str, Any], output: Mapping[str, Any], indices: Sequence[int]
-    ) -> TrajectoryGroup:
-        def said(index: int) -> list[Message]:
-            return turns(self._tokenizer, output["response_ids"][index], output["loss_masks"][index])
-
-        reasons = output.get("stop_reasons") or ["stop"] * len(output["response_ids"])
-        members = [
-            member(
-                list(batch["prompts"][index]),
-                said(index),
-                status="truncated" if reasons[index] == "length" else "finished",
-                metadata=_truth(batch["env_extras"][index]) if batch.get("env_extras") else {},
+        if output.get("is_last_step") is not None or len(output["response_ids"]) != len(input_batch["prompts"]):
+            raise JudgeError(
+                "the generator gave several sequences for a trajectory.", "Set generator.step_wise_trajectories=false."
             )
-            for index in indices
+        if input_batch.get("trajectory_ids") is None:
+            raise JudgeError(
+                "the batch has no trajectory ids, which say what belongs to one prompt.", "Train with n > 1."
+            )
+        groups = groups_of(identity.instance_id for identity in input_batch["trajectory_ids"])
+        asked = [TrajectoryGroup(self._member(input_batch, output, index) for index in group) for group in groups]
+        scored = by_member(groups, await self._scorer.score_all(asked))
+        masks = [
+            list(mask) if one.reward is not None else [0] * len(mask)
+            for mask, one in zip(output["loss_masks"], scored, strict=True)
         ]
-        return TrajectoryGroup(members)
+        unscored = sum(one.reward is None for one in scored)
+        metrics: dict[str, Any] = {**(output.get("rollout_metrics") or {}), "judge/unscored": unscored}
+        return {**output, "rewards": [one.number for one in scored], "loss_masks": masks, "rollout_metrics": metrics}
 
-
-def _truth(extras: Message | None) -> dict[str, Any]:
-    extras = extras or {}
-    spec: Message = extras.get("reward_spec") or {}
-    return truth_metadata(extras, spec.get("ground_truth"))
-
-
-def _groups(batch: Mapping[str, Any], output: Mapping[str, Any]) -> list[list[int]]:
-    """Indices of the trajectories of each prompt."""
-    if output.get("is_last_step") is not None or len(output["response_ids"]) != len(batch["prompts"]):
-        raise JudgeError(
-            "the generator gave several sequences for a trajectory.", "Set generator.step_wise_trajectories=false."
+    def _member(self, batch: Mapping[str, Any], output: Mapping[str, Any], index: int) -> Trajectory:
+        said = turns(self._tokenizer, output["response_ids"][index], output["loss_masks"][index])
+        reasons, extras = output.get("stop_reasons"), batch.get("env_extras")
+        own: Message = (extras and extras[index]) or {}
+        spec: Message = own.get("reward_spec") or {}
+        return member(
+            list(batch["prompts"][index]),
+            said,
+            status="truncated" if reasons and reasons[index] == "length" else "finished",
+            metadata=truth_metadata(own, spec.get("ground_truth")),
         )
-    if batch.get("trajectory_ids") is None:
-        raise JudgeError("the batch has no trajectory ids, which say what belongs to one prompt.", "Train with n > 1.")
-    return groups_of(identity.instance_id for identity in batch["trajectory_ids"])

@@ -9,22 +9,13 @@ Written against `batched_async_rm` of THUDM/slime at commit 0b420f1, and `Sample
 a sample out of the loss. slime makes a tensor of all rewards, so a masked sample has a number, too: the others' mean.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 
-from gavel.integrations._rewards import (
-    Judged,
-    JudgeLike,
-    Scorer,
-    Unscored,
-    groups_of,
-    member,
-    truth_metadata,
-    with_mean,
-)
+from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, groups_of, member, truth_metadata, with_mean
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.formats.row import is_list
@@ -58,34 +49,21 @@ async def _score_samples(scorer: Scorer, /, args: Any, samples: Any, **_: Any) -
             "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
             "Run it with --group-rm, and let --custom-generate-function-path return one sample for each.",
         )
-    groups = _groups(samples)
-    ended = [[sample for sample in group if sample.status.value != "aborted"] for group in groups]
-    judged = await scorer.score_all([TrajectoryGroup(map(_member, group)) for group in ended if group])
-    by_sample: dict[int, float | None] = {}
-    for group, found in zip(filter(None, ended), judged, strict=True):
-        _tell(group, found)
-        by_sample |= zip(map(id, group), found.rewards, strict=True)
-    rewards: dict[int, float] = {}
+    indices = [getattr(sample, "group_index", None) for sample in samples]  # slime numbers its groups itself
+    groups = groups_of(to_json(s.prompt if n is None else n) for s, n in zip(samples, indices, strict=True))
+    ended = [own for group in groups if (own := [n for n in group if samples[n].status.value != "aborted"])]
+    judged = await scorer.score_all([TrajectoryGroup(_member(samples[n]) for n in group) for group in ended])
+    scored = {n: one for group, own in zip(ended, judged, strict=True) for n, one in zip(group, own, strict=True)}
+    for n, one in scored.items():
+        judgement = one.judgement.model_dump(exclude={"votes"}, exclude_none=True)
+        samples[n].metadata = {**(samples[n].metadata or {}), "judge": judgement}
+    rewards = [0.0] * len(samples)
     for group in groups:
-        scores = [by_sample.get(id(sample)) for sample in group]
-        for sample, given, number in zip(group, scores, with_mean(scores), strict=True):
-            sample.remove_sample = sample.remove_sample or given is None
-            rewards[id(sample)] = number
-    return [rewards[id(sample)] for sample in samples]
-
-
-def _groups(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """The samples of each prompt: slime numbers its groups itself."""
-    numbers = [getattr(sample, "group_index", None) for sample in samples]
-    keys = [to_json(s.prompt if number is None else number) for s, number in zip(samples, numbers, strict=True)]
-    return [[samples[index] for index in group] for group in groups_of(keys)]
-
-
-def _tell(samples: list[Sample], judged: Judged) -> None:
-    for sample, scored in zip(samples, judged.group, strict=True):
-        if scored.judgement:
-            judgement = scored.judgement.model_dump(exclude={"votes"}, exclude_none=True)
-            sample.metadata = {**(sample.metadata or {}), "judge": judgement}
+        given = [scored[n].reward if n in scored else None for n in group]
+        for n, reward, number in zip(group, given, with_mean(given), strict=True):
+            samples[n].remove_sample = samples[n].remove_sample or reward is None
+            rewards[n] = number
+    return rewards
 
 
 def _member(sample: Sample) -> Trajectory:

@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gavel.integrations._rewards import JudgeLike, Scorer, Unscored, member, part, truth_metadata, with_mean
+from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, member, part, truth_metadata, with_mean
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
 
 Conversation = Callable[[Any, Any], Sequence[Message]]
 """Extracts the messages of a cookbook `Trajectory` in its `Env`."""
@@ -52,14 +51,14 @@ async def _group_rewards(
     scorer: Scorer, conversation: Conversation | None, trajectory_group: list[Any], env_group: Sequence[Any]
 ) -> list[tuple[float, dict[str, float]]]:
     members = [_member(one, env, conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
-    judged = await scorer.score(members)
+    scored = await scorer.score(members)
     steps = [sum(transition.reward for transition in one.transitions) for one in trajectory_group]
-    totals = [None if reward is None else step + reward for step, reward in zip(steps, judged.rewards, strict=True)]
+    totals = [None if one.reward is None else step + one.reward for step, one in zip(steps, scored, strict=True)]
     finals = [
-        reward if reward is not None else total - step
-        for step, reward, total in zip(steps, judged.rewards, with_mean(totals), strict=True)
+        total - step if one.reward is None else one.reward
+        for one, step, total in zip(scored, steps, with_mean(totals), strict=True)
     ]
-    return list(zip(finals, _metrics(judged.group), strict=True))
+    return list(zip(finals, map(_metrics, scored), strict=True))
 
 
 def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any:
@@ -67,14 +66,14 @@ def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any
     cut = any(transition.ac.stop_reason == "length" for transition in trajectory.transitions[-1:])
     why = trajectory.stop_reason or ("max_tokens" if cut else "completed")
     ended = {} if why in ("completed", "tool_stopped") else {"status": "truncated", "status_reason": str(why)}
-    return member(list(messages), [], tools=tools, metadata=_truth(env), **ended)
+    is_problem = isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv"))
+    truth = truth_metadata({}, env.get_reference_answer() if is_problem else None)
+    return member(list(messages), [], tools=tools, metadata=truth, **ended)
 
 
 def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Message] | None]:
     """Messages and tools of the cookbook's own environments."""
-    inner: Any = (
-        env.message_env if isinstance(env, part("tinker_cookbook.rl.message_env", "EnvFromMessageEnv")) else None
-    )
+    inner: Any = getattr(env, "message_env", None)
     if isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv")):
         shown, tools = [*env.convo_prefix, {"role": "user", "content": env.get_question()}], None
         unseen = trajectory.transitions
@@ -91,16 +90,7 @@ def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Messag
     return [env.renderer.to_openai_message(message) for message in [*shown, *said]], tools
 
 
-def _truth(env: Any) -> dict[str, Any]:
-    problem = isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv"))
-    return truth_metadata({}, env.get_reference_answer()) if problem else {}
-
-
-def _metrics(judged: TrajectoryGroup) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = []
-    for trajectory in judged:
-        score = trajectory.judgement and trajectory.judgement.score
-        error = trajectory.judgement and trajectory.judgement.standard_error
-        metrics = {"judge/score": score, "judge/standard_error": error, "judge/unscored": float(score is None)}
-        found.append({name: value for name, value in metrics.items() if value is not None})
-    return found
+def _metrics(scored: Scored) -> dict[str, float]:
+    score, error = scored.judgement.score, scored.judgement.standard_error
+    metrics = {"judge/score": score, "judge/standard_error": error, "judge/unscored": float(score is None)}
+    return {name: value for name, value in metrics.items() if value is not None}

@@ -10,16 +10,17 @@ completion without a score is None, never a number: TRL leaves it out.
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gavel.integrations._rewards import (
-    Judged,
     JudgeLike,
+    Scored,
     Scorer,
     Side,
     Unscored,
+    by_member,
     group_size,
     groups_of,
     member,
@@ -29,12 +30,10 @@ from gavel.integrations._rewards import (
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import COLUMNS
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 def reward_func(
@@ -63,53 +62,25 @@ def reward_func(
     budget, no service), which ends the training on all processes.
     """
     size = None if num_generations is None else group_size("num_generations", num_generations)
-    return TrlReward(Scorer(judge, rubric, unscored), _Options(name, reference_column, group_by, size, tools))
+    return TrlReward(name, Scorer(judge, rubric, unscored), reference_column, group_by, size, tools)
 
 
 __all__ = ["reward_func"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of `reward_func`."""
+@dataclass(eq=False)
+class TrlReward:
+    """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
 
     name: str
+    scorer: Scorer
     reference_column: str | None
     group_by: str | None
     size: int | None
     tools: Sequence[Any] | None
 
-    def check_size(self, trainer: Any) -> None:
-        """Raises `JudgeError` if `num_generations` differs from the trainer's: groups would be judged in parts."""
-        its = getattr(trainer, "num_generations", self.size)
-        if self.size is not None and its != self.size:
-            raise JudgeError(
-                f"num_generations={self.size} was given, and the trainer makes {its} completions of each prompt.",
-                f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """The result for one completion."""
-
-    reward: float | None
-    standard_error: float | None
-    words: str
-    """The judge's explanation, or the reason of a missing reward."""
-
-
-Keyed = tuple[Hashable, Any]
-"""A group's key, and a member of it."""
-
-
-class TrlReward:
-    """A callable reward function of TRL. A `functools.partial` would be logged under another name."""
-
-    def __init__(self, scorer: Scorer, options: _Options) -> None:
-        self.__name__ = options.name
-        self.scorer = scorer
-        self.options = options
+    def __post_init__(self) -> None:
+        self.__name__ = self.name
 
     def __call__(
         self,
@@ -123,34 +94,56 @@ class TrlReward:
 
         trainer = getattr(log_metric, "__self__", None)
 
-        def read() -> list[Keyed]:
-            self.options.check_size(trainer)
+        def read() -> list[tuple[str, Trajectory]]:
+            its = getattr(trainer, "num_generations", self.size)
+            if self.size is not None and its != self.size:  # groups would be judged in parts
+                raise JudgeError(
+                    f"num_generations={self.size} was given, and the trainer makes {its} completions of each prompt.",
+                    f"Give gavel.integrations.trl.reward_func(…, num_generations={its}), or leave it out.",
+                )
             rows = enumerate(zip(prompts, completions, strict=True))
-            return [_read(self.options, number, *pair, columns) for number, pair in rows]
+            return [self._read(number, *pair, columns) for number, pair in rows]
 
-        def judged(groups: list[list[Trajectory]]) -> list[list[_Scored]]:
-            return [_scored(group) for group in self.scorer.score_all_now([TrajectoryGroup(group) for group in groups])]
-
-        scored = judge_on_all_ranks(read, judged, size=self.options.size and _size_now(trainer, self.options.size))
+        scored = self._score_on_all_ranks(read, self.size and _size_now(trainer, self.size))
         if log_extra is not None:
-            log_extra(f"{self.options.name}_explanation", [one.words for one in scored])
+            log_extra(f"{self.__name__}_explanation", list(map(_explanation, scored)))
         if log_metric is not None and scored:
-            log_metric(f"{self.options.name}/unscored", sum(one.reward is None for one in scored) / len(scored))
-            errors = [one.standard_error for one in scored if one.standard_error is not None]
+            log_metric(f"{self.__name__}/unscored", sum(one.reward is None for one in scored) / len(scored))
+            errors = [error for one in scored if (error := one.judgement.standard_error) is not None]
             if errors:
-                log_metric(f"{self.options.name}/standard_error", sum(errors) / len(errors))
+                log_metric(f"{self.__name__}/standard_error", sum(errors) / len(errors))
         return [one.reward for one in scored]
 
+    def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> tuple[str, Trajectory]:
+        """The key of a row's group, and its member with its task's truth."""
+        row = {column: columns[column][number] for column in COLUMNS if column in columns}
+        if self.reference_column is not None:
+            row["reference"] = _cell(columns, self.reference_column, number)
+        truth = truth_metadata(row)
+        task = messages_of(prompt, "user") if self.group_by is None else _cell(columns, self.group_by, number)
+        digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
+        return digest, member(prompt, completion, tools=self.tools, metadata=truth)
 
-def _read(options: _Options, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
-    """The member of a row, with its task's truth."""
-    row = {column: columns[column][number] for column in COLUMNS if column in columns}
-    if options.reference_column is not None:
-        row["reference"] = _cell(columns, options.reference_column, number)
-    truth = truth_metadata(row)
-    task = messages_of(prompt, "user") if options.group_by is None else _cell(columns, options.group_by, number)
-    digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
-    return digest, member(prompt, completion, tools=options.tools, metadata=truth)
+    def _score_on_all_ranks(self, read: Callable[[], list[tuple[str, Trajectory]]], size: int | None) -> list[Scored]:
+        """Scores the members that this rank reads, in order: groups may span several processes of a run.
+
+        All members are gathered, each rank judges its share of the groups, and every rank receives the results of its
+        own members. An error on one rank is raised on all, so that none waits forever. Without a process group of
+        torch.distributed this process is the only rank.
+        """
+        rank, ranks = _rank()
+        rows_by_rank = _gather(read, ranks)
+        rows = [row for own in rows_by_rank for row in own]
+        groups = groups_of((key for key, _ in rows), size)
+
+        def judge() -> list[list[Scored]]:
+            mine = [TrajectoryGroup(rows[index][1] for index in group) for group in groups[rank::ranks]]
+            return self.scorer.score_all_now(mine)
+
+        judged = _gather(judge, ranks)
+        scored = by_member(groups, [judged[number % ranks][number // ranks] for number in range(len(groups))])
+        before = sum(map(len, rows_by_rank[:rank]))
+        return scored[before : before + len(rows_by_rank[rank])]
 
 
 def _size_now(trainer: Any, size: int) -> int:
@@ -166,77 +159,37 @@ def _cell(columns: dict[str, Any], name: str, number: int) -> Any:
     return columns[name][number]
 
 
-def _scored(judged: Judged) -> list[_Scored]:
-    found: list[_Scored] = []
-    for trajectory, reward in zip(judged.group, judged.rewards, strict=True):
-        judgement = trajectory.judgement or Judgement()
-        if reward is not None:
-            words = judgement.explanation
-        elif judgement.score is None:
-            words = f"not scored: {judgement.reason or judged.reason}"
-        else:
-            words = f"no reward, as another completion of the group was not scored: {judged.reason}"
-        found.append(_Scored(reward, judgement.standard_error, words))
-    return found
-
-
-def judge_on_all_ranks(
-    read: Callable[[], Sequence[Keyed]], judge: Callable[[list[list[Any]]], list[list[R]]], *, size: int | None = None
-) -> list[R]:
-    """Returns the results of this rank's members, in the order of `read`: groups may span several processes of a run.
-
-    All members are gathered, each rank judges its share of the groups, and every rank receives the results of its own
-    members. An error on one rank is raised on all, so that none waits forever. `judge` takes groups of members and
-    returns a result for each member. Without a process group of torch.distributed this process is the only rank. Raises
-    what `read` or `judge` raised on any rank.
-    """
-    rank, ranks = _rank()
-    read_here = _gather(_outcome(read), ranks)
-    members = [one for of_rank in read_here for one in of_rank]
-    groups = groups_of((key for key, _ in members), size)
-    mine = range(rank, len(groups), ranks)
-    judged = _gather(_outcome(lambda: judge([[members[i][1] for i in groups[number]] for number in mine])), ranks)
-    results: dict[int, R] = {}
-    for other, of_rank in enumerate(judged):
-        for number, group in zip(range(other, len(groups), ranks), of_rank, strict=True):
-            results.update(zip(groups[number], group, strict=True))
-    before = sum(len(of_rank) for of_rank in read_here[:rank])
-    return [results[before + number] for number in range(len(read_here[rank]))]
+def _explanation(scored: Scored) -> str:
+    if scored.reward is not None:
+        return scored.judgement.explanation
+    if scored.judgement.score is None:
+        return f"not scored: {scored.reason}"
+    return f"no reward, as another completion of the group was not scored: {scored.reason}"
 
 
 def _rank() -> tuple[int, int]:
     """This process's rank, and the number of processes."""
-    if "torch.distributed" not in sys.modules:
-        return 0, 1
-    from torch import distributed
-
-    if not distributed.is_available() or not distributed.is_initialized():
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _outcome(work: Callable[[], T]) -> T | Exception:
-    """The result or the error, which the other ranks must receive."""
+def _gather(work: Callable[[], T], ranks: int) -> list[T]:
+    """The results of `work` on all ranks. Raises its first error on any of them."""
+    outcomes: list[Any] = [None] * ranks
+    own: Exception | None = None
     try:
-        return work()
+        outcomes[0] = work()
     except Exception as error:
-        return error
-
-
-def _gather(outcome: T | Exception, ranks: int) -> list[T]:
-    """The outcomes of all ranks. Raises the first error among them."""
-    if ranks == 1:
-        outcomes: list[Any] = [outcome]
-    else:
+        own = error
+    if ranks > 1:
         from torch import distributed
 
-        outcomes = [None] * ranks
-        sent = outcome
-        if isinstance(outcome, Exception) and not isinstance(outcome, JudgeError):  # others may not be able to read it
-            sent = JudgeError(f"{type(outcome).__name__}: {outcome}")
-        distributed.all_gather_object(outcomes, sent)  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(outcome, Exception):
-        raise outcome
+        sent = own and (own if isinstance(own, JudgeError) else JudgeError(f"{type(own).__name__}: {own}"))
+        distributed.all_gather_object(outcomes, sent or outcomes[0])  # pyright: ignore[reportUnknownMemberType]
+    if own is not None:
+        raise own
     for number, other in enumerate(outcomes):
         if isinstance(other, Exception):
             raise JudgeError(f"judging failed in process {number} of {ranks}: {other}") from other

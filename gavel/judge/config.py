@@ -16,6 +16,7 @@ from pydantic.json_schema import SkipJsonSchema
 from gavel.base.fields import Constructed, misfit
 from gavel.base.text import decoded
 from gavel.judge.errors import JudgeError
+from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.flags import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.judge.prompt.sanitize import Redact
@@ -24,34 +25,10 @@ from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
     from gavel.judge.judge import Judge
-    from gavel.judge.panel.juror import Juror
     from gavel.llm.budget import Budget
     from gavel.llm.cassette import Cassette
 
 _LIMITS = Limits()
-
-
-class JurorConfig(Constructed):
-    """One judge model of a jury."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    model: str | list[str]
-    """A LiteLLM id, stand-in or constant. Of several, each is asked when the one before it fails."""
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Weight of each of its votes."""
-    orders: int | None = Field(default=None, ge=1)
-    """Orders for a group; by default the judge's."""
-    params: dict[str, Any] = Field(default={})
-    """LiteLLM parameters for its models."""
-    context: int | None = Field(default=None, ge=1)
-    """Context size of its models in tokens; by default LiteLLM's table, or 128,000."""
-
-    def build(self) -> "Juror":
-        """The juror of these settings."""
-        from gavel.judge.panel.juror import Juror
-
-        return Juror(self.model, self.weight, self.orders, self.params, self.context)
 
 
 class JudgeConfig(Constructed):
@@ -59,7 +36,7 @@ class JudgeConfig(Constructed):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    models: str | list[str | JurorConfig] | None = None
+    models: str | list[str | Juror] | None = None
     """Judge model: any LiteLLM id, stand-in (rules, no key) or constant; several, in a list or separated by commas,
     make a jury. Default: GAVEL_JUDGE_MODEL."""
     rubric: str | None = None
@@ -152,11 +129,6 @@ class JudgeConfig(Constructed):
             told = misfit(type(self), error)
             raise JudgeError(told.message, told.remedy) from error
 
-    def jurors(self) -> "list[str | Juror]":
-        """The judge models that are named here; none = `GAVEL_JUDGE_MODEL`."""
-        named = [self.models] if isinstance(self.models, str) else self.models or []
-        return [one.build() if isinstance(one, JurorConfig) else one for one in named]
-
 
 def read_text_option(value: str | None, what: str) -> str | None:
     """The value itself, or with `@FILE` the file's text. Raises `JudgeError` when it cannot be read."""
@@ -166,9 +138,7 @@ def read_text_option(value: str | None, what: str) -> str | None:
         return value
     try:
         return decoded(Path(value[1:]).read_bytes()).replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise JudgeError(f"the {what} {value[1:]} is not UTF-8 text: {error.reason}", "Save it as UTF-8.") from error
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise JudgeError(
-            f"the {what} {value[1:]} cannot be read: {error}", "Give a text file's path after @."
+            f"the {what} {value[1:]} cannot be read: {error}", "Give the path of a UTF-8 text file after @."
         ) from error

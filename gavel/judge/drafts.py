@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from statistics import fmean, pstdev, stdev, variance
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.judge import Judge
@@ -31,7 +31,6 @@ from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply.lenient_json import Broken, find_value
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.judge.ruler import JudgeOptions
 from gavel.llm.client import Client
 from gavel.llm.types import Message, Reply, Schema, text_of
 from gavel.prompts import render
@@ -70,25 +69,23 @@ async def ask_for(client: Client, prompt: list[Message], schema: Schema, read: C
     unusable: list[tuple[list[Message], Reply]] = []
     problem = ""
 
-    def is_valid(reply: Reply) -> bool:
+    def problem_of(reply: Reply) -> str:
         try:
             read(reply.text)
-        except DraftError:
-            return False
-        return True
+        except DraftError as error:
+            return error.message.removesuffix(".")
+        return ""
 
     for _ in range(1 + _REPAIRS):
         with llm_errors_as_judge_errors():
-            reply = await client.ask(prompt + repair, schema, is_valid, unusable)
-        try:
+            reply = await client.ask(prompt + repair, schema, lambda reply: not problem_of(reply), unusable)
+        if not (problem := problem_of(reply)):
             return read(reply.text)
-        except DraftError as error:
-            problem = error.message.removesuffix(".")
-            unusable.append((prompt + repair, reply))
-            repair = [
-                {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
-                {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
-            ]
+        unusable.append((prompt + repair, reply))
+        repair = [
+            {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+            {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
+        ]
     raise DraftError(
         f"{client.name} drafted no {noun.removeprefix('a ')}: {problem}.",
         "Try again, or with another model: --model MODEL.",
@@ -164,7 +161,7 @@ async def draft_criteria(
     task: Task | str,
     attempts: TrajectoryGroup | Iterable[Trajectory],
     model: Models | None = None,
-    **options: Unpack[JudgeOptions],
+    **options: Any,
 ) -> list[Criterion]:
     """Criteria that tell the attempts at a task apart, the most telling first; empty when none does.
 

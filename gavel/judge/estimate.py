@@ -70,25 +70,21 @@ async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup], times
     With a cassette that replays, the judge has the replies that are on it.
     """
     asked: list[tuple[Client, int, int]] = []
-    rehearsal = judge.rehearsal(lambda client: _Rehearsed.of(client, asked))
+    rehearsal = judge.rehearsal(_Rehearsed, asked=asked)
     before = judge.cassette.replayed if judge.cassette else 0
     for group in groups:
         if group.trajectories:
             await rehearsal.score(group)
             await asyncio.sleep(0)  # a long file does not block what else runs in this event loop
-    replayed = judge.cassette.replayed - before if judge.cassette else 0
-    prices = {client.name: price(client.name, client.prices) for client, _, _ in asked}
-    usd = 0.0
-    for client, prompt, reply in asked:
-        if (per_million := prices[client.name]) is not None:
-            usd += (prompt * per_million[0] + reply * per_million[1]) / 1e6
+    prices = {client.name: price(client.name, client.prices) for client, *_ in asked}
+    priced = [(known, prompt, reply) for client, prompt, reply in asked if (known := prices[client.name])]
     return Estimate(
         calls=len(asked) * times,
         prompt_tokens=sum(prompt for _, prompt, _ in asked) * times,
         completion_tokens=sum(reply for *_, reply in asked) * times,
-        cost_usd=usd * times,
+        cost_usd=sum(prompt * known[0] + reply * known[1] for known, prompt, reply in priced) / 1e6 * times,
         unpriced=tuple(name for name, known in prices.items() if known is None),
-        replayed=replayed * times,
+        replayed=judge.cassette.replayed - before if judge.cassette else 0,
     )
 
 
@@ -105,19 +101,13 @@ class _Rehearsed(Client):
     asked: list[tuple[Client, int, int]] = field(default_factory=list[tuple[Client, int, int]])
     """(client, tokens of the prompt, tokens of the reply) of each call."""
 
-    @classmethod
-    def of(cls, client: Client, asked: list[tuple[Client, int, int]]) -> "_Rehearsed":
-        settings = client.params, client.limits, client.prices
-        cassette = client.cassette if client.cassette and not client.cassette.asks_now else None
-        return cls(client.model, *settings, cassette=cassette, context=client.context, wire=client.wire, asked=asked)
-
     def check(self) -> None:
         """What would not be sent needs no key."""
 
     async def ask(
         self, messages: list[Message], schema: Schema, accept: Accept | None = None, *_: object, **__: object
     ) -> Reply:
-        if self.cassette is not None and isinstance(self.model, str):
+        if self.cassette is not None and not self.cassette.asks_now and isinstance(self.model, str):
             question = Question(self.name, self.params, schema, messages)
             if (reply := await self.cassette.stored(question, accept)) is not None:
                 return reply

@@ -114,7 +114,7 @@ class Judge:
         self.rubric = Rubric.of(read_text_option(config.rubric or None, "rubric") if rubric is None else rubric)
         self.jurors = tuple(
             replace(juror, params={**config.params, **juror.params})
-            for juror in jury((config.jurors() or None) if models is None else models)
+            for juror in jury((config.models or None) if models is None else models)
         )
         self.orders = config.orders
         self.caps = validate_caps(config.caps)
@@ -230,9 +230,11 @@ class Judge:
         """The client of the first juror's model, for text in place of scores."""
         return replace(self._clients[0][0], params=dict(self.jurors[0].params), wire="chat", has_fallback=False)
 
-    def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
-        """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
-        return self._copy(_clients=[[stand_in(clients[0])] for clients in self._clients])
+    def rehearsal(self, kind: Callable[..., Client], **more: object) -> "Judge":
+        """A judge of the same settings that asks a client of this `kind` instead of each juror's first one: with the
+        same fields, and `more`."""
+        first = [{each.name: getattr(clients[0], each.name) for each in fields(Client)} for clients in self._clients]
+        return self._copy(_clients=[[kind(**given, **more)] for given in first])
 
     def with_rubric(self, rubric: Rubric | str) -> "Judge":
         """A judge of the same models, limits, budget and cassette that scores by another rubric."""

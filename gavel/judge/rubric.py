@@ -47,9 +47,7 @@ class Rubric:
     criteria: Sequence[Criterion] = ()
 
     def __post_init__(self) -> None:
-        text = self.text.strip()
-        while text.startswith("\ufeff"):
-            text = text[1:].strip()
+        text = re.sub(r"\A[\s\ufeff]+", "", self.text).rstrip()
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "criteria", tuple(self.criteria))
         if not text and not self.criteria:

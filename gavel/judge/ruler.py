@@ -5,22 +5,15 @@ judged = await ruler_score_group(group, "openai/gpt-5-mini")
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from gavel.base.text import counted
-from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError, no_group
 from gavel.judge.judge import Judge
-from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
-from gavel.judge.panel.modes import ModeName
-from gavel.judge.prompt.flags import AlonePolicy
 from gavel.judge.rubric import Rubric
-from gavel.llm.budget import Budget, Prices
-from gavel.llm.cassette import Cassette
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judgement import Judgement
@@ -28,21 +21,6 @@ from gavel.scenarios.trajectory import Trajectory
 
 DEFAULT_MODEL = "openai/gpt-5-mini"
 """Asked when neither an argument nor `GAVEL_JUDGE_MODEL` names a model."""
-
-
-class JudgeOptions(TypedDict, total=False):
-    """The keywords of `Judge` other than its models and rubric."""
-
-    mode: ModeName
-    orders: int
-    anchors: Iterable[Anchor]
-    alone: AlonePolicy
-    concurrency: int
-    budget: Budget | None
-    cassette: Cassette | str | Path | None
-    prices: Prices | None
-    seed: int
-    config: JudgeConfig | None
 
 
 async def ruler_score_group(
@@ -53,14 +31,14 @@ async def ruler_score_group(
     *,
     swallow_exceptions: bool = False,
     debug: bool = False,
-    **options: Unpack[JudgeOptions],
+    **options: Any,
 ) -> TrajectoryGroup:
     """A judged copy of the group: each score is also in `metrics["ruler_score"]`, its explanation in the logs.
 
     `judge_model`: by default `GAVEL_JUDGE_MODEL`, else `DEFAULT_MODEL`. Raises `JudgeError` when the judge failed to
     score any member; with `swallow_exceptions` the members are then unscored, with the reason in `judgement`. A group
     of identical members, or of one, is unscored without an error, unless the option `alone="scored"` is given; an empty
-    one is returned as it is. `debug` prints the votes, and writes them to the logs.
+    one is returned as it is. `debug` prints the votes, and writes them to the logs. `options`: keywords of `Judge`.
     """
     if not isinstance(group, TrajectoryGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise no_group(group)
@@ -93,7 +71,7 @@ async def ruler(
     tools: Sequence[Message] | None = None,
     *,
     debug: bool = False,
-    **options: Unpack[JudgeOptions],
+    **options: Any,
 ) -> list[Judgement]:
     """Score and explanation of each message list, in order; of no lists, none.
 

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -119,51 +119,40 @@ def order_agreement(orders: Iterable[Mapping[int, float]]) -> float | None:
 
 @dataclass(slots=True)
 class PositionBias:
-    """The mean score offset of each position in the prompt, over ballots that show the same number of members.
+    """The slope of scores over the positions in a prompt, over ballots that show the same number of members.
 
-    Positions are randomized over members, so a mean offset by position is position bias of the judge.
+    Positions are randomized over members, so a mean slope is position bias of the judge.
     """
 
     ballots: int = 0
-    totals: list[float] = field(default_factory=list[float])
+    _slopes: float = 0.0
     _squared_slopes: float = 0.0
-    """Sum of the squared slopes of single ballots."""
+    """Sums over the ballots."""
 
     def add(self, scores: Sequence[float]) -> None:
         """Adds the scores of one ballot, in the order shown."""
-        mean = math.fsum(scores) / len(scores)
-        totals = self.totals or [0.0] * len(scores)
-        offsets = [score - mean for score in scores]
-        self.totals = [total + offset for total, offset in zip(totals, offsets, strict=True)]
-        self._squared_slopes += _slope(offsets) ** 2
+        xy, xx, _ = centred_sums([*zip(centred_positions(len(scores)), scores, strict=True)])
+        slope = xy / xx if xx else 0.0
+        self._slopes += slope
+        self._squared_slopes += slope**2
         self.ballots += 1
 
     @property
-    def means(self) -> list[float]:
-        """Mean offset from the ballot's mean score, by position."""
-        return [total / self.ballots for total in self.totals]
-
-    @property
     def slope(self) -> float:
-        """Least-squares slope of the offsets: the score gained from the middle position to the last."""
-        return _slope(self.means)
-
-    @property
-    def slope_error(self) -> float:
-        """Standard error of `slope`: sd/√n of the slopes of at least two ballots.
-
-        It treats ballots as independent. Two reversed orders cancel the effect of the members' quality on the slope,
-        so over such pairs the true error is smaller.
-        """
-        n = self.ballots
-        return math.sqrt(max(self._squared_slopes / n - self.slope**2, 0.0) / (n - 1))
+        """Mean of the ballots' least-squares slopes: the score gained from the middle position to the last."""
+        return self._slopes / self.ballots
 
     @property
     def is_biased(self) -> bool:
-        """Whether the bias is large and significant: over 50 ballots or more, a slope above .1 and above 4 errors."""
+        """Whether the bias is large and significant: over 50 ballots or more, a slope above .1 and above 4 errors.
+
+        The error, sd/√n, treats ballots as independent. Two reversed orders cancel the effect of the members' quality
+        on the slope, so over such pairs the true error is smaller.
+        """
         if self.ballots < _MIN_BALLOTS:
             return False
-        return abs(self.slope) > max(_MIN_SLOPE, _MIN_ERRORS * self.slope_error)
+        variance = max(self._squared_slopes / self.ballots - self.slope**2, 0.0)
+        return abs(self.slope) > max(_MIN_SLOPE, _MIN_ERRORS * math.sqrt(variance / (self.ballots - 1)))
 
 
 @dataclass(slots=True)
@@ -172,26 +161,23 @@ class LengthBias:
 
     groups: int = 0
     members: int = 0
-    _products: float = 0.0
-    _lengths: float = 0.0
-    _scores: float = 0.0
-    """Sums of the products and squares of log length and score, each less its group's mean."""
+    _sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of the products, and the squares of log length and of score, each less its group's mean."""
 
     def add(self, members: Sequence[tuple[int, float]]) -> None:
         """Adds one group, as the characters and the score of each member."""
         if len(members) < 2:
             return
         sums = centred_sums([(math.log1p(characters), score) for characters, score in members])
-        self._products, self._lengths, self._scores = map(
-            sum, zip((self._products, self._lengths, self._scores), sums, strict=True)
-        )
+        xy, xx, yy = (total + own for total, own in zip(self._sums, sums, strict=True))
+        self._sums = xy, xx, yy
         self.groups, self.members = self.groups + 1, self.members + len(members)
 
     @property
     def correlation(self) -> float | None:
         """Pearson's r within groups; None where lengths or scores are all equal."""
-        squares = self._lengths * self._scores
-        return self._products / math.sqrt(squares) if squares > _RESIDUE else None
+        products, lengths, scores = self._sums
+        return products / math.sqrt(lengths * scores) if lengths * scores > _RESIDUE else None
 
     def exceeds(self, expected: float) -> bool:
         """Whether the correlation exceeds the expected one: over 20 groups or more, by .1 and 3 standard errors."""
@@ -216,10 +202,3 @@ def _characters(turn: Message) -> int:
         body = (call.get("function") or call.get("custom")) if is_object(call) else None
         characters += sum(len(str(value)) for value in body.values()) if is_object(body) else 0
     return characters
-
-
-def _slope(offsets: Sequence[float]) -> float:
-    positions = centred_positions(len(offsets))
-    squares = math.fsum(position**2 for position in positions)
-    products = math.fsum(position * offset for position, offset in zip(positions, offsets, strict=True))
-    return products / squares if squares else 0.0

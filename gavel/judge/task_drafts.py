@@ -16,12 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from textwrap import shorten
 from typing import Any, Literal, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.base.fields import problem
 from gavel.base.files import write_atomically
 from gavel.judge.drafts import (
@@ -40,7 +41,7 @@ from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import ChatAgent, Client
-from gavel.llm.errors import LlmError, NotAskedError, PermanentError
+from gavel.llm.errors import NotAskedError, PermanentError
 from gavel.llm.types import Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
@@ -84,20 +85,18 @@ class DraftedTask(BaseModel):
     def solved_share(self) -> float | None:
         """Over the attempts that were judged; None when none was."""
         judged = [attempt.solved for attempt in self.attempts if attempt.solved is not None]
-        return sum(judged) / len(judged) if judged else None
+        return fmean(judged) if judged else None
 
     def reason_to_leave_out(self) -> Reason | None:
         """What the attempts at it say against it."""
+        if not self.solved_share:
+            return "unchecked" if self.solved_share is None else "unsolved"
         judged = [attempt for attempt in self.attempts if attempt.solved is not None]
-        if not judged:
-            return "unchecked"
-        if not any(attempt.solved for attempt in judged):
-            return "unsolved"
         return "trivial" if all(attempt.solved and not attempt.used_tools for attempt in judged) else None
 
     def task(self) -> Task:
-        data: dict[str, float | None] = {"difficulty": self.difficulty, "solved": self.solved_share}
-        return Task(user=self.user, criteria=self.criteria, data={**data})
+        data: dict[str, Any] = {"difficulty": self.difficulty, "solved": self.solved_share}
+        return Task(user=self.user, criteria=self.criteria, data=data)
 
 
 class DraftRecord(BaseModel):
@@ -124,7 +123,7 @@ class DraftRecord(BaseModel):
         """Raises `JudgeError` when it cannot be written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False))
+            write_atomically(path, self.model_dump_json(indent=1))
         except OSError as error:
             raise JudgeError(f"{path} cannot be written: {error.strerror}", "Make room there.") from error
 
@@ -238,10 +237,9 @@ def _read_task(one: object, criteria: bool) -> DraftedTask:
     return task
 
 
-_TURNS = 12
+_LIMITS: dict[str, Any] = {"max_turns": 12, "max_seconds": 600.0}
 _TOKENS = 4_096
 """Of a turn."""
-_SECONDS = 600.0
 _SEEN = 20_000
 """Characters of what was seen, of which each result has at most a tenth."""
 _SCHEMA = schema_object({"reason": {"type": "string"}, "solved": {"type": "boolean"}})
@@ -282,29 +280,24 @@ class Drafting:
                 task.attempts, task.left_out = [], None
         await self._check(record)
         most = _DRAFTS_FOR_ONE * self.number
-        for _ in range(most):
-            if len(record.used) >= self.number or len(record.tasks) + record.unusable >= most:
-                break
+        while len(record.used) < self.number and len(record.tasks) + record.unusable < most:
             await self._write(record)
             await self._check(record)
             self.tell(f"{len(record.used)} of {self.number} tasks ({record.left_out or 'none left out'})")
         return record
 
     async def _write(self, record: DraftRecord) -> None:
-        number = min(_BATCH, self.number - len(record.used))
         survey = self.survey
+        material = {
+            "tools": survey.described_tools,
+            "resources": survey.resources,
+            "prompts": survey.prompts,
+            "server_says": survey.instructions,
+            "seen": record.seen or "",
+        }
+        number, earlier = min(_BATCH, self.number - len(record.used)), [task.user for task in record.tasks]
         tasks, unusable = await write_batch(
-            self.model,
-            number,
-            {
-                "tools": survey.described_tools,
-                "resources": survey.resources,
-                "prompts": survey.prompts,
-                "server_says": survey.instructions,
-                "seen": record.seen or "",
-            },
-            earlier=[task.user for task in record.tasks],
-            instructions=self.instructions,
+            self.model, number, material, earlier=earlier, instructions=self.instructions
         )
         for task in tasks:
             if any(likeness(task.user, earlier.user) >= SAME for earlier in record.tasks):
@@ -315,8 +308,6 @@ class Drafting:
 
     async def _check(self, record: DraftRecord) -> None:
         """Attempts each task that has none yet."""
-        if not self.tries:
-            return
         unchecked = [task for task in record.used if len(task.attempts) < self.tries]
         limit = asyncio.Semaphore(_AT_ONCE)
 
@@ -329,15 +320,9 @@ class Drafting:
                 line = "".join(filter(str.isprintable, " ".join(task.user.split())))
                 self.tell(f"  {task.left_out or 'kept'}: {shorten(line, 90, placeholder='…')}")
 
-        with first_error():
-            async with asyncio.TaskGroup() as group:
-                for task in unchecked:
-                    group.create_task(check(task))
+        await run_all(check(task) for task in unchecked)
         attempts = [attempt for task in unchecked for attempt in task.attempts]
         if attempts and all(attempt.solved is None for attempt in attempts):
-            for task in unchecked:  # they are tried again by the next run
-                task.attempts, task.left_out = [], None
-            record.save(self.path)
             raise JudgeError(
                 f"none of {len(attempts)} attempts could be played and judged; the first: {attempts[0].why}",
                 "Mend that, or write tasks without trying them: --attempts 0.",
@@ -363,8 +348,14 @@ class Drafting:
         used = calls > episode.metrics.get("tool_errors", 0)
         if episode.status == "truncated":
             return Attempt(solved=False, why=episode.status_reason or "it was truncated", used_tools=used)
+        prompt = transcripts_with_request(
+            self.model,
+            with_flags(canonicalize({0: episode})),
+            render("scenarios/mcp_solved_system.j2"),
+            render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria),
+        )
         try:
-            solved, why = await self._verdict(task, episode)
+            solved, why = await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
         except JudgeError as error:
             if isinstance(error.__cause__, NotAskedError | PermanentError):
                 raise  # no other attempt could be judged either
@@ -373,28 +364,15 @@ class Drafting:
 
     async def _play(self, task: Task, seed: int) -> Trajectory:
         system = render("scenarios/mcp_agent.j2").strip()
-        limits: dict[str, Any] = {"max_turns": _TURNS, "max_seconds": _SECONDS}
-        scenario = Scenario("draft", system=system, tools=[self.server], tasks=[task], held_out=[], **limits)
-        refused: list[LlmError] = []
+        scenario = Scenario("draft", system=system, tools=[self.server], tasks=[task], held_out=[], **_LIMITS)
 
         async def turn(request: ChatRequest) -> Any:
-            try:
-                return await self.player.turn(request.messages, request.tools, max_completion_tokens=request.max_tokens)
-            except LlmError as error:  # the rollout would take a spent budget for a failure of this attempt
-                refused.append(error)
-                raise
+            return await self.player.turn(request.messages, request.tools, max_completion_tokens=request.max_tokens)
 
         episode = await rollout(FunctionModel(self.player.model, turn), scenario, task, max_tokens=_TOKENS, seed=seed)
-        if refused:
-            raise refused[0]
+        if episode.status == "failed" and self.model.budget.refused:  # no failure of this attempt
+            raise self.model.budget.refused
         return episode
-
-    async def _verdict(self, task: DraftedTask, episode: Trajectory) -> tuple[bool, str]:
-        group = with_flags(canonicalize({0: episode}))
-        system = render("scenarios/mcp_solved_system.j2")
-        request = render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria)
-        prompt = transcripts_with_request(self.model, group, system, request)
-        return await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
 
 
 def read_verdict(reply: str) -> tuple[bool, str]:

@@ -363,8 +363,7 @@ def _tau_matrix(report: JudgeReport) -> list[tuple[str, list[float | None]]]:
     """Kendall's tau of each judge (row) with each judge; None where it is not defined; empty for one judge."""
     if report.between_judges is None:
         return []
-    judges, pairs = report.between_judges.raters, report.between_judges.pairs
-    taus = {pair: agreement.tau.value for pair, agreement in pairs.items()}
+    judges, taus = report.between_judges.raters, report.between_judges.taus
 
     def tau(one: str, other: str) -> float | None:
         return 1.0 if one == other else taus.get((one, other), taus.get((other, one)))

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import gavel
 from gavel.integrations import areal, eval_protocol, nemo, skyrl, slime, tinker, trl, verifiers, verl
 from gavel.integrations._rewards import (
+    Scored,
     Scorer,
     groups_of,
     member,
@@ -152,18 +153,22 @@ WAYS: dict[str, Callable[[], Scorer]] = {
 }
 
 
+def rewards_of(group: list[Scored]) -> list[float | None]:
+    return [one.reward for one in group]
+
+
 class TestScorer:
     @pytest.mark.parametrize("way", WAYS)
     def test_a_judge_may_be_named_in_several_ways(self, way: str):
         (found,) = WAYS[way]().score_all_now([GROUP])
-        assert found.rewards == [1.0, 0.0]
+        assert rewards_of(found) == [1.0, 0.0]
 
     async def test_one_scorer_serves_several_loops_and_threads(self):
         scorer = Scorer("stand-in", ENDS)
         here = await scorer.score_all([GROUP, GROUP])
         in_threads = await asyncio.gather(*(asyncio.to_thread(scorer.score_all_now, [GROUP]) for _ in range(3)))
         in_new_loop = await asyncio.to_thread(lambda: asyncio.run(scorer.score(GROUP)))
-        assert [one.rewards for one in (*here, *(one for (one,) in in_threads), in_new_loop)] == [[1.0, 0.0]] * 6
+        assert [rewards_of(one) for one in (*here, *(one for (one,) in in_threads), in_new_loop)] == [[1.0, 0.0]] * 6
 
 
 async def where() -> tuple[asyncio.AbstractEventLoop, str]:
@@ -289,7 +294,7 @@ class Asks:
 def ask_often(judge: Any, first: int) -> list[list[float | None]]:
     groups = [attempts(number) for number in range(first, first + 5)]
     if isinstance(judge, Scorer):
-        return [found.rewards for found in judge.score_all_now(groups)]
+        return [rewards_of(found) for found in judge.score_all_now(groups)]
     return [rewards(judge.score_now(group)) for group in groups]
 
 

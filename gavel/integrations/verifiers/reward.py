@@ -26,8 +26,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gavel.integrations._rewards import (
-    Judged,
     JudgeLike,
+    Scored,
     Scorer,
     Side,
     Unscored,
@@ -113,14 +113,13 @@ def _of_trace(trace: Trace) -> Trajectory:
     return found
 
 
-def _record(traces: Sequence[Trace], judged: Judged, name: str, weight: float) -> None:
-    for trace, scored, reward in zip(traces, judged.group, judged.rewards, strict=True):
-        if reward is None:
-            _fail([trace], JudgeError(f"the judge gave no reward: {judged.reason}."))
+def _record(traces: Sequence[Trace], scored: Sequence[Scored], name: str, weight: float) -> None:
+    for trace, one in zip(traces, scored, strict=True):
+        if one.reward is None:
+            _fail([trace], JudgeError(f"the judge gave no reward: {one.reason}."))
             continue
-        trace.record_reward(name, reward, weight)
-        if scored.judgement:
-            trace.info[name] = scored.judgement.model_dump(mode="json", exclude={"votes"}, exclude_none=True)
+        trace.record_reward(name, one.reward, weight)
+        trace.info[name] = one.judgement.model_dump(mode="json", exclude={"votes"}, exclude_none=True)
 
 
 def _fail(traces: Iterable[Trace], error: Exception) -> None:
@@ -158,13 +157,13 @@ async def _score_group(scorer: Scorer, states: list[State]) -> list[float]:
     if not finished:
         return [0.0] * len(states)
     try:
-        judged = await scorer.score(map(_of_state, finished))
-        rewards = judged.rewards
-        why: Exception = JudgeError(f"the judge gave no reward: {judged.reason}.")
+        scored = await scorer.score(map(_of_state, finished))
+        rewards = [one.reward for one in scored]
+        errors: list[Exception] = [JudgeError(f"the judge gave no reward: {one.reason}.") for one in scored]
     except Exception as error:
-        rewards, why = [None] * len(finished), error
+        rewards, errors = [None] * len(finished), [error] * len(finished)
     by_state = {id(state): reward for state, reward in zip(finished, rewards, strict=True)}
-    for state in finished:
+    for state, why in zip(finished, errors, strict=True):
         if by_state[id(state)] is None:
             state["error"] = why
     return with_mean([by_state.get(id(state)) for state in states])

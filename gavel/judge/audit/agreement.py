@@ -7,30 +7,25 @@ and how harsh a rater is.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate, correlation, defined, estimate, mean_over_groups
-from gavel.judge.audit.votes import judged_groups, votes_by_model, voting_models
+from gavel.judge.audit.votes import judged_groups, votes_by_model
 from gavel.judge.errors import JudgeError
 from gavel.judge.stats import centred_sums
+from gavel.scenarios.formats.row import INDEPENDENT as INDEPENDENT
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from gavel.judge.audit.bootstrap import Array, Indices
+    from gavel.judge.audit.bootstrap import Array
 
 Pairs = Sequence[tuple[float, float]]
 """(judge's score, reference) for the members of one group."""
-Reference = str | Callable[[Trajectory], float | None]
-"""The name of a metric or of a numeric metadata field (fields of rows scored from a file are metadata), or a function
-that returns None for members without a reference."""
-
-INDEPENDENT = "independent_reward"
-"""The metric that holds the reward that a trajectory had before it was judged."""
 _DIGITS = 9
 """Differences beyond these decimals are floating-point residue."""
 
@@ -54,18 +49,19 @@ class Agreement:
     """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
 
-def agreement(groups: Iterable[TrajectoryGroup] | TrajectoryGroup, reference: Reference = INDEPENDENT) -> Agreement:
+def agreement(groups: Iterable[TrajectoryGroup] | TrajectoryGroup, reference: str = INDEPENDENT) -> Agreement:
     """The judge's scores compared with a reference, over the members that have both.
+
+    `reference`: a metric, or a numeric metadata field (fields of rows scored from a file are metadata).
 
     Raises `JudgeError` when no member is judged, or none has the reference, and `GroupError` for anything but groups.
     """
     groups = judged_groups(groups)
-    name = reference if isinstance(reference, str) else getattr(reference, "__name__", "reference")
     pairs = [score_pairs(group, reference) for group in groups]
     if not any(pairs):
         known = ", ".join(metric_names(groups)) or "none"
-        raise JudgeError(f"no judged member has the reference {name}.", f"What these members have: {known}.")
-    return agreement_of_pairs(pairs, name)
+        raise JudgeError(f"no judged member has the reference {reference}.", f"What these members have: {known}.")
+    return agreement_of_pairs(pairs, reference)
 
 
 def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
@@ -79,13 +75,13 @@ def _numbers(member: Trajectory) -> Mapping[str, float]:
     return numeric | member.metrics
 
 
-def reference_value(member: Trajectory, reference: Reference) -> float | None:
+def reference_value(member: Trajectory, reference: str) -> float | None:
     """The member's reference; None where it has none, or one that is not finite."""
-    value = _numbers(member).get(reference) if isinstance(reference, str) else reference(member)
+    value = _numbers(member).get(reference)
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
+def score_pairs(group: TrajectoryGroup, reference: str) -> list[tuple[float, float]]:
     """(score, reference) for each member that has both."""
     found = [(each.judgement and each.judgement.score, reference_value(each, reference)) for each in group]
     return [(score, value) for score, value in found if score is not None and value is not None]
@@ -93,7 +89,7 @@ def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[floa
 
 def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
     """All statistics, from plain numbers."""
-    groups = [[(round(score, _DIGITS), round(value, _DIGITS)) for score, value in pairs] for pairs in groups]
+    groups = [_rounded(pairs) for pairs in groups]
     return Agreement(
         reference=reference,
         members=sum(map(len, groups)),
@@ -102,6 +98,10 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
         advantage_correlation=correlation(map(centred_sums, groups)),
     )
+
+
+def _rounded(pairs: Pairs) -> Pairs:
+    return [(round(score, _DIGITS), round(value, _DIGITS)) for score, value in pairs]
 
 
 def kendall_tau(pairs: Pairs) -> float | None:
@@ -154,8 +154,8 @@ class InterRaterReliability:
     """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
-    pairs: Mapping[tuple[str, str], Agreement] = field(default_factory=dict[tuple[str, str], Agreement])
-    """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
+    taus: Mapping[tuple[str, str], float | None] = field(default_factory=dict[tuple[str, str], float | None])
+    """Kendall's tau-b of each two judges, mean over the groups; empty where the raters are calls."""
 
 
 def judge_vs_judge(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> InterRaterReliability | None:
@@ -165,16 +165,14 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> Inter
     """
     groups = judged_groups(groups)
     votes = [[{name: fmean(own[name]) for name in own} for own in votes_by_model(group).values()] for group in groups]
-    found = _reliability(votes, voting_models(groups))
+    found = _reliability(votes)
     if found is None:
         return None
-    pairs = {
-        (one, other): agreement_of_pairs(
-            [[(row[one], row[other]) for row in of if {one, other} <= row.keys()] for of in votes], other
-        )
-        for one, other in combinations(found.raters, 2)
-    }
-    return replace(found, pairs=pairs)
+    taus: dict[tuple[str, str], float | None] = {}
+    for one, other in combinations(found.raters, 2):
+        both = [[(row[one], row[other]) for row in of if {one, other} <= row.keys()] for of in votes]
+        taus[one, other] = mean_kendall_tau(map(_rounded, both))
+    return replace(found, taus=taus)
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
@@ -190,15 +188,16 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | N
         ]
         for group in judged_groups(groups)
     ]
-    return _reliability(votes, list(dict.fromkeys(name for of in votes for row in of for name in row)))
+    return _reliability(votes)
 
 
-def _reliability(votes: Sequence[Sequence[Mapping[str, float]]], raters: Sequence[str]) -> InterRaterReliability | None:
+def _reliability(votes: Sequence[Sequence[Mapping[str, float]]]) -> InterRaterReliability | None:
     """Of the scores of each group's members by rater; None with fewer than two raters."""
+    raters = tuple(dict.fromkeys(name for of in votes for row in of for name in row))
     if len(raters) < 2:
         return None
     ratings = [[[row.get(rater) for rater in raters] for row in of] for of in votes]
-    return InterRaterReliability(tuple(raters), *intraclass_correlation(ratings))
+    return InterRaterReliability(raters, *intraclass_correlation(ratings))
 
 
 def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
@@ -207,36 +206,27 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
     Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k), for n members and k raters from the
     mean squares of members R, raters C and the rest E.
     """
-    import numpy as np
-
     k = next((len(row) for members in groups for row in members), 0)
     if k < 2:
         return UNDEFINED, UNDEFINED
-    rows = [[row for row in members if None not in row] for members in groups]
-    complete = [np.array(row, float).reshape(-1, k) for row in rows]
-    count = np.array([len(scores) for scores in complete], float)
-    squares = np.array([(scores**2).sum() for scores in complete])
-    by_member = np.array([(scores.sum(axis=1) ** 2).sum() for scores in complete])
-    by_rater = np.array([scores.sum(axis=0) for scores in complete])
-
-    def mean_squares(drawn: "Indices") -> "tuple[Array, Array, Array, Array]":
-        """n, and the mean squares of members, raters and the rest."""
-        n = count[drawn].sum(axis=1)
-        n = np.where(n > 1, n, np.nan)
-        rater_sums = by_rater[drawn].sum(axis=1)
-        correction = rater_sums.sum(axis=1) ** 2 / (n * k)
-        members = by_member[drawn].sum(axis=1) / k - correction
-        raters = (rater_sums**2).sum(axis=1) / n - correction
-        rest = squares[drawn].sum(axis=1) - correction - members - raters
-        return n, members / (n - 1), raters / (k - 1), rest / ((n - 1) * (k - 1))
+    sums: list[list[float]] = []
+    for members in groups:
+        rows = [[score for score in row if score is not None] for row in members]
+        rows = [row for row in rows if len(row) == k]
+        squares = [sum(score**2 for row in rows for score in row), sum(sum(row) ** 2 for row in rows)]
+        sums.append([len(rows), *squares, *(sum(row[rater] for row in rows) for rater in range(k))])
 
     def reliability(j: int) -> IntervalEstimate:
         """(R - E) / (R + (j - 1)E + j(C - E)/n), which is ICC(2,1) for j = k, and ICC(2,k) for j = 1."""
 
-        def statistic(drawn: "Indices") -> "Array":
-            n, r, c, e = mean_squares(drawn)
-            return (r - e) / defined(r + (j - 1) * e + j * (c - e) / n)
+        def statistic(n: "Array", squares: "Array", by_member: "Array", *by_rater: "Array") -> "Array":
+            more = defined(n - 1)
+            correction = sum(by_rater) ** 2 / (n * k)
+            members, raters = by_member / k - correction, sum(each**2 for each in by_rater) / n - correction
+            rest = (squares - correction - members - raters) / (more * (k - 1))
+            r, c = members / more, raters / (k - 1)
+            return (r - rest) / defined(r + (j - 1) * rest + j * (c - rest) / n)
 
-        return estimate(statistic, len(groups), int((count > 0).sum()))
+        return estimate(sums, statistic, [own[0] > 0 for own in sums])
 
     return reliability(k), reliability(1)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from gavel.judge.audit.agreement import Reference, reference_value
+from gavel.judge.audit.agreement import reference_value
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, ratio
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
 from gavel.judge.stats import centred_positions, centred_sums, characters_written
@@ -47,13 +47,10 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
 
 
 def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
-    """Σ position·score and Σ position² over the calls; centered positions cancel the calls' means."""
-    votes = [
-        vote
-        for scores in (call.scores_by_position for call in calls)
-        for vote in zip(centred_positions(len(scores)), scores, strict=True)
-    ]
-    return math.fsum(position * score for position, score in votes), math.fsum(position**2 for position, _ in votes)
+    """Σ position·score and Σ position² over the calls."""
+    shown = [list(call.scores.values()) for call in calls if call.is_complete]
+    sums = [centred_sums([*zip(centred_positions(len(own)), own, strict=True)]) for own in shown]
+    return math.fsum(xy for xy, _, _ in sums), math.fsum(xx for _, xx, _ in sums)
 
 
 def _flips(calls: list[JudgeCall]) -> tuple[float, float]:
@@ -75,7 +72,7 @@ def _ties(group: TrajectoryGroup) -> tuple[float, float]:
     return sum(abs(a - b) <= _SAME for a, b in pairs), len(pairs)
 
 
-def length_correlation(groups: Iterable[TrajectoryGroup], reference: Reference | None = None) -> IntervalEstimate:
+def length_correlation(groups: Iterable[TrajectoryGroup], reference: str | None = None) -> IntervalEstimate:
     """Pearson's r of score, or of the reference, and log(1 + characters written), over all judged members."""
 
     def pairs(group: TrajectoryGroup) -> Iterator[tuple[float, float]]:

@@ -1,10 +1,10 @@
 """Statistics over groups with 95 % intervals: the percentile bootstrap (Efron 1979).
 
-Members of a group are judged together, so whole groups are resampled. A statistic takes an array of group indices,
-one row for each resample, and gives one value for each row. What is undefined is None, never a number.
+Members of a group are judged together, so whole groups are resampled. Each statistic is a formula of sums over the
+groups. What is undefined is None, never a number.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-    Indices = NDArray[np.intp]
-    Statistic = Callable[[Indices], Array]
-    """Group indices `[resamples, groups]` -> values `[resamples]`, NaN where undefined."""
 
 RESAMPLES = 2000
 _INDICES_AT_ONCE = 2**19
@@ -42,21 +39,33 @@ UNDEFINED = IntervalEstimate(None, None, None, 0)
 """The estimate when no group contributes."""
 
 
-def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalEstimate:
-    """The statistic of `total` groups, of which `contributing` influence it; `total` alone determines the resamples."""
+def estimate(
+    sums: Sequence[Sequence[float]], formula: "Callable[..., Array]", contributes: Sequence[bool]
+) -> IntervalEstimate:
+    """The `formula` of the columns' totals, from each group's `sums` `[groups, columns]`.
+
+    The formula takes a vector `[resamples]` for each column and gives one, NaN where undefined. `contributes`: whether
+    a group influences it.
+    """
     import numpy as np
 
-    if not contributing:
+    groups = sum(contributes)
+    if not groups:
         return UNDEFINED
-    batch, random = max(1, _INDICES_AT_ONCE // total), np.random.default_rng(0)
+    total, columns, random = len(sums), np.asarray(sums, float).T, np.random.default_rng(0)
+
+    def values(drawn: "NDArray[np.intp]") -> "Array":
+        return formula(*(column[drawn].sum(axis=1) for column in columns))
+
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(statistic(np.arange(total)[np.newaxis])[0])
-        if np.isnan(value) or contributing < 2:
-            return IntervalEstimate(None if np.isnan(value) else value, None, None, contributing)
+        value = float(values(np.arange(total)[np.newaxis])[0])
+        if np.isnan(value) or groups < 2:
+            return IntervalEstimate(None if np.isnan(value) else value, None, None, groups)
+        batch = max(1, _INDICES_AT_ONCE // total)
         sizes = [min(batch, RESAMPLES - start) for start in range(0, RESAMPLES, batch)]
-        resampled = [statistic(random.integers(total, size=(size, total))) for size in sizes]
+        resampled = [values(random.integers(total, size=(size, total))) for size in sizes]
     low, high = np.nanquantile(np.concatenate(resampled), _TAILS)
-    return IntervalEstimate(value, float(low), float(high), contributing)
+    return IntervalEstimate(value, float(low), float(high), groups)
 
 
 def mean_over_groups(values: Iterable[float | None]) -> IntervalEstimate:
@@ -66,27 +75,22 @@ def mean_over_groups(values: Iterable[float | None]) -> IntervalEstimate:
 
 def ratio(sums: Iterable[tuple[float, float]]) -> IntervalEstimate:
     """The sum of the groups' numerators over the sum of their denominators, each at least 0."""
-    import numpy as np
+    own = list(sums)
 
-    above, below = np.asarray(list(sums), float).reshape(-1, 2).T
+    def share(above: "Array", below: "Array") -> "Array":
+        return above / defined(below)
 
-    def statistic(drawn: "Indices") -> "Array":
-        return above[drawn].sum(axis=1) / defined(below[drawn].sum(axis=1))
-
-    return estimate(statistic, len(above), int((below > _RESIDUE).sum()))
+    return estimate(own, share, [below > _RESIDUE for _, below in own])
 
 
 def correlation(sums: Iterable[tuple[float, float, float]]) -> IntervalEstimate:
     """Pearson's r of values centered within their groups, from each group's `centred_sums`."""
-    import numpy as np
+    own = list(sums)
 
-    xy, xx, yy = np.asarray(list(sums), float).reshape(-1, 3).T
+    def pearson(xy: "Array", xx: "Array", yy: "Array") -> "Array":
+        return xy / (defined(xx) * defined(yy)) ** 0.5
 
-    def statistic(drawn: "Indices") -> "Array":
-        spread = np.sqrt(defined(xx[drawn].sum(axis=1)) * defined(yy[drawn].sum(axis=1)))
-        return xy[drawn].sum(axis=1) / spread
-
-    return estimate(statistic, len(xy), int((xx + yy > _RESIDUE).sum()))
+    return estimate(own, pearson, [xx + yy > _RESIDUE for _, xx, yy in own])
 
 
 def defined(sums: "Array") -> "Array":

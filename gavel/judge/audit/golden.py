@@ -8,14 +8,13 @@ group that was not fully judged has no verdicts.
     learnt_prior(with_weights(results, weights))      NoisePrior(variance=0.004, df=40, skill=1.3)   of this jury
 """
 
-import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, cast
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.judge.audit.agreement import Pairs, pair_accuracy
 from gavel.judge.audit.golden_set import GoldenGroup
 from gavel.judge.audit.votes import answers_of, distinct_members, fit_noise_prior, votes_by_model
@@ -26,27 +25,23 @@ from gavel.judge.stats import LengthBias, centred_sums, characters_written
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
-Scores = Mapping[str, float]
-"""By member name."""
-
 
 @dataclass(frozen=True, slots=True)
 class GoldenResult:
     """A judge's scores of a golden group."""
 
     group: GoldenGroup
-    scores: Scores
-    """Of all members, or empty."""
+    judged: TrajectoryGroup
+    """The group with its votes, members in the order of the file."""
+    scores: Mapping[str, float]
+    """Of all members, by name, or empty."""
     reason: str = ""
     """Why there are no scores."""
-    judged: TrajectoryGroup | None = None
-    """The group with its votes, members in the order of the file."""
 
     @property
     def account(self) -> GroupJudgement:
         """Its calls, what they cost, and the ids of its prompts."""
-        judged = None if self.judged is None else self.judged.judgement
-        return judged or GroupJudgement(status="unscored")
+        return self.judged.judgement or GroupJudgement(status="unscored")
 
     @property
     def right(self) -> int:
@@ -56,9 +51,7 @@ class GoldenResult:
     @property
     def violated(self) -> list[tuple[str, str]]:
         """The pairs whose better member did not score higher."""
-        if not self.scores:
-            return []
-        return [(better, worse) for better, worse in self.group.pairs if not _is_right(self.scores, better, worse)]
+        return [(a, b) for a, b in self.group.pairs if self.scores and self.scores[a] <= self.scores[b]]
 
 
 async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[GoldenResult]:
@@ -68,25 +61,16 @@ async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[Gold
     cannot be called at all (see `Judge.check` and `Judge.score`).
     """
     judge.check()
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(_check(judge, group)) for group in groups]
-    return [task.result() for task in running]
+    return await run_all(_check(judge, group) for group in groups)
 
 
 async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
     judged = await judge.score(group.group())
-    whole = judged.judgement
-    assert whole is not None
-    rewards = [trajectory.reward for trajectory in judged]
-    scores = {name: reward for name, reward in zip(group.members, rewards, strict=True) if reward is not None}
-    lost = len(scores) < len(rewards) or whole.lost_orders > 0
-    reason = (whole.reason or "; ".join(whole.warnings)) if lost else ""
-    return GoldenResult(group, {} if lost else scores, reason, judged)
-
-
-def _is_right(scores: Scores, better: str, worse: str) -> bool:
-    return scores[better] > scores[worse]
+    whole = judged.judgement or GroupJudgement(status="unscored")
+    scores = {name: each.reward for name, each in zip(group.members, judged, strict=True) if each.reward is not None}
+    if len(scores) < len(judged) or whole.lost_orders:
+        return GoldenResult(group, judged, {}, whole.reason or "; ".join(whole.warnings))
+    return GoldenResult(group, judged, scores)
 
 
 _CAUTION = 10.0
@@ -103,9 +87,7 @@ def golden_scores(results: Iterable[GoldenResult]) -> list[Mapping[str, Pairs]]:
     A model's score is the mean of its votes. Members that are identical to a judge count once.
     """
     found: list[Mapping[str, Pairs]] = []
-    for result in results:
-        if result.judged is None or not result.scores:
-            continue
+    for result in (each for each in results if each.scores):
         rank = {id(member): of for of, member in zip(result.group.ranks.values(), result.judged, strict=True)}
         ranks = [rank[id(member)] for member, _ in distinct_members(result.judged)]
         of_model: dict[str, list[tuple[float, float]]] = {}
@@ -147,17 +129,12 @@ def jury_weights(groups: Sequence[Mapping[str, Pairs]]) -> dict[str, float]:
 
 def _jury_pairs(group: Mapping[str, Pairs], weights: Mapping[str, float]) -> Pairs:
     """The (score, reference) pairs of a jury in a group in which all its judges scored all members."""
-    own = [(weights[judge], pairs) for judge, pairs in group.items() if weights[judge]]
-    if len({len(pairs) for _, pairs in own}) != 1:
+    own = {judge: pairs for judge, pairs in group.items() if weights[judge]}
+    if len({len(pairs) for pairs in own.values()}) != 1:
         return []
-    members = zip(*(pairs for _, pairs in own), strict=True)
-    return [
-        (
-            round(math.fsum(weight * score for (weight, _), (score, _) in zip(own, of_member, strict=True)), 9),
-            of_member[0][1],
-        )
-        for of_member in members
-    ]
+    scores = zip(*([weights[judge] * score for score, _ in pairs] for judge, pairs in own.items()), strict=True)
+    references = (reference for _, reference in next(iter(own.values())))
+    return [(round(math.fsum(of_jury), 9), value) for of_jury, value in zip(scores, references, strict=True)]
 
 
 def _correlation(groups: Sequence[Pairs]) -> float:
@@ -181,7 +158,7 @@ def with_weights(results: Iterable[GoldenResult], weights: Mapping[str, float]) 
 
 def _weighted(result: GoldenResult, weights: Mapping[str, float]) -> GoldenResult:
     judged = result.judged
-    if judged is None or judged.judgement is None or judged.judgement.mode != "groupwise":
+    if judged.judgement is None or judged.judgement.mode != "groupwise":
         return result
     distinct = [judgement.votes for _, judgement in distinct_members(judged)]
     scores = groupwise(answers_of(judged, weights), len(distinct))
@@ -204,14 +181,14 @@ def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:
 
     Of a jury it holds for the weights that its scores were made with (see `with_weights`).
     """
-    results = [result for result in results if result.scores and result.judged is not None]
-    prior = fit_noise_prior(result.judged for result in results if result.judged is not None) or NoisePrior()
+    results = [result for result in results if result.scores]
+    prior = fit_noise_prior(result.judged for result in results) or NoisePrior()
     skill = learnt_skill(results)
     if skill is None:
         return prior if prior.df else None
     lengths = LengthBias()
     for result in results:
-        ranks = zip(result.group.group(), result.group.ranks.values(), strict=True)
+        ranks = zip(result.judged, result.group.ranks.values(), strict=True)
         lengths.add([(characters_written(attempt), rank) for attempt, rank in ranks])
     return prior.model_copy(update={"skill": skill, "length": lengths.correlation})
 
@@ -224,7 +201,7 @@ def learnt_skill(results: Iterable[GoldenResult]) -> float | None:
     """
     pairs: list[tuple[float, float, float]] = []
     for result in (each for each in results if each.scores):
-        members = zip(result.group.members, result.judged or (), strict=True)
+        members = zip(result.group.members, result.judged, strict=True)
         errors = {name: (member.judgement and member.judgement.standard_error) or 0.0 for name, member in members}
         weight = (len(errors) - 1) / len(result.group.pairs)
         for better, worse in result.group.pairs:

@@ -15,10 +15,11 @@ several fields could be the label, none is guessed.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
+from statistics import multimode
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -109,14 +110,7 @@ def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None =
     if "messages" in fields[0] or {"chosen", "rejected"} <= fields[0].keys():
         found = _from_trajectories(path, label, by)
     else:
-        parallel = [_parallel(row) for row in fields]
-        texts = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
-        if texts:
-            answer = max(texts, key=lambda name: sum(map(len, parallel[0][name])))
-            answers = [list(map(str, own.get(answer, []))) for own in parallel]
-            openings, columns = fields, _ratings(parallel, answers) | _winners(fields, answers)
-        else:
-            openings, answers, columns = _single_answers(fields, by, path)
+        openings, answers, columns = _tabled(fields, by, path)
         chosen = columns[_the_label(list(columns), label, path)]
         found = [
             _labelled(str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels)
@@ -171,24 +165,32 @@ def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[Go
     return found
 
 
-def _single_answers(
-    rows: Sequence[Fields], by: str | None, where: Path
-) -> tuple[list[Fields], list[list[str]], Columns]:
-    """For each task a row, and the answers and labels of all its rows, which ask the same or have one value of `by`."""
-    flat = [_flat(row) for row in rows]
-    texts = [name for name in flat[0] if name not in _ASKED and all(isinstance(row.get(name), str) for row in flat)]
-    if not texts:
-        raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(flat[0])}.")
-    answer = max(texts, key=lambda name: sum(len(row[name]) for row in flat))
-    numbers = [name for name in flat[0] if name != by and all(_is_number(row.get(name)) for row in flat)]
-    tasks: defaultdict[str, list[int]] = defaultdict(list)
-    for n, row in enumerate(rows):
-        tasks[str(_opening(row) if by is None else at(row, by))].append(n)
-    return (
-        [rows[own[0]] for own in tasks.values()],
-        [[flat[n][answer] for n in own] for own in tasks.values()],
-        {name: [[float(flat[n][name]) for n in own] for own in tasks.values()] for name in numbers},
-    )
+def _tabled(rows: Sequence[Fields], by: str | None, where: Path) -> tuple[Sequence[Fields], list[list[str]], Columns]:
+    """For each task its first row, its answers, and the columns that could be their labels.
+
+    Where no row has several answers, rows that ask the same, or have one value of `by`, are of one task.
+    """
+    parallel = [_parallel(row) for row in rows]
+    if is_of_one := not _texts(parallel):
+        tasks: defaultdict[str, list[Fields]] = defaultdict(list)
+        for row in rows:
+            tasks[str(_opening(row) if by is None else at(row, by))].append(row)
+        rows = [own[0] for own in tasks.values()]
+        flat = [[_flat(row) for row in own] for own in tasks.values()]
+        parallel = [
+            {name: [each.get(name) for each in own] for name in own[0] if name not in (*_ASKED, by)} for own in flat
+        ]
+    if not (texts := _texts(parallel)):
+        raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(_flat(rows[0]))}.")
+    answer = max(texts, key=texts.__getitem__)
+    answers = [list(map(str, own.get(answer, []))) for own in parallel]
+    return rows, answers, _ratings(parallel, answers) | ({} if is_of_one else _winners(rows, answers))
+
+
+def _texts(parallel: Sequence[dict[str, list[Any]]]) -> dict[str, int]:
+    """The fields that hold texts in the first task, with their length in all."""
+    names = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
+    return {name: sum(len(str(value)) for own in parallel for value in own.get(name, ())) for name in names}
 
 
 def _the_label(candidates: Sequence[str], named: str | None, where: Path) -> str:
@@ -247,7 +249,7 @@ def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[list[st
 
 def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
     """Fields that name the better answer; fields that differ in a number alone are votes, and the majority's."""
-    votes: dict[str, list[Counter[int]]] = {}
+    votes: defaultdict[str, list[list[int]]] = defaultdict(list)
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if name in _ASKED or any(isinstance(value, bool | list | dict | float) for value in values):
@@ -255,21 +257,18 @@ def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
         numbers = {value for value in values if isinstance(value, int)}
         from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(answers[0]) - 1
         named = [_named(value, len(own), from_0) for value, own in zip(values, answers, strict=True)]
-        match = _NUMBERED.fullmatch(name)
         if None not in named:
-            counts = votes.setdefault(match[1] if match else name, [Counter() for _ in rows])
-            for count, number in zip(counts, named, strict=True):
-                count[number or 0] += 1
-    found: Columns = {}
-    for name, counts in votes.items():
-        if len(rows) > 1 and len({number for count in counts for number in count if number}) < 2:
-            continue  # always the same one: a number that is no label
-        found[name] = []
-        for count, own in zip(counts, answers, strict=True):
-            (best, most), *others = count.most_common(2)
-            clear = all(number < most for _, number in others)
-            found[name].append([float(clear and number == best) for number in range(1, len(own) + 1)])
-    return found
+            match = _NUMBERED.fullmatch(name)
+            votes[match[1] if match else name].append([number or 0 for number in named])
+    return {
+        name: [
+            [float(multimode(cast) == [number]) for number in range(1, len(own) + 1)]
+            for cast, own in zip(zip(*fields, strict=True), answers, strict=True)
+        ]
+        for name, fields in votes.items()
+        # a field that always names the same one is a number that is no label
+        if len(rows) == 1 or len({number for field in fields for number in field if number}) > 1
+    }
 
 
 def _named(value: Any, count: int, from_0: bool) -> int | None:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from gavel.judge.audit.agreement import kendall_tau, score_pairs
+from gavel.judge.audit.agreement import mean_kendall_tau, score_pairs
 from gavel.judge.audit.bias import bias_report
-from gavel.judge.stats import characters_written
+from gavel.judge.stats import center, centred_sums, characters_written
 from gavel.scenarios.group import TrajectoryGroup
 
 PREFIX = "health/"
 _TRUTH = "success"
+_BIASES = ("tie_rate", "length_correlation", "flip_rate", "position_slope")
 _RESIDUE = 1e-12
 _NOTHING, _WEAK = 0.01, 0.35
 """An explained share of the variance, or a fall, that is none; a correlation that is too low to pay turns by."""
@@ -45,12 +46,11 @@ def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     }
     if any(each.judgement and each.judgement.score is not None for each in members):
         bias = bias_report(judged)
-        for name in ("tie_rate", "length_correlation", "flip_rate", "position_slope"):
-            found[name] = getattr(bias, name).value
+        found |= {name: getattr(bias, name).value for name in _BIASES}
     pairs = [score_pairs(group, _TRUTH) for group in judged]
     known = [pair for of_group in pairs for pair in of_group]
     if known:
-        found["success_tau"] = _mean([kendall_tau(of_group) for of_group in pairs if of_group])
+        found["success_tau"] = mean_kendall_tau(pairs)
         found["success_gap"] = fmean(score - truth for score, truth in known)
     return {f"{PREFIX}{name}": value for name, value in found.items() if value is not None} | states_health(judged)
 
@@ -76,11 +76,11 @@ def states_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         paths = [[0.0] for _ in judged]
         for turn in range(max((len(each.states) for each in judged), default=0)):
             there = [number for number, each in enumerate(judged) if turn < len(each.states) - 1]
-            states, ends = [judged[number].states[turn] for number in there], [scores[number] for number in there]
-            for number, state, end in zip(there, states, ends, strict=True):
-                x, y = state - fmean(states), end - fmean(ends)
-                xx, yy, xy = xx + x * x, yy + y * y, xy + x * y
-                paths[number].append(x)
+            states = [judged[number].states[turn] for number in there]
+            sums = centred_sums([(state, scores[number]) for number, state in zip(there, states, strict=True)])
+            xy, xx, yy = xy + sums[0], xx + sums[1], yy + sums[2]
+            for number, state in zip(there, center(states), strict=True):
+                paths[number].append(state)
         below = [path for path, score in zip(paths, scores, strict=True) if len(path) > 1 and score < fmean(scores)]
         falls += [max(before - after for before, after in pairwise(path)) for path in below]
     found = {f"{PREFIX}states_lost": fmean(votes)} if votes else {}

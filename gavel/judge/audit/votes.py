@@ -10,7 +10,9 @@ A noise prior is fitted once and then stays, so that no score's error depends on
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.aggregate import Answer, group_noise
@@ -28,17 +30,10 @@ class JudgeCall:
     """One answered call to a judge model."""
 
     model: str
-    scores: dict[int, float] = field(default_factory=dict[int, float])
-    """By member, an index into `distinct_members`."""
-    positions: dict[int, int] = field(default_factory=dict[int, int])
-    """The position of each member in the prompt, from 0."""
-
-    @property
-    def scores_by_position(self) -> list[float]:
-        """The scores in the order shown; empty if a vote of this call is missing."""
-        members = sorted(self.positions, key=self.positions.__getitem__)
-        complete = [self.positions[member] for member in members] == list(range(len(members)))
-        return [self.scores[member] for member in members] if complete else []
+    scores: dict[int, float]
+    """By member, an index into `distinct_members`, in the order shown."""
+    is_complete: bool
+    """Whether no vote of it is missing."""
 
 
 def judged_groups(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> list[TrajectoryGroup]:
@@ -76,21 +71,22 @@ def distinct_members(group: TrajectoryGroup) -> list[tuple[Trajectory, Judgement
 
 def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
     """The calls that gave the group's votes, in order."""
-    found: dict[int, JudgeCall] = {}
-    for number, (_, judgement) in enumerate(distinct_members(group)):
-        for vote in judgement.votes:
-            call = found.setdefault(vote.order, JudgeCall(vote.model))
-            call.scores[number] = vote.score
-            call.positions[number] = vote.position
-    return [found[order] for order in sorted(found)]
+    members = enumerate(distinct_members(group))
+    votes = sorted((v.order, v.position, number, v.score, v.model) for number, (_, own) in members for v in own.votes)
+    calls: list[JudgeCall] = []
+    for _, of_call in groupby(votes, key=itemgetter(0)):
+        _, positions, numbers, scores, models = zip(*of_call, strict=True)
+        scores_shown = dict(zip(numbers, scores, strict=True))
+        calls.append(JudgeCall(models[0], scores_shown, positions == tuple(range(len(positions)))))
+    return calls
 
 
 def votes_by_model(group: TrajectoryGroup) -> dict[int, dict[str, list[float]]]:
     """For each member with votes, an index into `distinct_members`, its scores by judge model."""
     found: dict[int, dict[str, list[float]]] = {}
     for call in judge_calls(group):
-        for member, score in call.scores.items():
-            found.setdefault(member, {}).setdefault(call.model, []).append(score)
+        for member in sorted(call.scores):
+            found.setdefault(member, {}).setdefault(call.model, []).append(call.scores[member])
     return found
 
 
@@ -108,12 +104,7 @@ def answers_of(group: TrajectoryGroup, weights: Mapping[str, float] | None = Non
     models = list(dict.fromkeys(call.model for call in calls))
     known = dict.fromkeys(models, 1.0) if weights is None else weights
     return [
-        Answer(
-            number,
-            models.index(call.model),
-            known[call.model],
-            {member: call.scores[member] for member in sorted(call.scores, key=call.positions.__getitem__)},
-        )
+        Answer(number, models.index(call.model), known[call.model], call.scores)
         for number, call in enumerate(calls)
         if known.get(call.model)
     ]

@@ -1,11 +1,10 @@
-"""Judges without a model: for first steps, tests and benchmarks, without an API key.
+"""Judges without a model, for first steps without an API key.
 
     gavel.Judge("stand-in", rubric="- calls get_order before refund")   # scores by the rules in the rubric
     gavel.Judge("constant")                                             # gives every member the same score
     gavel.Judge("naive")                                                # rewards flattery and claims: made to be hacked
-    gavel.Judge(SimulatedJudge(table, Bias(slope=0.6)))                 # known qualities, known biases and faults
 
-Importing this package registers the first three by name.
+Importing this package registers them by name.
 """
 
 from functools import partial

@@ -16,6 +16,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from gavel.base.text import counted
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.facts import Facts, facts_of, tools_named
 from gavel.judge.offline.rules import Reading, counts, nearest_form, read_rubric, score_rules
@@ -121,9 +122,8 @@ def _naive(attempt: Sequence[Conversation]) -> tuple[float, str]:
 
 def shortfall(rubric: Rubric, group: CanonicalGroup, *, reference: str | None) -> str:
     """`1 of 3 rules checked; not read: …`; empty where the stand-in reads all that a judge is told."""
-    whole = Conversation(group.shared, group.tools)
-    conversations = [whole, *(each for member in group.members for each in member.conversations)]
-    declared, called = tools_named(conversations)
+    members = (conversation for member in group.members for conversation in member.conversations)
+    declared, called = tools_named([Conversation(group.shared, group.tools), *members])
     return _whole(rubric, reference=reference, declared=declared, called=called).shortfall
 
 
@@ -161,14 +161,12 @@ def _whole(
     text = read_rubric(rubric.text)
     parts = [read(criterion.text, reference=reference) for criterion in rubric.criteria]
     unread = [*(rule.text for rule in text.rules), *text.unread, *(each for part in parts for each in part.unread)]
-    rules = () if not all(part.rules for part in parts) else tuple(rule for part in parts for rule in part.rules)
-    unknown = dict.fromkeys(name for part in parts for name in part.unknown)
     return Reading(
-        rules,
+        tuple(rule for part in parts for rule in part.rules) if all(part.rules for part in parts) else (),
         tuple(dict.fromkeys(unread)),
-        tuple(unknown),
+        tuple(dict.fromkeys(name for part in parts for name in part.unknown)),
         tuple(sorted(declared)),
-        any(p.lacks_reference for p in parts),
+        any(part.lacks_reference for part in parts),
     )
 
 
@@ -189,13 +187,12 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
             "Write --rubric '- says \"X\"', in Python rubric='- says \"X\"'; or name a model: "
             "--judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
         )
-    count = len(reading.rules) + len(reading.unread)
-    named = reading.named or "there is none"
+    count = counted(len(reading.rules) + len(reading.unread), "rule")
     forms = [nearest_form(text, reading.declared) for text in reading.unread[:3]]
     nearest = " and ".join(f"`- {form}`" for form in dict.fromkeys(filter(None, forms)))
-    remedies = [f"The nearest that it reads: {nearest}."]
-    if not nearest:
-        remedies = ['It reads forms such as `- calls A before B`, `- says "X"`; all are in docs/judge.md.']
+    remedies = ['It reads forms such as `- calls A before B`, `- says "X"`; all are in docs/judge.md.']
+    if nearest:
+        remedies = [f"The nearest that it reads: {nearest}."]
     if any(not form and re.search(r"[<>]|[!=]=", text) for text, form in zip(reading.unread, forms, strict=False)):
         remedies.append("A key is compared with a number, a text in quotes, true, false or null.")
     if any(not form and counts(text) for text, form in zip(reading.unread, forms, strict=False)):
@@ -206,8 +203,8 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
         remedies.append("Leave out titles and text above rules, which may turn them round, or say it in the rules:")
         remedies.append("`- does not call refund`.")
     return UnreadableRubricError(
-        f"the stand-in cannot read {len(reading.unread)} of {count} {'rule' if count == 1 else 'rules'}: "
-        f"{'; '.join(filter(None, [named, reading.lacking, reading.misnamed]))}.",
+        f"the stand-in cannot read {len(reading.unread)} of {count}: "
+        f"{'; '.join(filter(None, [reading.named or 'there is none', reading.lacking, reading.misnamed]))}.",
         " ".join(remedies),
         "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ConfigDict
+
 from gavel.judge.errors import JudgeError
 from gavel.llm.cassette import public_params
 from gavel.llm.types import ModelCallable
@@ -18,6 +20,8 @@ from gavel.llm.types import ModelCallable
 @dataclass(frozen=True, slots=True)
 class Juror:
     """One judge model of a jury."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     model: str | ModelCallable | Sequence[str | ModelCallable]
     """A LiteLLM id, an alias ("stand-in", "constant"), or a callable. Of a sequence, the first is asked; the

@@ -8,14 +8,13 @@ Only the chosen turn is executed, so worlds need no copies: the tree is one turn
 candidates and votes are sampled turns of the one trajectory, and share its reward.
 """
 
-import asyncio
 import json
 import re
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyle
@@ -79,10 +78,7 @@ async def _candidates(
     branches: int, sampler: Sampler, items: list[MessageOrChoice], tools: list[Message]
 ) -> list[Choice]:
     """Samples the candidates of one turn. Raises `NoTurnError`."""
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(sampler.turn(items, tools, len(items), branch)) for branch in range(branches)]
-    return [each.result() for each in asked]
+    return await run_all(sampler.turn(items, tools, len(items), branch) for branch in range(branches))
 
 
 async def _choose_by_vote(

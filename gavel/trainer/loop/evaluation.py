@@ -9,7 +9,6 @@ It is the learning curve of a scenario without `success`. An attempt and its riv
 orders of the judge balance who is shown first. What the judge leaves unscored has no such metric.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, cast
 
-from gavel.base.errors import GavelError, first_error
+from gavel.base.errors import GavelError, run_all
 from gavel.judge.judge import Judge
 from gavel.scenarios.environment import NO_OUTCOME
 from gavel.scenarios.gather import gather_trajectories
@@ -289,10 +288,7 @@ async def judge_wins(
                 attempt.metrics[f"{WINS}{name}"] = 0.5 if own == other else float(own > other)
         return judged
 
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(compare(attempt)) for attempt in comparable[:most]]
-    return [each.result() for each in running]
+    return await run_all(compare(attempt) for attempt in comparable[:most])
 
 
 def best_step(rows: Sequence[Mapping[str, Any]], prefix: str = "") -> int | None:

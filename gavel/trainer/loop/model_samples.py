@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.errors import LlmError
@@ -129,10 +129,7 @@ async def sample_missing(
 
     if wanted:
         async with model.serve() as play:
-            with first_error():
-                async with asyncio.TaskGroup() as running:
-                    for task, number in wanted:
-                        running.create_task(one(play, task, number))
+            await run_all(one(play, task, number) for task, number in wanted)
     if stopped:
         raise stopped[0]
     lost = next((each for each in failures if each.metrics.get(NO_OUTCOME)), None)
@@ -209,11 +206,7 @@ async def judge_together(
         known[digest] = judged
         done()
 
-    with first_error():
-        async with asyncio.TaskGroup() as running:
-            for group in groups:
-                if str(group.metadata[_ATTEMPTS]) not in known:
-                    running.create_task(score(group))
+    await run_all(score(group) for group in groups if str(group.metadata[_ATTEMPTS]) not in known)
     return [known[str(group.metadata[_ATTEMPTS])] for group in groups]
 
 

@@ -26,7 +26,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from gavel.base.errors import first_error
+from gavel.base.errors import run_all
 from gavel.judge.audit.agreement import kendall_tau
 from gavel.judge.audit.golden import check_golden
 from gavel.judge.audit.golden_set import SHIPPED, GoldenGroup, load_golden
@@ -106,7 +106,7 @@ class Checks:
     async def _replayed(self, step: int, asked: list[TrajectoryGroup]) -> dict[str, float]:
         judge, found = self.judge.without_cassette(), dict[str, float]()
         results = await check_golden(judge, self.golden)
-        asked += [result.judged for result in results if result.judged is not None]
+        asked += [result.judged for result in results]
         if all(result.scores for result in results):
             pairs = sum(len(result.group.pairs) for result in results)
             found[f"{PREFIX}golden_right"] = sum(result.right for result in results) / pairs
@@ -164,10 +164,7 @@ async def _score_again(
 ) -> list[list[tuple[float, float]]]:
     """The stored and the new score of each member that has both, by group."""
     chosen = [group for group in groups if group.judgement and group.judgement.status in ("scored", "partial")][:most]
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(judge.score(_bare(group))) for group in chosen]
-    again = [task.result() for task in running]
+    again = await run_all(judge.score(_bare(group)) for group in chosen)
     asked += again
     return [
         [

@@ -2,8 +2,8 @@
 
 from random import Random
 
+from benchmarks.engine_quality import Bias, Latent, SimulatedJudge
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import choice

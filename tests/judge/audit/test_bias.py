@@ -6,12 +6,11 @@ from random import Random
 
 import pytest
 
-from benchmarks.engine_quality import simulated_groups
+from benchmarks.engine_quality import Bias, Latent, SimulatedJudge, simulated_groups
 from gavel.judge.audit.bias import bias_report
 from gavel.judge.audit.votes import distinct_members, fit_noise_prior
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.panel.standard_errors import NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.reports.judge_trust import read_report

@@ -56,10 +56,6 @@ def _shown(attempt) -> list[str]:
     return [*calls, conversation.events[-1].text]
 
 
-def result(group: GoldenGroup, **scores: float) -> GoldenResult:
-    return GoldenResult(group, scores)
-
-
 async def test_a_judge_that_knows_the_order_is_right_throughout_and_its_opposite_nowhere():
     groups = load_golden()
     for sign, share in ((1, 1.0), (-1, 0.0), (0, 0.0)):
@@ -205,7 +201,7 @@ def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
     scores = (
         [{"good": 1.0, "bad": 0.0}] * right + [{"good": 0.0, "bad": 1.0}] * wrong + [{"good": 0.5, "bad": 0.5}] * tied
     )
-    return [GoldenResult(group, each, judged=judged) for each in scores]
+    return [GoldenResult(group, judged, each) for each in scores]
 
 
 @pytest.mark.parametrize(("right", "wrong", "tied"), [(43, 7, 0), (28, 4, 18), (14, 0, 86), (15, 35, 0), (25, 25, 0)])

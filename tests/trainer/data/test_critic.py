@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.engine_quality import Bias, distorted
 from gavel.base.fields import FieldError
 from gavel.judge.audit.health import states_health, states_mislead
-from gavel.judge.offline.simulated import Bias, distorted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import History, Trajectory

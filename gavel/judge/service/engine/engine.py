@@ -18,7 +18,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from gavel.judge.config import JudgeConfig, JurorConfig
+from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.juror import jury
@@ -120,10 +120,7 @@ class Judges:
 
 def _asks_none(config: JudgeConfig) -> bool:
     """Whether all judge models run in this process, and are free."""
-    named = config.models
-    if isinstance(named, list):
-        named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
-    models = [model for juror in jury(named) for model in juror.models]
+    models = [model for juror in jury(config.models) for model in juror.models]
     return all(isinstance(model, str) and model_id(model).startswith(f"{PROVIDER}/") for model in models)
 
 
