@@ -12,17 +12,15 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
     RUN_JUDGE_FLAGS,
     Assignments,
-    Flag,
     Source,
     announce_stand_in,
     run_config,
-    with_options,
+    run_flags,
+    settings_command,
 )
 from gavel.cli.score import own_explanation
 from gavel.cli.terminal import plain, run_interruptibly, say
@@ -50,10 +48,7 @@ PLAYERS = "players"
 """The agent's name for a shipped scenario's expert and fool."""
 _MARKS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _FLAGS = [
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.tasks_per_step", "--tasks"),
-    Flag("loop.steps", "--steps"),
-    *(flag for flag in ENGINE_FLAGS if flag.name == "--max-tokens"),
+    *run_flags("--group-size", "--tasks", "--steps", "--max-tokens"),
     *(flag for flag in RUN_JUDGE_FLAGS if flag.name != "--cassette"),
 ]
 
@@ -238,4 +233,4 @@ def _say_lines(console: Console, text: str, style: str, before: str = "") -> Non
         say(console, line, style)
 
 
-app = single_command(with_options(check, RunConfig, _FLAGS))
+app = settings_command(check, RunConfig, _FLAGS)

@@ -15,7 +15,6 @@ from rich.progress import Progress
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
     ENGINE_FLAGS,
@@ -26,13 +25,12 @@ from gavel.cli.options import (
     START_FLAG,
     Assignments,
     Flag,
-    announce_stand_in,
+    Fresh,
     check_model,
-    check_stand_in,
+    prepare_judge,
     read_settings,
     run_config,
-    with_cassette,
-    with_options,
+    settings_command,
 )
 from gavel.cli.terminal import (
     RESUME,
@@ -45,7 +43,7 @@ from gavel.cli.terminal import (
     show_progress,
     waiting_for,
 )
-from gavel.cli.training import LiveReport, check_fresh_is_here, open_backend, open_run, say_outcome, trainable
+from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
 from gavel.judge.judge import Judge
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -55,7 +53,6 @@ from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
 from gavel.trainer.loop.evolve import evolve as run_rounds
 from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
 from gavel.trainer.run_config import EvolveRunConfig, ImitationConfig
-from gavel.trainer.runs.run_directory import run_path, runs_root
 
 FLAGS = [
     *MODEL_FLAGS,
@@ -91,7 +88,7 @@ def evolve(
     ],
     values: Mapping[str, Any],
     assignments: Assignments = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    fresh: Fresh = False,
 ) -> None:
     """Train a model to imitate its own best attempts, in rounds.
 
@@ -108,11 +105,7 @@ def evolve(
     base = _base(config)
     judge = None
     if config.evolve.ranked:
-        assert config.model.name is not None
-        directory = run_path(runs_root(), scenario.name, config.model.name)
-        judge = with_cassette(config.judge, directory).build(scenario.rubric)
-        announce_stand_in(judge.names)
-        check_stand_in(judge, scenario)
+        judge = prepare_judge(config.judge, scenario, run_directory_of(trainable(config, scenario.name)))
         run_interruptibly(judge.probe(replayed=False))
     run_to_end(run_evolution(config, scenario, judge, base, given=given, fresh=fresh), RESUME)
 
@@ -139,10 +132,8 @@ async def run_evolution(
 
     `config` is `given` with all values filled in, and becomes `run.toml` of the run directory.
     """
-    console, model, there = Console(), trainable(config, scenario.name), config.backend.url
-    check_fresh_is_here(config.backend, fresh)
-    backend = await open_backend(config.backend, config)
-    async with open_run(console, model, backend, judge, fresh=fresh, there=there) as run:
+    console, model = Console(), trainable(config, scenario.name)
+    async with open_run(console, model, config, judge, fresh=fresh) as run:
         of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
         going_on = f" · continuing after step {run.start}" if run.start else ""
         say(console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}")
@@ -158,7 +149,7 @@ async def run_evolution(
                 train=config.train,
                 observer=display,
             )
-    say_outcome(console, run.rows)
+    run.say_outcome()
     first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
     _print_rounds(console, first, found, config.evolve.evaluation_tasks)
     best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
@@ -233,7 +224,7 @@ def _share(value: float | None, count: float | None) -> str:
     return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
 
 
-evolve_app = single_command(with_options(evolve, EvolveRunConfig, FLAGS))
+evolve_app = settings_command(evolve, EvolveRunConfig, FLAGS)
 
 
 _PROJECT = "sft"
@@ -256,7 +247,7 @@ SFT_FLAGS = [
 def sft(
     values: Mapping[str, Any],
     file: Annotated[list[Path], typer.Argument(help="Judged groups, as `gavel score --out` writes them.")],
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    fresh: Fresh = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be imitated; train nothing.")] = False,
 ) -> None:
     """Train a model to imitate the best members of judged groups.
@@ -300,7 +291,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
     steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
     model = trainable(config, _PROJECT).model_copy(update={"name": config.run_name})
     told = ""
-    async with open_run(console, model, await open_backend(config.backend, config), fresh=fresh) as run:
+    async with open_run(console, model, config, fresh=fresh) as run:
 
         def stepped(result: TrainResult) -> None:
             nonlocal told
@@ -317,8 +308,8 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
             await imitate(model, trajectories, config.train, seed=config.seed, stepped=stepped)
     if run.start >= steps:
         say(console, f"The run was finished after step {run.start}.")
-    say_outcome(console, run.rows)
+    run.say_outcome()
     run.say_end()
 
 
-sft_app = single_command(with_options(sft, ImitationConfig, SFT_FLAGS))
+sft_app = settings_command(sft, ImitationConfig, SFT_FLAGS)

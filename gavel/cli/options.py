@@ -1,7 +1,7 @@
 """Command-line options made from the fields of a settings model, and those of judges and runs.
 
     FLAGS = [Flag("judge.orders", "--orders")]
-    app.command()(with_options(function, RunConfig, FLAGS))
+    app = settings_command(function, RunConfig, FLAGS)
 
 Type, range, choices, help and default of `--orders` are those of `RunConfig.judge.orders`. An option that is not given
 leaves no value, so that `given` holds what the user typed and nothing else.
@@ -11,12 +11,12 @@ import inspect
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 from annotated_types import Ge, Le
@@ -26,19 +26,23 @@ from pydantic_core import PydanticUndefined
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.run_file import SHOW, Settings, Table, Where, merge, models_in, paths_beside, read_tables, validate
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
+from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.providers import PROVIDER, model_id, names, register
-from gavel.llm.types import Message
+from gavel.llm.providers import is_local, model_id, register
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RecipeName, recipe_tables
 from gavel.trainer.embedded import SCENARIOS, TOOL_CALLER
 from gavel.trainer.loop.experiment import judges_of
 from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
+
+if TYPE_CHECKING:
+    from gavel.trainer.loop.likelihood_judge import LikelihoodJudge
 
 STAND_IN = "stand-in"
 """The command line's default judge: rules, no key."""
@@ -87,6 +91,11 @@ def with_options(function: Callable[..., None], model: type[BaseModel], flags: S
     return command
 
 
+def settings_command(function: Callable[..., None], model: type[BaseModel], flags: Sequence[Flag]) -> typer.Typer:
+    """The `app` of a module with one command, which has these options."""
+    return single_command(with_options(function, model, flags))
+
+
 def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Flag]) -> dict[tuple[str, ...], Any]:
     """The values that the user typed, by the field's path."""
     found: dict[tuple[str, ...], Any] = {}
@@ -120,14 +129,6 @@ def read_settings(
     """The settings of the options, which win over those of `tables`. Raises a `GavelError` that names the option."""
     chosen = given(values, model, flags)
     return validate(model, merge(tables or {}, chosen), (where or {}) | _option_names(chosen, flags), show)
-
-
-def typed_options(context: typer.Context) -> list[str]:
-    """The options that the user typed, by their long names."""
-    sources = {
-        parameter.opts[0]: context.get_parameter_source(parameter.name or "") for parameter in context.command.params
-    }
-    return [name for name, source in sources.items() if name[:1] == "-" and source and source.name == "COMMANDLINE"]
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
@@ -169,6 +170,8 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
     limits = {type(limit): limit for limit in field.metadata}
     low, high = limits.get(Ge), limits.get(Le)
     numeric = base in (int, float)
+    whole = flag.path.rpartition(".")[0]
+    tables = (whole, whole.partition(".")[0]) if whole else (model.__name__.removesuffix("Config").lower(),)
     option = typer.Option(
         f"{flag.name}/--no-{flag.name.removeprefix('--')}" if base is bool else flag.name,
         help=_help(model, field, flag),
@@ -176,20 +179,12 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
         min=low.ge if numeric and low else None,  # pyright: ignore[reportArgumentType]
         max=high.le if numeric and high else None,  # pyright: ignore[reportArgumentType]
         metavar="KEY=VALUE" if base is dict else None,
-        rich_help_panel=_group(model, flag.path),
+        rich_help_panel=next((_GROUPS[table] for table in tables if table in _GROUPS), None),
     )
     kind: Any = list[str] if base is dict or get_origin(annotation) in (list, tuple) else base
     return inspect.Parameter(
         flag.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
-
-
-def _group(model: type[BaseModel], path: str) -> str | None:
-    """The help's panel for the option."""
-    table = path.rpartition(".")[0]
-    while table and table not in _GROUPS:
-        table = table.rpartition(".")[0]
-    return _GROUPS.get(table or model.__name__.removesuffix("Config").lower())
 
 
 _GROUPS = {
@@ -276,6 +271,7 @@ ENGINE_FLAGS = [
     Flag("backend.engine.replicas", "--vllm-replicas"),
     Flag("backend.url", "--backend-url"),
 ]
+SLOTS_FLAG = Flag("backend.slots", "--slots")
 START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
 LORA_FLAGS = [
     Flag("model.lora.rank", "--lora-rank"),
@@ -326,6 +322,14 @@ RUN_FLAGS = [
     Flag("backend.tracker", "--tracker"),
 ]
 
+_BY_NAME = {flag.name: flag for flag in RUN_FLAGS}
+
+
+def run_flags(*names: str) -> list[Flag]:
+    """Those options of `gavel train`, such as `--steps`."""
+    return [_BY_NAME[name] for name in names]
+
+
 Source = Annotated[
     str,
     typer.Argument(
@@ -337,6 +341,7 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
 ]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect; ask nothing.")]
 Recipe = Annotated[
     RecipeName | None,
@@ -425,6 +430,18 @@ def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
     return judge if judge.models is not None else judge.model_copy(update={"models": default_judge()})
 
 
+def prepare_judge(
+    settings: JudgeConfig, scenario: Scenario | Mixture, directory: Path | None = None, budget: Budget | None = None
+) -> Judge:
+    """The judge of a scenario's attempts, checked and announced; one that costs money keeps its replies in
+    `directory`."""
+    settings = settings if directory is None else with_cassette(settings, directory)
+    judge = settings.build(scenario.rubric, budget=budget)
+    announce_stand_in(judge.names)
+    check_stand_in(judge, scenario)
+    return judge
+
+
 def announce_stand_in(names: Sequence[str]) -> None:
     """Says on stderr that the stand-in is the judge, if it is, and which judge model a key that is set makes usable."""
     if model_id(STAND_IN) not in names:
@@ -441,7 +458,6 @@ def check_stand_in(judge: Judge, scenario: Scenario | Mixture) -> None:
     """
     if model_id(STAND_IN) not in judge.names:
         return
-
     mixture = Mixture.of(scenario)
     judges = judges_of(mixture, judge)
     for each in mixture:
@@ -463,15 +479,12 @@ FILE_NAME = "cassettes.sqlite"
 
 def with_cassette(judge: JudgeConfig, directory: Path) -> JudgeConfig:
     """The same, with the cassette of `directory` where none is named and a model costs money."""
-    if judge.cassette is not None or all(model_id(name).startswith(f"{PROVIDER}/") for name in _models(judge)):
+    jurors = [judge.models] if isinstance(judge.models, str) else judge.models or []
+    named = [juror.model if isinstance(juror, JurorConfig) else juror for juror in jurors]
+    models = [name for each in named for name in ([each] if isinstance(each, str) else each)]
+    if judge.cassette is not None or all(map(is_local, models)):
         return judge
     return judge.model_copy(update={"cassette": directory / FILE_NAME})
-
-
-def _models(judge: JudgeConfig) -> Iterator[str]:
-    for juror in [judge.models] if isinstance(judge.models, str) else judge.models or []:
-        models = juror.model if isinstance(juror, JurorConfig) else juror
-        yield from [models] if isinstance(models, str) else models
 
 
 def recorded(judge: JudgeConfig) -> Cassette | None:
@@ -496,18 +509,14 @@ def replay_account(judge: Judge | None) -> str:
     return f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}"
 
 
-def register_likelihood() -> None:
-    """Makes `likelihood` a judge model, whose weights are loaded with its first question."""
+@cache
+def _likelihood() -> "LikelihoodJudge":
+    from gavel.trainer.loop.likelihood_judge import load_judge
 
-    def first_reply(messages: list[Message]) -> str:
-        from gavel.trainer.loop.likelihood_judge import load_judge
+    return load_judge(partial(typer.echo, err=True))
 
-        judge = load_judge(partial(typer.echo, err=True))
-        register(LIKELIHOOD, judge.reply)
-        return judge.reply(messages)
 
-    if LIKELIHOOD not in names():
-        register(LIKELIHOOD, first_reply)
+register(LIKELIHOOD, lambda messages: _likelihood().reply(messages))
 
 
 class ModelChoiceError(GavelError):

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
-from gavel.cli.options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, Flag, run_config, with_options
+from gavel.cli.options import LORA_FLAGS, Assignments, Flag, run_config, run_flags, settings_command
 from gavel.cli.terminal import print_table, say
 from gavel.trainer.run_config import RunConfig
 
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
 FLAGS = [
     *LORA_FLAGS,
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.max_staleness", "--max-staleness"),
-    *(flag for flag in ENGINE_FLAGS if flag.name in ("--max-context", "--engine")),
-    *MEMORY_FLAGS,
-    Flag("backend.processes", "--nproc"),
-    Flag("backend.shard_base", "--shard-base"),
+    *run_flags("--group-size", "--max-staleness", "--max-context", "--engine", "--micro-batch-tokens"),
+    *run_flags("--gradient-checkpointing", "--nproc", "--shard-base"),
 ]
 _MODEL = Flag("model.base_model", "MODEL")
 _GIB = 2**30
@@ -130,4 +125,4 @@ def _count(number: int) -> str:
     return str(number)
 
 
-app = single_command(with_options(plan, RunConfig, FLAGS))
+app = settings_command(plan, RunConfig, FLAGS)

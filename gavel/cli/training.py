@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +42,7 @@ from gavel.trainer.embedded import EMBEDDED
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation, most_comparisons
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
-from gavel.trainer.loop.train_loop import Observer, StepReport
+from gavel.trainer.loop.train_loop import EVALUATION, Observer, StepReport
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
@@ -63,16 +63,8 @@ if TYPE_CHECKING:
 
 def trainable(config: RunConfig | EvolveRunConfig | ImitationConfig, project: str) -> TrainableModel:
     """The model of a run; the project of one that plays is the scenario's name."""
-    model = config.model
-    return TrainableModel(
-        name=model.base_model if model.name is None else model.name,
-        project=project,
-        base_model=model.base_model,
-        lora=model.lora,
-        policy=model.policy,
-        from_checkpoint=model.from_checkpoint,
-        renderer=model.renderer,
-    )
+    settings = dict(config.model) | {"name": config.model.name or config.model.base_model, "project": project}
+    return TrainableModel(**settings)
 
 
 def run_directory_of(model: TrainableModel) -> Path:
@@ -80,23 +72,21 @@ def run_directory_of(model: TrainableModel) -> Path:
 
 
 async def open_backend(
-    backend: BackendConfig, config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
+    config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
 ) -> "LocalBackend | RemoteBackend":
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
-    if backend.url is not None:
-        return await remote_backend(backend.url)
+    if config.backend.url is not None:
+        return await remote_backend(config.backend.url)
+    staleness = config.loop.max_staleness if isinstance(config, RunConfig) else 0
+    return local_backend(config.backend, path, versions=staleness + 1 + config.backend.earlier_policies)
+
+
+def local_backend(settings: BackendConfig, path: str | Path | None = None, **more: Any) -> "LocalBackend":
+    """The backend of this machine with these settings, and `more` arguments of `LocalBackend`."""
     with waiting_for(TRAINER):
         from gavel.trainer.backends.local import LocalBackend
-    return LocalBackend(
-        path,
-        engine=backend.engine,
-        slots=backend.slots,
-        max_context=backend.max_context,
-        max_reply=backend.max_reply,
-        versions=(config.loop.max_staleness if isinstance(config, RunConfig) else 0) + 1 + backend.earlier_policies,
-        shard_base=backend.shard_base,
-        tracker=backend.tracker,
-    )
+    names = ("engine", "slots", "max_context", "max_reply", "shard_base", "tracker")
+    return LocalBackend(path, **{name: getattr(settings, name) for name in names}, **more)
 
 
 @dataclass(slots=True)
@@ -127,6 +117,17 @@ class OpenRun:
         if self.replaced is not None:
             self.replaced.delete()
 
+    def display(self, steps: int, begun: Callable[[], None]) -> "RunDisplay":
+        """Shows the training; `begun` is called once, with its first piece of work."""
+        points = self.backend.history(self.model, EVALUATION)
+        first = next((row.get("success") for row in points if row["step"] == 0), None)
+        return RunDisplay(self.console, steps, self.start, first, begun, self.judge, self.report)
+
+    def say_outcome(self, **about: Any) -> None:
+        """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""
+        for line in outcome_in_words(self.rows, **about):
+            say(self.console, line)
+
     def say_end(self) -> None:
         """Prints how much was replayed, and the paths of report and run."""
         if self.judge is not None:
@@ -141,19 +142,21 @@ class OpenRun:
 async def open_run(
     console: Console,
     model: TrainableModel,
-    backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]",
+    config: RunConfig | EvolveRunConfig | ImitationConfig,
     judge: Judge | None = None,
     *,
     fresh: bool = False,
-    there: str | None = None,
+    backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend] | None" = None,
     page: Path | None = None,
 ) -> AsyncGenerator[OpenRun]:
-    """Registers the model. Around the work; after it the judge's cost is told, and the report is written before the
-    backend closes, which shows it at the tracker.
+    """Registers the model at the `backend` (default: that of `config`). Around the work; after it the judge's cost is
+    told, and the report is written before the backend closes, which shows it at the tracker.
 
     `fresh`: moves an earlier run of this name aside until `begun`. `page`: default report.html of the run.
     """
-    leads = os.environ.get("RANK", "0") == "0"
+    leads, there = os.environ.get("RANK", "0") == "0", config.backend.url
+    check_fresh_is_here(config.backend, fresh)
+    backend = backend or await open_backend(config)
     async with contextlib.AsyncExitStack() as stack:
         replaced = None
         if fresh and leads:
@@ -183,19 +186,6 @@ def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
         )
 
 
-def say_outcome(
-    console: Console,
-    rows: Sequence[dict[str, Any]],
-    *,
-    max_tokens: int | None = None,
-    scenario: str = "SCENARIO",
-    judges: Sequence[str] = (),
-) -> None:
-    """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""
-    for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario, judges=judges):
-        say(console, line)
-
-
 def close_replies(console: Console, judge: Judge) -> None:
     """Says how many replies were replayed, and closes the cassette."""
     if replayed := replay_account(judge):
@@ -215,13 +205,11 @@ logger = logging.getLogger(__name__)
 
 
 class LiveReport:
-    """The page of one run directory. A page that cannot be written is warned of, and the run goes on."""
+    """The page of one run directory, by default its report.html. A page that cannot be written is warned of, and the
+    run goes on."""
 
     def __init__(self, directory: Path, page: Path | None = None) -> None:
-        """`page`: default report.html of the run."""
-        self._directory = directory
-        self._page = page
-        self._due = 0.0
+        self._directory, self._page, self._due = directory, page, 0.0
 
     def write_if_due(self) -> None:
         """Writes the page unless the time since the last one is short beside what that one took."""
@@ -262,8 +250,7 @@ class RunDisplay(Observer):
     ) -> None:
         """`on_start` is called once, when the loop begins its first piece of work. `judge`: whose cost is shown.
         `report`: is written after each evaluation."""
-        self._console = console
-        self._steps, self._step = steps, start
+        self._console, self._steps, self._step = console, steps, start
         self._first = self._latest = first_success
         self._score: float | None = None
         self._wins: float | None = None
@@ -394,39 +381,7 @@ def print_run_estimates(
     assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed;
     for a key that is not set, which the estimate does not need, after it.
     """
-    judges = [judge for _, judge, _, _ in estimates if judge is not None]
-    with defer_missing_key(judges):
-        for name, judge, loop, runs in estimates:
-            if name:
-                typer.echo(name)
-            if judge is None:
-                typer.echo("The reward gives the judge no weight: it is not asked.")
-                continue
-            groups = runs * loop.steps * loop.tasks_per_step
-            steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
-            typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
-            for label, tokens in member_tokens.items():
-                estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
-                typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
-            if scenario is not None and (comparisons := runs * most_comparisons(Mixture.of(scenario), loop)):
-                estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
-                typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
-            if loop.refill:
-                further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
-                typer.echo(
-                    f"At most {counted(further, 'further group')} in place of those without a signal come on top."
-                )
-        if note:
-            typer.echo(note)
-        if judges:
-            free = "groups of identical rollouts, and replies on a cassette, cost nothing"
-            typer.echo(f"Repeated calls come on top; {free}.")
-
-
-@contextlib.contextmanager
-def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
-    """Raises a judge's error before the block (an estimate), but a missing key only after it."""
-    missing_key = None
+    judges, missing_key = [judge for _, judge, _, _ in estimates if judge is not None], None
     for judge in judges:
         try:
             judge.check()
@@ -434,7 +389,29 @@ def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
             if not isinstance(error.__cause__, MissingKeyError):
                 raise
             missing_key = missing_key or error
-    yield
+    for name, judge, loop, runs in estimates:
+        if name:
+            typer.echo(name)
+        if judge is None:
+            typer.echo("The reward gives the judge no weight: it is not asked.")
+            continue
+        groups = runs * loop.steps * loop.tasks_per_step
+        steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
+        typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
+        for label, tokens in member_tokens.items():
+            estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
+            typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
+        if scenario is not None and (comparisons := runs * most_comparisons(Mixture.of(scenario), loop)):
+            estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
+            typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
+        if loop.refill:
+            further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
+            typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")
+    if note:
+        typer.echo(note)
+    if judges:
+        free = "groups of identical rollouts, and replies on a cassette, cost nothing"
+        typer.echo(f"Repeated calls come on top; {free}.")
     if missing_key is not None:
         raise missing_key
 
