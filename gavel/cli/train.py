@@ -83,7 +83,7 @@ def train(
         check_run(config, scenario, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
-        return print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer)
+        return run_interruptibly(print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer))
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once

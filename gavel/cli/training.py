@@ -28,7 +28,7 @@ from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
 from gavel.cli.options import replay_account
 from gavel.cli.run_file import Run, paths_seen_from, to_toml
-from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, run_interruptibly, say, waiting_for
+from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, say, waiting_for
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 def trainable(config: RunConfig | EvolveRunConfig | ImitationConfig, project: str) -> TrainableModel:
     """The model of a run; the project of one that plays is the scenario's name."""
-    settings = dict(config.model) | {"name": config.model.name or config.model.base_model, "project": project}
-    return TrainableModel(**settings)
+    settings: dict[str, Any] = {**dict(config.model), "name": config.model.name or config.model.base_model}
+    return TrainableModel(**settings, project=project)
 
 
 def run_directory_of(model: TrainableModel) -> Path:
@@ -369,7 +369,7 @@ def with_tasks_there_are(loop: LoopConfig, scenario: "Scenario | Mixture") -> tu
     return loop.model_copy(update={"tasks_per_step": groups}), told
 
 
-def print_run_estimates(
+async def print_run_estimates(
     estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]],
     scenario: "Scenario | Mixture | None",
     member_tokens: dict[str, int],
@@ -399,10 +399,10 @@ def print_run_estimates(
         steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
         typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
         for label, tokens in member_tokens.items():
-            estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
+            estimate = await estimate_run(judge, groups, loop.group_size, tokens)
             typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
         if scenario is not None and (comparisons := runs * most_comparisons(Mixture.of(scenario), loop)):
-            estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
+            estimate = await estimate_run(judge, comparisons, 2, max(member_tokens.values()))
             typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
         if loop.refill:
             further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
