@@ -9,10 +9,9 @@ import contextlib
 import json
 import os
 import secrets
-import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,26 +23,20 @@ from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
 from gavel.base.text import counted, duration
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.options import (
     LIKELIHOOD,
     RUN_JUDGE_FLAGS,
     STAND_IN,
     Flag,
-    register_likelihood,
+    Fresh,
     run_config,
+    run_flags,
+    settings_command,
     with_cassette,
-    with_options,
 )
 from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
-from gavel.cli.training import (
-    RunDisplay,
-    close_replies,
-    open_run,
-    run_directory_of,
-    trainable,
-)
+from gavel.cli.training import close_replies, open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
 from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import render_page, write_page
@@ -53,7 +46,7 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.data.left_out import counted_left_out, sentence_of
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
-from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
+from gavel.trainer.loop.train_loop import TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
@@ -121,7 +114,8 @@ RETURNS_DESK = DemoJob(
         "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
     ),
 )
-BOOKING_DESK = DemoJob(
+BOOKING_DESK = replace(
+    RETURNS_DESK,
     scenario="booking_desk",
     name="booking desk",
     settings={
@@ -130,7 +124,6 @@ BOOKING_DESK = DemoJob(
         "train": {"learning_rate": 2e-3},
     },
     measures={"turns": "turns", "tool_errors": "tool errors"},
-    habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
         "cancels without looking, or sells the dearest room. The judge's reward removed them. Only LoRA weights "
@@ -140,7 +133,6 @@ BOOKING_DESK = DemoJob(
         "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
         "transcripts and the rubric, never the hotel's books, by which success is measured, for comparison only."
     ),
-    judge_caveat=RETURNS_DESK.judge_caveat,
     command="gavel demo booking_desk",
 )
 DESKS: Mapping[DemoScenario, DemoJob] = {"returns_desk": RETURNS_DESK, "booking_desk": BOOKING_DESK}
@@ -185,7 +177,6 @@ ONE_SENTENCE = DemoJob(
 
 _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
 _START_SECONDS = 300.0
-_END_SECONDS = 120.0
 DEMO_BACKENDS = ("local", "remote", "sky-local")
 _FLAGS = [
     *(flag for flag in RUN_JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
@@ -194,7 +185,7 @@ _FLAGS = [
         "--steps",
         f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run",
     ),
-    Flag("loop.seed", "--seed"),
+    *run_flags("--seed"),
 ]
 
 
@@ -207,7 +198,7 @@ def demo(
         bool,
         typer.Option("--real", help="Train a small real language model on one_sentence (`make real` fetches it)."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    fresh: Fresh = False,
     backend: Annotated[
         str,
         typer.Option(
@@ -230,7 +221,6 @@ def demo(
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    register_likelihood()
     run_to_end(run_demo(DemoRun(job, config, fresh, backend), started), RESUME)
 
 
@@ -294,15 +284,13 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     directory = run_directory_of(model)
     judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    page = directory / DEMO_RUN_REPORT
-    async with open_run(console, model, _backend(demo), judge, fresh=demo.fresh, page=page) as run:
+    options = {"fresh": demo.fresh, "backend": _backend(demo), "page": directory / DEMO_RUN_REPORT}
+    async with open_run(console, model, config, judge, **options) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
         for line in _headline(demo, run.backend.parameter_count(model), run.start).splitlines():
             say(console, line)
-        points = run.backend.history(model, EVALUATION)
-        first = next((row["success"] for row in points if row["step"] == 0), None)
-        display = RunDisplay(console, demo.steps, run.start, first, on_start=run.begun, judge=judge, report=run.report)
+        display = run.display(demo.steps, run.begun)
         with display.shown():
             await train_scenario(model, scenario, judge, config.loop, config.train, display)
     with waiting_for("writing the report"):
@@ -332,55 +320,40 @@ async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBacken
         from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
         from gavel.trainer.backends.skypilot.hosts import ThisMachine
     size = demo.job.backend
-    if demo.backend != "sky-local":
-        is_remote = demo.backend == "remote"
-        async with run_own_backend(runs_root(), **size) if is_remote else LocalBackend(**size) as backend:
+    if demo.backend == "local":
+        async with LocalBackend(**size) as backend:
             yield backend
-        return
-    name, runs = f"demo-{os.getpid()}", str(runs_root())
-    size |= {"port": free_port(), "runs": runs, "say": lambda _: None}
-    backend = await SkyPilotBackend.launch(name, None, host=ThisMachine(), **size)
-    try:
-        yield backend
-    finally:
-        await backend.down()
+    elif demo.backend == "remote":
+        async with _own_backend(**size) as backend:
+            yield backend
+    else:
+        size |= {"port": free_port(), "runs": str(runs_root()), "say": lambda _: None}
+        backend = await SkyPilotBackend.launch(f"demo-{os.getpid()}", None, host=ThisMachine(), **size)
+        try:
+            yield backend
+        finally:
+            await backend.down()
 
 
 @contextlib.asynccontextmanager
-async def run_own_backend(
-    runs: Path, *, slots: int, max_context: int, versions: int = 1
-) -> AsyncGenerator["RemoteBackend"]:
+async def _own_backend(*, slots: int, max_context: int) -> AsyncGenerator["RemoteBackend"]:
     """Starts a server of `gavel backend`, yields its backend, and ends it. Raises `GavelError` if it does not start."""
     from gavel.trainer.backends.remote.client import RemoteBackend
     from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 
     key = secrets.token_urlsafe(24)
-    settings = {"port": 0, "runs": runs, "slots": slots, "max-context": max_context, "versions": versions}
-    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gavel", "backend", *options),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, KEY_VARIABLE: key},
-        start_new_session=True,  # Ctrl-C is for the command, which ends its server
-    )
-    assert server.stdout is not None
-    try:
-        try:
+    options = f"--port 0 --slots {slots} --max-context {max_context} --runs".split()
+    options.append(str(runs_root()))
+    async with run_gavel("backend", *options, stdout=asyncio.subprocess.PIPE, **{KEY_VARIABLE: key}) as server:
+        assert server.stdout is not None
+        line = b""
+        with contextlib.suppress(TimeoutError):
             line = await asyncio.wait_for(server.stdout.readline(), _START_SECONDS)
-        except TimeoutError:
-            line = b""
         address = next((part for part in line.decode().split() if part.startswith("http://")), None)
         if address is None:
             raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
         async with RemoteBackend(address, key) as backend:
             yield backend
-    finally:
-        if server.returncode is None:
-            server.terminate()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(server.wait(), _END_SECONDS)
-        if server.returncode is None:
-            server.kill()
 
 
 def _headline(demo: DemoRun, parameters: int, start: int) -> str:
@@ -406,8 +379,10 @@ def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict
         "steps": demo.steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": outcome.trained.tasks,
-        "base": _figures(demo.job, outcome.base.measures),
-        "trained": _figures(demo.job, outcome.trained.measures),
+        **{
+            side: {"heldout_success": point.success} | {name: point.measures[name] for name in demo.job.measures}
+            for side, point in (("base", outcome.base), ("trained", outcome.trained))
+        },
         "judge_vs_success_tau": outcome.tau,
         "groups": dict(outcome.statuses),
         "left_out": dict(outcome.left_out),
@@ -415,13 +390,6 @@ def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict
             {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
         ],
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
-    }
-
-
-def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
-    return {
-        "heldout_success": measures["success"],
-        **{name: measures[name] for name in job.measures},
     }
 
 
@@ -485,4 +453,4 @@ def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path) -> No
     say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 
-app = single_command(with_options(demo, RunConfig, _FLAGS))
+app = settings_command(demo, RunConfig, _FLAGS)

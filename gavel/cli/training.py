@@ -3,12 +3,16 @@
 Torch is imported when a backend is opened.
 """
 
+import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import math
 import os
 import shutil
+import signal
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -184,6 +188,43 @@ def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
         raise RunDirectoryError(
             f"--fresh deletes no run on another machine ({backend.url})", "Give the new run another --name."
         )
+
+
+@contextlib.asynccontextmanager
+async def run_gavel(*arguments: str, **options: Any) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A process of the `gavel` command that ends with this block, or with this process.
+
+    `options` in capitals are environment variables, others those of `subprocess`.
+    """
+    variables = {name: value for name, value in options.items() if name.isupper()}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gavel", *arguments),
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches it once, from here
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        **{name: value for name, value in options.items() if name not in variables},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _GRACE)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+_GRACE = 60.0
+"""Seconds that an interrupted process has to finish its step."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def close_replies(console: Console, judge: Judge) -> None:
