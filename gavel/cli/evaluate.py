@@ -39,8 +39,8 @@ from gavel.cli.options import (
     with_cassette,
     with_default_judge,
 )
-from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress
-from gavel.cli.training import print_run_estimates, read_seen_lengths, status_of
+from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress, status_of
+from gavel.cli.training import print_run_estimates, read_seen_lengths
 from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate
 from gavel.judge.judge import Judge

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -33,6 +33,9 @@ from rich.text import Text
 from gavel.base.errors import GavelError
 from gavel.base.text import duration
 from gavel.scenarios.deadline import end_other_tasks
+
+if TYPE_CHECKING:
+    from gavel.judge.judge import Judge
 
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -331,6 +334,11 @@ def show_progress(
         yield advance
     parts = (f"{what}: {work.done}/{total} {unit} in {work.took}", status())
     say(console, " · ".join(filter(None, parts)))
+
+
+def status_of(judge: "Judge") -> Callable[[], str]:
+    """The text shown while waiting for the judge; empty for one that asks no server."""
+    return lambda: judge.status if judge.asks_servers else ""
 
 
 _LABEL, _WORD = 8, 12

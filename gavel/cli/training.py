@@ -235,11 +235,6 @@ def close_replies(console: Console, judge: Judge) -> None:
         judge.cassette.close()
 
 
-def status_of(judge: Judge) -> Callable[[], str]:
-    """The text shown while waiting for the judge; empty for one that asks no server."""
-    return lambda: judge.status if judge.asks_servers else ""
-
-
 _SHARE = 50
 
 logger = logging.getLogger(__name__)
