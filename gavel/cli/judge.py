@@ -41,10 +41,9 @@ from gavel.judge.judge import Judge
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.prices import prices_from_environment
-from gavel.reports.judge_trust import JudgeReport, read_report, render_report
+from gavel.reports.judge_trust import Figure, JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.run_directory import runs_root
 
 
@@ -94,7 +93,7 @@ def report(
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
     found = read_report(read_groups(file, by), reference, file.name)
-    page = _write_page(found, file, html)
+    page = write_judged_page(found, file, html)
     if as_json:
         typer.echo(json.dumps({**report_data(found), "report": str(page)}, indent=1))
         return
@@ -102,13 +101,8 @@ def report(
     say(Console(), f"Report: {page}")
 
 
-def write_judged_page(groups: Sequence[TrajectoryGroup], file: Path, page: Path | None = None) -> Path:
-    """Writes the report of the judged groups of a file, or of a run, beside it. Raises `GavelError` where nobody is
-    judged."""
-    return _write_page(read_report(groups, None, file.name), file, page)
-
-
-def _write_page(report: JudgeReport, file: Path, page: Path | None) -> Path:
+def write_judged_page(report: JudgeReport, file: Path, page: Path | None = None) -> Path:
+    """Writes the report of the judged groups of a file, or of a run, beside it."""
     beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
     page = page or (file / "judge.report.html" if file.is_dir() else beside)
     write_page(page, render_report(report))
@@ -117,27 +111,17 @@ def _write_page(report: JudgeReport, file: Path, page: Path | None) -> Path:
 
 def report_data(report: JudgeReport) -> dict[str, Any]:
     """The figures for programs: unrounded values, with their 95 % intervals."""
-    return {
-        "source": report.source,
-        "judges": report.judges,
-        "facts": report.facts,
-        "verdict": report.verdict,
-        "sections": [
-            {
-                "title": section.title,
-                "figures": [
-                    {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
-                    for figure in section.figures
-                ],
-            }
-            for section in report.sections
-        ],
+
+    def data(figure: Figure) -> dict[str, Any]:
+        return {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
+
+    fields = ("source", "judges", "facts", "verdict", "notes", "unscored")
+    return {name: getattr(report, name) for name in fields} | {
+        "sections": [{"title": each.title, "figures": [*map(data, each.figures)]} for each in report.sections],
         "disagreements": [
             {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
             for each in report.disagreements
         ],
-        "notes": report.notes,
-        "unscored": report.unscored,
     }
 
 

@@ -51,6 +51,7 @@ from gavel.llm.batch_api import batch_price, connection
 from gavel.llm.budget import Budget, cost_in_words
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import is_local, model_id
+from gavel.reports.judge_trust import read_report
 from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
@@ -190,7 +191,7 @@ class Scoring:
                 if len(shown) > _MOST_REPORTED:
                     typer.echo(f"How far to trust these scores: gavel judge report {shlex.quote(str(out))}", err=True)
                 else:
-                    typer.echo(f"Report: {write_judged_page(shown, out)}")
+                    typer.echo(f"Report: {write_judged_page(read_report(shown, None, out.name), out)}")
             except GavelError as error:
                 typer.echo(f"The report was not written: {error.message}", err=True)
         if stopped is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,6 +27,7 @@ from gavel.cli.options import (
     announce_stand_in,
     parse_assignments,
     read_settings,
+    settings_command,
     with_default_judge,
     with_options,
 )
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from gavel.judge.service.engine.admission import KeyStore
-    from gavel.scenarios.scenario import Scenario
 
 _SHOW = "`gavel serve --check` shows every setting with its description."
 _MAKE = f"gavel serve --check > {FILE_NAME}"
@@ -114,7 +114,7 @@ def _environment() -> dict[str, dict[tuple[str, ...], Any]]:
     return found
 
 
-app = single_command(with_options(serve, ServiceConfig, SERVE_FLAGS))
+app = settings_command(serve, ServiceConfig, SERVE_FLAGS)
 
 
 KEY_FLAGS = [
@@ -228,7 +228,6 @@ keys_app = group_app(
 )
 
 
-Protocol = Literal["AgentGym", "OpenEnv"]
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 
 
@@ -258,19 +257,25 @@ def serve_env(
             f"Set it to a long secret, here and for gavel train: export {KEY_VARIABLE}=$(openssl rand -hex 24)",
         )
     silence_libraries()
-    asyncio.run(_serve(scenario, host, port, "OpenEnv" if openenv else "AgentGym", key, most, 60 * idle_minutes))
+    world, limits = scenario_named(scenario), {"key": key, "idle_seconds": 60 * idle_minutes}
+    if openenv:
+        from gavel.integrations.openenv.server import OpenEnvService
+
+        protocol, application = "OpenEnv", OpenEnvService(world, sessions=most, **limits).app()
+    else:
+        from gavel.integrations.agentgym.server import create_app
+
+        protocol, application = "AgentGym", create_app(world, most=most, **limits)
+    asyncio.run(_serve(application, f"{world.name} · {{}} · {protocol}'s protocol", protocol.lower(), host, port))
 
 
-async def _serve(
-    reference: str, host: str, port: int, protocol: Protocol, key: str | None, most: int, idle_seconds: float
-) -> None:
+async def _serve(application: "web.Application", headline: str, reference: str, host: str, port: int) -> None:
     from aiohttp import web
 
     from gavel.trainer.serving.listener import address_of, listen
 
-    scenario = scenario_named(reference)
     listener = listen(host, port)
-    runner = web.AppRunner(_application(scenario, protocol, key, most, idle_seconds), access_log=None)
+    runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     ended = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -278,23 +283,10 @@ async def _serve(
     try:
         await web.SockSite(runner, listener).start()
         url = address_of(listener, host)
-        typer.echo(f"{scenario.name} · {url} · {protocol}'s protocol · Ctrl-C ends it")
-        typer.echo(f"gavel check {protocol.lower()}:{url}")
+        typer.echo(f"{headline.format(url)} · Ctrl-C ends it\ngavel check {reference}:{url}")
         await ended.wait()
     finally:
         await runner.cleanup()
-
-
-def _application(
-    scenario: "Scenario", protocol: Protocol, key: str | None, most: int, idle_seconds: float
-) -> "web.Application":
-    if protocol == "OpenEnv":
-        from gavel.integrations.openenv.server import OpenEnvService
-
-        return OpenEnvService(scenario, sessions=most, idle_seconds=idle_seconds, key=key).app()
-    from gavel.integrations.agentgym.server import create_app
-
-    return create_app(scenario, key=key, most=most, idle_seconds=idle_seconds)
 
 
 serve_env_app = single_command(serve_env)
