@@ -3,14 +3,13 @@
 """
 
 import asyncio
-import contextlib
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from openai import OpenAIError
@@ -51,9 +50,6 @@ from gavel.trainer.loop.experiment import describe_judge
 from gavel.trainer.model import Model
 from gavel.trainer.run_config import RunConfig
 
-if TYPE_CHECKING:
-    from gavel.integrations.atropos.learner import LearnerSettings
-
 SERVE_FLAGS = [
     *MODEL_FLAGS,
     *LORA_FLAGS,
@@ -91,25 +87,30 @@ def serve_atropos(
     scores them anew. Without --model another trainer registers and reads /batch. A group is on the disk before it is
     acknowledged, so a server that was killed goes on with the same command, and trains each group once.
     """
-    key = os.environ.get(KEY_VARIABLE, "").strip() or None
-    queue_of = partial(GroupQueue, most_groups=max_waiting)
-
-    def listening() -> Serve:
-        """Serves a state of the queue; the address is taken now."""
-        listener = checked_listener(host, port, key)
-        return partial(serve, listener=listener, host=host, key=key, most_bytes=max_body_mb << 20)
-
+    key, console = os.environ.get(KEY_VARIABLE, "").strip() or None, Console()
+    limits = {"host": host, "key": key, "most_bytes": max_body_mb << 20}
     if values["model"] is None:
         unused = [flag.name for flag in SERVE_FLAGS if values.get(flag.key) not in (None, [])] + ["--fresh"] * fresh
         if unused:
             raise typer.BadParameter(f"{unused[0]} is of the learner, which --model names", param_hint=unused[0])
         need_extra("service", "gavel serve-atropos")
-        run_to_end(serve_queue(listening(), queue_of(data / FILE)))
-        return
+
+        async def wait_for_trainer() -> None:
+            def announce(url: str) -> None:
+                say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
+                say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains here.")
+
+            listener = checked_listener(host, port, key)
+            with closing(listener), closing(GroupQueue(data / FILE, most_groups=max_waiting)) as queue:
+                await serve(QueueState(queue), listener, announce=announce, **limits)
+
+        return run_to_end(wait_for_trainer())
     need_extra("train", "gavel serve-atropos --model")
-    from gavel.integrations.atropos.learner import LearnerSettings
+    from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
 
     config = run_config(project, values, assignments, flags=SERVE_FLAGS).resolved()
+    model, steps = trainable(config, project), config.loop.steps
+    kept = run_directory_of(model) / "atropos"
     judge = None
     if values["judge"] is not None or values["rubric"] is not None:
         judge = config.judge.build()
@@ -117,87 +118,61 @@ def serve_atropos(
         if model_id(STAND_IN) in judge.names:
             check_readable(judge.rubric, [Truth()])
         run_interruptibly(judge.probe())
-    bounds = LearnerSettings(config.loop.steps, batch_size, 60 * wait_minutes, keep_checkpoints=_CHECKPOINTS)
-    learning = serve_learner(listening(), queue_of, config, project, judge, bounds, policy_port, fresh=fresh)
-    run_to_end(learning, RESUME)
+
+    async def train() -> None:
+        backend = local_backend(config.backend, port=policy_port)
+        listener = checked_listener(host, port, key)
+        async with open_run(console, model, config, judge, fresh=fresh, backend=backend) as run:
+            backend.pin(model, _experiment(config, project, batch_size, judge))
+            run.begun()
+            space, endpoint = backend.token_space(model), backend.endpoint(model)
+            registration = TrainerRegistration(
+                wandb_group=model.name,
+                wandb_project=project,
+                batch_size=batch_size,
+                max_token_len=space.max_context,
+                checkpoint_dir=str(kept.resolve()),
+                save_checkpoint_interval=0,
+                starting_step=run.start,
+                num_steps=steps - 1,  # an environment ends once the step and the batches that wait are more than this
+            )
+
+            def stepped(result: TrainResult, groups: list[TrajectoryGroup]) -> None:
+                scores = [each.reward for group in groups for each in group if each.reward is not None]
+                mean = f"{fmean(scores):.2f}" if scores else "–"
+                told = f"mean score {mean}" if result.trained else result.reason
+                waited = result.metrics.get("atropos/steps_waited/mean", 0.0)
+                taken = counted(len(groups), "group")
+                say(console, f"step {result.step}/{steps}  {taken}  {told}  waited {waited:.1f} steps")
+                if run.report is not None:
+                    run.report.write_if_due()
+
+            def announce(url: str) -> None:
+                scored = f"scored by {', '.join(judge.names)}" if judge else "with the environments' scores"
+                say(console, f"Atropos API · {url} · trains {model.name} ({model.base_model}) {scored}")
+                say(
+                    console,
+                    f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}",
+                )
+                say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
+
+            async def work() -> None:
+                bounds = LearnerSettings(steps, batch_size, 60 * wait_minutes, keep_checkpoints=_CHECKPOINTS)
+                await AtroposLearner(model, backend, state, bounds, config.train, judge, stepped).run()
+                await asyncio.sleep(_LINGER_SECONDS)
+
+            with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting)) as queue:
+                state = QueueState(queue, OwnTrainer(registration, space))
+                await serve(state, listener, announce=announce, work=work(), **limits)
+        run.say_end()
+
+    run_to_end(train(), RESUME)
 
 
 _LINGER_SECONDS = 3.0
 """Seconds that the server stays up after the last step, so that environments learn that it is done."""
 _CHECKPOINTS = 3
 FILE = "queue.sqlite"
-Serve = Callable[..., Awaitable[None]]
-"""Serves a state of the queue at an address that is taken already."""
-
-
-async def serve_queue(serve_api: Serve, queue: GroupQueue) -> None:
-    """Serves groups to another trainer until it is told to stop."""
-    console = Console()
-
-    def announce(url: str) -> None:
-        say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
-        say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains in this process.")
-
-    with contextlib.closing(queue):
-        await serve_api(QueueState(queue), announce=announce)
-
-
-async def serve_learner(
-    serve_api: Serve,
-    queue_of: Callable[[Path], GroupQueue],
-    config: RunConfig,
-    project: str,
-    judge: Judge | None,
-    bounds: "LearnerSettings",
-    policy_port: int,
-    *,
-    fresh: bool,
-) -> None:
-    """Serves and trains until the last step or until it is told to stop."""
-    from gavel.integrations.atropos.learner import AtroposLearner
-
-    console, model, steps = Console(), trainable(config, project), bounds.steps
-    kept = run_directory_of(model) / "atropos"
-    backend = local_backend(config.backend, port=policy_port)
-    async with open_run(console, model, config, judge, fresh=fresh, backend=backend) as run:
-        backend.pin(model, _experiment(config, project, bounds.batch_size, judge))
-        run.begun()
-        space, endpoint = backend.token_space(model), backend.endpoint(model)
-        registration = TrainerRegistration(
-            wandb_group=model.name,
-            wandb_project=project,
-            batch_size=bounds.batch_size,
-            max_token_len=space.max_context,
-            checkpoint_dir=str(kept.resolve()),
-            save_checkpoint_interval=0,
-            starting_step=run.start,
-            num_steps=steps - 1,  # an environment ends once the step and the batches that wait are more than this
-        )
-
-        def stepped(result: TrainResult, groups: list[TrajectoryGroup]) -> None:
-            scores = [each.reward for group in groups for each in group if each.reward is not None]
-            mean = f"{fmean(scores):.2f}" if scores else "–"
-            told = f"mean score {mean}" if result.trained else result.reason
-            waited = result.metrics.get("atropos/steps_waited/mean", 0.0)
-            taken = counted(len(groups), "group")
-            say(console, f"step {result.step}/{steps}  {taken}  {told}  waited {waited:.1f} steps")
-            if run.report is not None:
-                run.report.write_if_due()
-
-        def announce(url: str) -> None:
-            scored = f"scored by {', '.join(judge.names)}" if judge else "with the environments' scores"
-            say(console, f"Atropos API · {url} · trains {model.name} ({model.base_model}) {scored}")
-            say(console, f"Policy · {endpoint.base_url} · model {model.name} · API key: anything · {endpoint.limits}")
-            say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
-
-        async def work() -> None:
-            await AtroposLearner(model, backend, state, bounds, config.train, judge, stepped).run()
-            await asyncio.sleep(_LINGER_SECONDS)
-
-        with contextlib.closing(queue_of(kept / FILE)) as queue:
-            state = QueueState(queue, OwnTrainer(registration, space))
-            await serve_api(state, announce=announce, work=work())
-    run.say_end()
 
 
 def _experiment(config: RunConfig, project: str, batch_size: int, judge: Judge | None) -> dict[str, object]:

@@ -27,6 +27,7 @@ from gavel.cli.options import (
     Flag,
     Fresh,
     check_model,
+    flags_of,
     prepare_judge,
     read_settings,
     run_config,
@@ -44,8 +45,6 @@ from gavel.cli.terminal import (
     waiting_for,
 )
 from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
-from gavel.judge.judge import Judge
-from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
@@ -60,22 +59,11 @@ FLAGS = [
     *LORA_FLAGS,
     *RUN_JUDGE_FLAGS,
     Flag("base", "--base"),
-    Flag("evolve.iterations", "--iterations"),
-    Flag("evolve.tasks", "--tasks"),
-    Flag("evolve.attempts", "--attempts"),
-    Flag("evolve.reward", "--reward"),
-    Flag("evolve.best", "--best"),
-    Flag("evolve.above", "--above"),
-    Flag("evolve.accumulate", "--accumulate"),
-    Flag("evolve.turn_limits", "--turn-limits"),
-    Flag("evolve.temperature", "--temperature"),
-    Flag("evolve.evaluation_tasks", "--evaluation-tasks"),
-    Flag("evolve.stall_seconds", "--stall-seconds"),
+    *flags_of("evolve", "iterations", "tasks", "attempts", "reward", "best", "above", "accumulate", "turn_limits"),
+    *flags_of("evolve", "temperature", "evaluation_tasks", "stall_seconds"),
     Flag("train.learning_rate", "--learning-rate", "2e-4; 4e-3 for an embedded model"),
     Flag("train.epochs", "--epochs", "1; 3 for an embedded model"),
-    Flag("train.batch_size", "--batch-size"),
-    Flag("train.optimizer", "--optimizer"),
-    *MEMORY_FLAGS,
+    *flags_of("train", "batch_size", "optimizer", "micro_batch_tokens", "gradient_checkpointing"),
     *(replace(flag, path=flag.path.replace("loop.", "evolve.")) for flag in ENGINE_FLAGS),
     Flag("backend.tracker", "--tracker"),
 ]
@@ -107,7 +95,38 @@ def evolve(
     if config.evolve.ranked:
         judge = prepare_judge(config.judge, scenario, run_directory_of(trainable(config, scenario.name)))
         run_interruptibly(judge.probe(replayed=False))
-    run_to_end(run_evolution(config, scenario, judge, base, given=given, fresh=fresh), RESUME)
+
+    async def run_evolution() -> None:
+        console, model = Console(), trainable(config, scenario.name)
+        async with open_run(console, model, config, judge, fresh=fresh) as run:
+            of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
+            going_on = f" · continuing after step {run.start}" if run.start else ""
+            say(
+                console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}"
+            )
+            run.begun(config, given)
+            display = _Display(console, config.evolve.iterations, run.report)
+            with display.shown():
+                found = await run_rounds(
+                    model,
+                    scenario,
+                    judge=judge,
+                    base=base,
+                    config=config.evolve,
+                    train=config.train,
+                    observer=display,
+                )
+        run.say_outcome()
+        first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
+        _print_rounds(console, first, found, config.evolve.evaluation_tasks)
+        best = max(
+            (each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None
+        )
+        if best is not None:
+            say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+        run.say_end()
+
+    run_to_end(run_evolution(), RESUME)
 
 
 def _base(config: EvolveRunConfig) -> list[Trajectory]:
@@ -117,45 +136,6 @@ def _base(config: EvolveRunConfig) -> list[Trajectory]:
     if all(member.reward is None for member in members):
         return members
     return choose_best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
-
-
-async def run_evolution(
-    config: EvolveRunConfig,
-    scenario: Scenario,
-    judge: Judge | None,
-    base: Sequence[Trajectory],
-    *,
-    given: EvolveRunConfig,
-    fresh: bool = False,
-) -> None:
-    """Runs all iterations, continuing an earlier run, and prints a table of them.
-
-    `config` is `given` with all values filled in, and becomes `run.toml` of the run directory.
-    """
-    console, model = Console(), trainable(config, scenario.name)
-    async with open_run(console, model, config, judge, fresh=fresh) as run:
-        of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
-        going_on = f" · continuing after step {run.start}" if run.start else ""
-        say(console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}")
-        run.begun(config, given)
-        display = _Display(console, config.evolve.iterations, run.report)
-        with display.shown():
-            found = await run_rounds(
-                model,
-                scenario,
-                judge=judge,
-                base=base,
-                config=config.evolve,
-                train=config.train,
-                observer=display,
-            )
-    run.say_outcome()
-    first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
-    _print_rounds(console, first, found, config.evolve.evaluation_tasks)
-    best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
-    if best is not None:
-        say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
-    run.say_end()
 
 
 def _words_of_filter(config: EvolveRunConfig) -> str:
@@ -232,12 +212,8 @@ SFT_FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
     *LORA_FLAGS,
-    Flag("choose.best", "--best"),
-    Flag("choose.above", "--above"),
-    Flag("train.learning_rate", "--learning-rate"),
-    Flag("train.epochs", "--epochs"),
-    Flag("train.batch_size", "--batch-size"),
-    Flag("train.optimizer", "--optimizer"),
+    *flags_of("choose", "best", "above"),
+    *flags_of("train", "learning_rate", "epochs", "batch_size", "optimizer"),
     *MEMORY_FLAGS,
     Flag("seed", "--seed"),
     Flag("backend.engine", "--engine"),
@@ -282,34 +258,33 @@ def sft(
     if dry_run:
         return
     need_extra("train", "gavel sft")
-    run_to_end(run_imitation(config, chosen.trajectories, fresh=fresh), RESUME)
-
-
-async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajectory], *, fresh: bool = False) -> None:
-    """Trains until every trajectory was imitated in every epoch, and prints what came of it."""
     console = Console()
-    steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
+    steps = len(imitation_plan(len(chosen.trajectories), config.train.epochs, config.train.batch_size, config.seed))
     model = trainable(config, _PROJECT).model_copy(update={"name": config.run_name})
-    told = ""
-    async with open_run(console, model, config, fresh=fresh) as run:
+    said = ""
 
-        def stepped(result: TrainResult) -> None:
-            nonlocal told
-            run.begun()
-            loss = result.metrics.get("loss")
-            told = str(result.reason) if loss is None else f"loss {loss:.3f}"
-            if not console.is_terminal or loss is None:
-                say(console, f"step {result.step}/{steps}  {told}")
-            advance()
-            if run.report is not None:
-                run.report.write_if_due()
+    async def run_imitation() -> None:
+        async with open_run(console, model, config, fresh=fresh) as run:
 
-        with show_progress(console, "learning", steps - run.start, "steps", lambda: told) as advance:
-            await imitate(model, trajectories, config.train, seed=config.seed, stepped=stepped)
-    if run.start >= steps:
-        say(console, f"The run was finished after step {run.start}.")
-    run.say_outcome()
-    run.say_end()
+            def stepped(result: TrainResult) -> None:
+                nonlocal said
+                run.begun()
+                loss = result.metrics.get("loss")
+                said = str(result.reason) if loss is None else f"loss {loss:.3f}"
+                if not console.is_terminal or loss is None:
+                    say(console, f"step {result.step}/{steps}  {said}")
+                advance()
+                if run.report is not None:
+                    run.report.write_if_due()
+
+            with show_progress(console, "learning", steps - run.start, "steps", lambda: said) as advance:
+                await imitate(model, chosen.trajectories, config.train, seed=config.seed, stepped=stepped)
+        if run.start >= steps:
+            say(console, f"The run was finished after step {run.start}.")
+        run.say_outcome()
+        run.say_end()
+
+    run_to_end(run_imitation(), RESUME)
 
 
 sft_app = settings_command(sft, ImitationConfig, SFT_FLAGS)

@@ -20,10 +20,10 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
-from gavel.cli.options import default_judge, typed_options
+from gavel.cli.options import default_judge
 from gavel.cli.terminal import plain, print_table, run_interruptibly
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts import DraftedTask, Drafting, DraftRecord, split
+from gavel.judge.task_drafts import Drafting, DraftRecord, split
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
@@ -91,7 +91,9 @@ def scenario(
     folder = Path(name)
     words = re.sub(r"[_-]+", " ", name).strip().capitalize()
     values: dict[str, Any] = {"name": name.replace("-", "_"), "folder": name, "title": words}
-    if mcp is None and (typed := typed_options(context)):
+    sources = {each.opts[0]: context.get_parameter_source(each.name or "") for each in context.command.params}
+    typed = [name for name, each in sources.items() if name[:1] == "-" and each and each.name == "COMMANDLINE"]
+    if mcp is None and typed:
         raise GavelError(f"{typed[0]} is for a scenario that a model drafts.", "Name its server: --mcp ADDRESS.")
     goes_on = mcp is not None and (folder / RECORD).is_file() and not (folder / "scenario.py").exists()
     if folder.exists() and not goes_on:
@@ -103,8 +105,34 @@ def scenario(
     client = Client(model or default_judge(), prices=prices_from_environment(), budget=budget)
     check_can_write(client, "tasks")
     server, player = _server(mcp, variables), ChatAgent(agent or client.name, budget)
-    bounds = {"tasks": tasks, "held_out": held_out, "attempts": attempts}
-    drafted = run_interruptibly(draft(folder, server, client, player, address=mcp, about=about, **bounds))
+    record = DraftRecord.read(folder / RECORD, mcp)
+    found = run_interruptibly(survey(server))
+    number = tasks + held_out
+    typer.echo(f"{server}: {counted(len(found.tools), 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
+    if attempts:
+        typer.echo(
+            f"{player.model} tries each of them {counted(attempts, 'time')}: "
+            "its calls are real, and change what the server holds."
+        )
+    drafting = Drafting(client, player, server, found, folder / RECORD, number, attempts, about, tell=typer.echo)
+    try:
+        drafted = split(run_interruptibly(drafting.run(record)), tasks, held_out)
+    except BaseException:
+        if record.seen is not None:
+            kept = counted(len(record.tasks), "drafted task")
+            typer.echo(
+                f"cost: {client.budget.cost}; {folder / RECORD} keeps {kept}: the same command goes on.", err=True
+            )
+        raise
+    used = [each for tasks_of_split in drafted for each in tasks_of_split]
+    typer.echo(f"{counted(len(drafted[0]), 'task')} to train on, {len(drafted[1])} held out.")
+    if record.left_out:
+        typer.echo(f"Left out: {record.left_out}.")
+    if always := sum(task.solved_share == 1 for task in used):
+        typer.echo(f"Solved by every attempt: {always} (a policy that is as good learns nothing from them).")
+    if len(used) < number:
+        typer.echo(f"warning: {number} were wanted; the drafts of this model do not come to more.", err=True)
+    typer.echo(f"cost: {client.budget.cost}")
     values |= {
         "address": repr(mcp),
         "is_command": server.url is None,
@@ -145,53 +173,6 @@ def _write(
 
 RECORD = "drafting.json"
 """File in the scenario's folder while its tasks are drafted."""
-
-
-async def draft(
-    folder: Path,
-    server: McpServer,
-    client: Client,
-    player: ChatAgent,
-    *,
-    address: str,
-    tasks: int,
-    held_out: int,
-    attempts: int,
-    about: str,
-) -> tuple[list[DraftedTask], list[DraftedTask]]:
-    """Drafts the tasks for the server's tools into `folder / RECORD`.
-
-    Raises `GavelError`; what there is by then stays in the record, and the next call goes on from there.
-    """
-    record = DraftRecord.read(folder / RECORD, address)
-    found = await survey(server)
-    number = tasks + held_out
-    typer.echo(f"{server}: {counted(len(found.tools), 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
-    if attempts:
-        typer.echo(
-            f"{player.model} tries each of them {counted(attempts, 'time')}: "
-            "its calls are real, and change what the server holds."
-        )
-    drafting = Drafting(client, player, server, found, folder / RECORD, number, attempts, about, tell=typer.echo)
-    try:
-        on_train, kept_back = split(await drafting.run(record), tasks, held_out)
-    except BaseException:
-        if record.seen is not None:
-            kept = counted(len(record.tasks), "drafted task")
-            typer.echo(
-                f"cost: {client.budget.cost}; {folder / RECORD} keeps {kept}: the same command goes on.", err=True
-            )
-        raise
-    used = [*on_train, *kept_back]
-    typer.echo(f"{counted(len(on_train), 'task')} to train on, {len(kept_back)} held out.")
-    if record.left_out:
-        typer.echo(f"Left out: {record.left_out}.")
-    if always := sum(task.solved_share == 1 for task in used):
-        typer.echo(f"Solved by every attempt: {always} (a policy that is as good learns nothing from them).")
-    if len(used) < number:
-        typer.echo(f"warning: {number} were wanted; the drafts of this model do not come to more.", err=True)
-    typer.echo(f"cost: {client.budget.cost}")
-    return on_train, kept_back
 
 
 def _server(address: str, variables: Sequence[str]) -> McpServer:

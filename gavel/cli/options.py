@@ -70,6 +70,12 @@ class Flag:
         return self.name.lstrip("-").replace("-", "_")
 
 
+def flags_of(table: str, *fields: str) -> list[Flag]:
+    """Options of the fields of a table, each named after its field: `steps` is --steps; or `tasks_per_step=--tasks`."""
+    named = [field.partition("=") for field in fields]
+    return [Flag(f"{table}.{field}".lstrip("."), name or f"--{field.replace('_', '-')}") for field, _, name in named]
+
+
 class OptionError(GavelError):
     """An option's value cannot be read."""
 
@@ -239,53 +245,32 @@ def _base_type(annotation: Any) -> Any:
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 
 JUDGE_FLAGS = [  # of a JudgeConfig
-    Flag("models", "--judge"),
-    Flag("rubric", "--rubric"),
-    Flag("orders", "--orders"),
-    Flag("states", "--states"),
-    Flag("mode", "--mode"),
-    Flag("unseen", "--unseen"),
-    Flag("alone", "--alone"),
-    Flag("images", "--images"),
-    Flag("redact", "--redact"),
-    Flag("cache", "--cache"),
-    Flag("max_cost_usd", "--max-cost"),
-    Flag("max_tokens", "--max-judge-tokens"),
-    Flag("concurrency", "--judge-concurrency"),
+    *flags_of(
+        "", "models=--judge", "rubric", "orders", "states", "mode", "unseen", "alone", "images", "redact", "cache"
+    ),
+    *flags_of("", "max_cost_usd=--max-cost", "max_tokens=--max-judge-tokens", "concurrency=--judge-concurrency"),
     Flag("params", "--judge-param", by_key=True),
     Flag("cassette", "--cassette"),
 ]
 RUN_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
 MODEL_FLAGS = [
-    Flag("model.base_model", "--model"),
-    Flag("model.name", "--name"),
-    Flag("model.renderer", "--renderer"),
+    *flags_of("model", "base_model=--model", "name", "renderer"),
     Flag("model.policy.chat_template_kwargs", "--chat-template-kwarg", by_key=True),
 ]
 ENGINE_FLAGS = [
-    Flag("loop.max_tokens", "--max-tokens"),
-    Flag("loop.seed", "--seed"),
-    Flag("backend.max_context", "--max-context"),
-    Flag("backend.engine", "--engine"),
-    Flag("backend.engine.urls", "--vllm-url"),
-    Flag("backend.engine.replicas", "--vllm-replicas"),
+    *flags_of("loop", "max_tokens", "seed"),
+    *flags_of("backend", "max_context", "engine", "engine.urls=--vllm-url", "engine.replicas=--vllm-replicas"),
     Flag("backend.url", "--backend-url"),
 ]
 SLOTS_FLAG = Flag("backend.slots", "--slots")
 START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
 LORA_FLAGS = [
-    Flag("model.lora.rank", "--lora-rank"),
-    Flag("model.lora.alpha", "--lora-alpha"),
-    Flag("model.lora.rslora", "--rslora"),
+    *flags_of("model.lora", "rank=--lora-rank", "alpha=--lora-alpha", "rslora"),
     Flag("model.lora.targets", "--lora-target", "all linear layers"),
-    Flag("model.lora.experts", "--lora-experts"),
-    Flag("model.lora.dropout", "--lora-dropout"),
+    *flags_of("model.lora", "experts=--lora-experts", "dropout=--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
 ]
-MEMORY_FLAGS = [
-    Flag("train.micro_batch_tokens", "--micro-batch-tokens"),
-    Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
-]
+MEMORY_FLAGS = flags_of("train", "micro_batch_tokens", "gradient_checkpointing")
 RUN_FLAGS = [
     *MODEL_FLAGS,
     START_FLAG,
@@ -294,34 +279,17 @@ RUN_FLAGS = [
     Flag("weights", "--weights"),
     Flag("loop.turn_limits", "--turn-limits"),
     Flag("loop.reward", "--reward", "judge=1"),
-    Flag("loop.steps", "--steps"),
-    Flag("loop.tasks_per_step", "--tasks"),
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.evaluation_tasks", "--evaluation-tasks"),
-    Flag("loop.max_staleness", "--max-staleness"),
-    Flag("loop.refill", "--refill"),
-    Flag("loop.stall_seconds", "--stall-seconds"),
-    Flag("loop.on_alarm", "--on-alarm"),
-    Flag("loop.checks.every", "--check-judge-every"),
-    Flag("loop.checks.golden", "--golden"),
+    *flags_of("loop", "steps", "tasks_per_step=--tasks", "group_size", "evaluation_tasks", "max_staleness", "refill"),
+    *flags_of("loop", "stall_seconds", "on_alarm", "checks.every=--check-judge-every", "checks.golden=--golden"),
     Flag("loop.checks.second", "--second-judge"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
-    Flag("train.optimizer", "--optimizer"),
-    Flag("train.advantage", "--advantage"),
-    Flag("train.minimal_spread", "--minimal-spread"),
-    Flag("train.top_entropy", "--top-entropy"),
-    Flag("train.entropy_bonus", "--entropy-bonus"),
-    Flag("train.beta", "--beta"),
-    Flag("train.kl_in_reward", "--kl-in-reward"),
-    Flag("train.reference", "--reference"),
+    *flags_of("train", "optimizer", "advantage", "minimal_spread", "top_entropy", "entropy_bonus", "beta"),
+    *flags_of("train", "kl_in_reward", "reference"),
     *MEMORY_FLAGS,
     *ENGINE_FLAGS,
-    Flag("backend.processes", "--nproc"),
-    Flag("backend.shard_base", "--shard-base"),
-    Flag("backend.tracker", "--tracker"),
+    *flags_of("backend", "processes=--nproc", "shard_base", "tracker"),
 ]
-
 _BY_NAME = {flag.name: flag for flag in RUN_FLAGS}
 
 

@@ -23,8 +23,8 @@ from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
     RUN_JUDGE_FLAGS,
-    Flag,
     announce_stand_in,
+    flags_of,
     parse_assignments,
     read_settings,
     settings_command,
@@ -45,11 +45,7 @@ _SHOW = "`gavel serve --check` shows every setting with its description."
 _MAKE = f"gavel serve --check > {FILE_NAME}"
 _PASSWORD = re.compile(r"(://[^:/@]*:).*(@)")
 SERVE_FLAGS = [
-    Flag("host", "--host"),
-    Flag("port", "--port"),
-    Flag("processes", "--processes"),
-    Flag("database", "--database"),
-    Flag("otel", "--otel"),
+    *flags_of("", "host", "port", "processes", "database", "otel"),
     *RUN_JUDGE_FLAGS,
 ]
 
@@ -118,11 +114,8 @@ app = settings_command(serve, ServiceConfig, SERVE_FLAGS)
 
 
 KEY_FLAGS = [
-    Flag("projects", "--project"),
-    Flag("judges", "--judge"),
-    Flag("max_cost_usd", "--max-cost"),
-    Flag("requests_per_minute", "--requests-per-minute"),
-    Flag("concurrent_groups", "--concurrent-groups"),
+    *flags_of("", "projects=--project", "judges=--judge", "max_cost_usd=--max-cost"),
+    *flags_of("", "requests_per_minute", "concurrent_groups"),
 ]
 Database = Annotated[
     str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)

@@ -39,9 +39,7 @@ from gavel.cli.training import (
     trainable,
     with_tasks_there_are,
 )
-from gavel.judge.judge import Judge
 from gavel.scenarios.mixture import Mixture
-from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
@@ -92,43 +90,38 @@ def train(
 
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
-    run_to_end(run_training(config, scenario, judge, given=given, fresh=fresh), RESUME)
 
+    async def run_training() -> None:
+        console, loop = Console(), config.loop
+        async with open_run(console, trainable(config, scenario.name), config, judge, fresh=fresh) as run:
+            rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
+            reward = (
+                f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
+            )
+            state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
+            say(console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
+            if state and run.there is None:
+                tell_new_schedule(console, run_directory_of(run.model), loop.steps, config.train, given.train)
+            say(console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
+            display = run.display(loop.steps, partial(run.begun, config, given))
+            with display.shown():
+                await train_scenario(run.model, scenario, judge, loop, config.train, display)
+        if run.start >= loop.steps:
+            say(console, f"The run was finished after step {run.start}; for more, raise --steps.")
+        judges = judge.names if judge else ()
+        run.say_outcome(max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
+        if points := [row for row in run.rows if row["split"] == EVALUATION]:
+            first, last = points[0], points[-1]
+            rows = [
+                (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
+                for name, value in last.items()
+                if name not in _COUNTS and not name.startswith("judge/")
+            ]
+            tasks = counted(round(last["trajectories"]), "held-out task")
+            print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
+        run.say_end()
 
-async def run_training(
-    config: RunConfig, scenario: Scenario | Mixture, judge: Judge | None, *, given: RunConfig, fresh: bool = False
-) -> None:
-    """Trains until `config.loop.steps`, continuing an earlier run, and prints what came of it, before and after.
-
-    `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
-    earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
-    """
-    console, loop = Console(), config.loop
-    async with open_run(console, trainable(config, scenario.name), config, judge, fresh=fresh) as run:
-        rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
-        reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
-        state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
-        say(console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
-        if state and run.there is None:
-            tell_new_schedule(console, run_directory_of(run.model), loop.steps, config.train, given.train)
-        say(console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
-        display = run.display(loop.steps, partial(run.begun, config, given))
-        with display.shown():
-            await train_scenario(run.model, scenario, judge, loop, config.train, display)
-    if run.start >= loop.steps:
-        say(console, f"The run was finished after step {run.start}; for more, raise --steps.")
-    judges = judge.names if judge else ()
-    run.say_outcome(max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
-    if points := [row for row in run.rows if row["split"] == EVALUATION]:
-        first, last = points[0], points[-1]
-        rows = [
-            (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
-            for name, value in last.items()
-            if name not in _COUNTS and not name.startswith("judge/")
-        ]
-        tasks = counted(round(last["trajectories"]), "held-out task")
-        print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
-    run.say_end()
+    run_to_end(run_training(), RESUME)
 
 
 def tell_new_schedule(console: Console, directory: Path, steps: int, train: TrainConfig, given: TrainConfig) -> None:
