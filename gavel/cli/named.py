@@ -71,14 +71,14 @@ def file_named(named: Path) -> Path:
 
 
 def read_attempts(
-    file: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None
+    files: Sequence[Path], by: str | None = None, columns: Columns | None = None
 ) -> list[TrajectoryGroup]:
-    """The groups of a file or a run, or of several (see `read_file`), with the truth that the columns of their rows
+    """The groups of files and runs (see `read_file`), with the truth that the columns of their rows
     hold; how they were read, and what cannot be compared, goes to stderr.
 
     Raises `JudgeError` for a group whose rows have different truths.
     """
-    paths = [file_named(each) for each in ([file] if isinstance(file, Path) else file)]
+    paths = [file_named(each) for each in files]
     for path in paths:
         if path.suffix == ".py":
             raise GavelError(

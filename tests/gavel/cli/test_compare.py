@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.cli.compare import Cell, plan_cells, run_cells, run_comparison, settings_of
+from gavel.cli.compare import Cell, plan_cells, run_comparison, settings_of
 from gavel.cli.training import trainable
 from gavel.scenarios.library.returns_desk import scenario as desk
 from gavel.scenarios.mixture import Mixture
@@ -126,10 +126,11 @@ def finished_cell(root: Path) -> Cell:
 
 
 async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
-    seen: list[tuple[str, bool]] = []
-    cell = finished_cell(tmp_path)
-    await run_cells([cell], tmp_path, parallel=1, done=lambda cell, ran: seen.append((cell.label, ran)))
-    assert seen == [("judge, seed 0", False)]
+    trained: list[Cell] = []
+    cell, options = finished_cell(tmp_path), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    comparison = await run_comparison([cell], desk, tmp_path, trained=trained.append, **options)
+    assert not trained
+    assert [arm.name for arm in comparison.arms] == ["judge"]
     metrics = cell.directory / "metrics.jsonl"
     metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
     assert not cell.finished()  # its last evaluation is missing
