@@ -356,9 +356,17 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     label, *widths = [max(text.cell_len for text in column) for column in columns]
     spare = console.width - _GAP * len(widths)
     if label + sum(widths) > spare:
-        widths = [_narrowest(column) for column in columns[1:]]
+        words = [[min(cell_len(word), _WORD) for word in head.plain.split()] for head in heads[1:]]
+        figures = [max(text.cell_len for text in column[1:]) for column in columns[1:]]
+        widths = [max([figure, *each]) for figure, each in zip(figures, words, strict=True)]
         if spare - sum(widths) < min(label, _LABEL):
-            return _print_stacked(console, heads, lines)
+            if heads[0].plain:
+                console.print(heads[0], style="bold", soft_wrap=True)
+            for name, *cells in lines:
+                console.print(name, soft_wrap=True)
+                for heading, cell in zip(heads[1:], cells, strict=True):
+                    console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
+            return
         label = min(label, spare - sum(widths))
     table = Table(box=None, pad_edge=False)
     table.add_column(heads[0], overflow="fold", width=label)
@@ -367,18 +375,3 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     for line in lines:
         table.add_row(*line)
     console.print(table)
-
-
-def _narrowest(column: Sequence[Text]) -> int:
-    heading, *figures = column
-    words = (min(cell_len(word), _WORD) for word in heading.plain.split())
-    return max([*words, *(figure.cell_len for figure in figures)])
-
-
-def _print_stacked(console: Console, heads: Sequence[Text], lines: Sequence[Sequence[Text]]) -> None:
-    if heads[0].plain:
-        console.print(heads[0], style="bold", soft_wrap=True)
-    for label, *figures in lines:
-        console.print(label, soft_wrap=True)
-        for heading, figure in zip(heads[1:], figures, strict=True):
-            console.print(Text.assemble("  ", heading, ": ", figure), soft_wrap=True)
