@@ -66,16 +66,14 @@ def serve_atropos(
     host: Annotated[str, typer.Option(help=f"Address to listen on. {KEY_HELP}")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")] = 8000,
     policy_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the policy's OpenAI-compatible endpoint; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port of the policy's endpoint; 0: a free one.")
     ] = 8001,
     project: Annotated[str, typer.Option(help="Under which the run is kept.")] = "atropos",
     batch_size: Annotated[int, typer.Option(min=2, help="Sequences of a training step, at least.")] = 64,
     wait_minutes: Annotated[
-        float, typer.Option(min=0.01, help="End with an error when no group came for so long.")
+        float, typer.Option(min=0.01, help="End with an error after so long without a group.")
     ] = 60.0,
-    data: Annotated[
-        Path, typer.Option(help="Without --model: the directory in which groups are kept for another trainer.")
-    ] = Path("atropos-data"),
+    data: Annotated[Path, typer.Option(help="Without --model: where groups are kept.")] = Path("atropos-data"),
     max_waiting: Annotated[int, typer.Option(min=1, help="Groups that may wait; more are refused with 503.")] = 4096,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Of a request, unpacked.")] = 256,
     fresh: Fresh = False,
@@ -197,22 +195,13 @@ SEND_FLAGS = [
 
 
 def send_atropos(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SCENARIO", help="The scenario to play."),
-    ],
+    source: Annotated[str, typer.Argument(metavar="SCENARIO", help="The scenario to play.")],
     values: Mapping[str, Any],
     url: Annotated[str, typer.Option(help="Address of the Atropos API. GAVEL_ATROPOS_KEY is shown to it, if set.")],
-    policy_url: Annotated[
-        str, typer.Option(help="OpenAI-compatible address of the policy (Gavel or vLLM): http://HOST:PORT/v1")
-    ],
+    policy_url: Annotated[str, typer.Option(help="OpenAI-compatible address of the policy: http://HOST:PORT/v1")],
     policy_model: Annotated[str | None, typer.Option(help="Its name there. Default: the first that is served.")] = None,
-    groups: Annotated[
-        int | None, typer.Option(min=1, help="Groups to send. Default: until the trainer has taken its last step.")
-    ] = None,
-    ahead: Annotated[
-        float, typer.Option(min=0.01, help="Batches that may wait at the server or be in the making.")
-    ] = 1.0,
+    groups: Annotated[int | None, typer.Option(min=1, help="Groups to send. Default: until the trainer ends.")] = None,
+    ahead: Annotated[float, typer.Option(min=0.01, help="Batches that may wait there or be in the making.")] = 1.0,
     name: Annotated[str | None, typer.Option(help="What the environment is called there.")] = None,
     assignments: Assignments = None,
 ) -> None:

@@ -30,8 +30,7 @@ def backend(
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
     idle_minutes: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="End after so long without a request or a running step. Default: never."),
+        float | None, typer.Option(min=0.01, help="End when unused for so long. Default: never.")
     ] = None,
 ) -> None:
     """Train and serve models on this machine for gavel.RemoteBackend elsewhere.
@@ -90,8 +89,7 @@ def up(
         typer.Option("--down/--stop", help="Delete idle machines, or stop them. Default: stop, where that can be."),
     ] = None,
     secret: Annotated[
-        list[str] | None,
-        typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
+        list[str] | None, typer.Option(help="Variable that the cluster gets: HF_TOKEN. Repeatable.")
     ] = None,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask before machines are started."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Tell the price, and start nothing."),

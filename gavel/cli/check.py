@@ -58,15 +58,9 @@ def check(
     values: Mapping[str, Any],
     assignments: Assignments = None,
     agent: Annotated[
-        str | None,
-        typer.Option(
-            help="Who plays: a LiteLLM model such as openai/gpt-5-mini, or `players`: a shipped scenario's own expert "
-            "and fool. Default: two scripts without a model."
-        ),
+        str | None, typer.Option(help="A LiteLLM model, or `players`: the scenario's own. Default: two plain scripts.")
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Id of the task to play. Default: the first to be trained on.")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Id of the task to play. Default: the first in training.")] = None,
     prompt: Annotated[bool, typer.Option("--prompt/--no-prompt", help="Show the judge's prompt, too.")] = True,
 ) -> None:
     """Play two episodes of a scenario before anything is trained.

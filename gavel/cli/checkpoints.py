@@ -89,7 +89,7 @@ def one_step(run: str, step: int | None, given: object, option: str) -> None:
 def export(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
     form: Annotated[
-        ExportForm, typer.Option(help="merged: a plain model of transformers; adapter: the PEFT adapter alone.")
+        ExportForm, typer.Option(help="merged: a plain model; adapter: the PEFT adapter alone.")
     ] = "merged",
     dtype: Annotated[ExportDtype, typer.Option(help="Of merged weights; auto: as the base's own files.")] = "auto",
     step: Annotated[int | None, typer.Option(min=0, help="Default: the newest; 0: before training.")] = None,
@@ -135,17 +135,12 @@ else:
 
 
 def trajectories(
-    source: Annotated[
-        str, typer.Argument(metavar="RUN|FILE", help="A run, or a file of any format that `gavel score` reads.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a file that `gavel score` reads.")],
     form: Annotated[_Format, typer.Option("--format", help="docs/export.md says what each of them holds.")],
     out: Annotated[str, typer.Option("--out", "-o", help="File to write; otel: also the http address of a collector.")],
     split: Annotated[str | None, typer.Option(help="Of a run: train, held_out, … Default: all.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Of a run. Default: all.")] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(min=0.0, help=f"dpo: smallest difference of two scores that is a preference. Default: {MARGIN}."),
-    ] = None,
+    margin: Annotated[float | None, typer.Option(min=0.0, help=f"dpo: least gap of a pair. Default: {MARGIN}.")] = None,
     above: Annotated[float | None, typer.Option(help="sft: what the score of a conversation must exceed.")] = None,
 ) -> None:
     """Write trajectories in another program's format; what it cannot hold is counted and named.
@@ -255,19 +250,16 @@ def pull(
 def deploy(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-8b), @12 for its step 12.")],
     host: Annotated[
-        str,
-        typer.Argument(
-            help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface or ollama: docs/deploy.md."
-        ),
+        str, typer.Argument(help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface, ollama.")
     ],
     best: Annotated[bool, typer.Option("--best", help="The step with the highest --best-by, not the newest.")] = False,
     best_by: Annotated[str, typer.Option(help="split/metric of metrics.jsonl.")] = "held_out/success",
     smoke_test: Annotated[
-        bool, typer.Option(help="Prove by a few answers that this step is served; loads the base here.")
+        bool, typer.Option(help="Prove by a few answers what is served; loads the base here.")
     ] = True,
     deadline: Annotated[float, typer.Option(min=1, help="Seconds to wait until it serves.")] = 3600.0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the host; may be given several times.")
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: option of the host. Repeatable.")
     ] = None,
     backend_url: BackendUrl = None,
 ) -> None:
@@ -304,9 +296,7 @@ def deploy(
 
 
 def undeploy(
-    deployment: Annotated[
-        str, typer.Argument(help="As `gavel deployments` lists it; or a run (desk/qwen3-8b), for all of its own.")
-    ],
+    deployment: Annotated[str, typer.Argument(help="As `gavel deployments` lists it; or a run, for all of its own.")],
 ) -> None:
     """Stop a deployment and remove what was made for it; a half-made one too. Doing so again changes nothing.
 

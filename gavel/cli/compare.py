@@ -142,7 +142,7 @@ class Cell:
 
 def compare_command(
     source: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or a run.toml.")
+        str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py[:variable], or run.toml.")
     ],
     values: Mapping[str, Any],
     assignments: Assignments = None,
@@ -153,9 +153,7 @@ def compare_command(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each reward.")] = 5,
     margin: Annotated[float, typer.Option(min=1e-6, max=1, help="Differences of success that do not matter.")] = 0.03,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Success that 'steps to' counts to.")] = THRESHOLD,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once, of one thread each. Default: one for each core.")
-    ] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Runs at once. Default: one for each core.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Compare rewards by training on each: the judge's, a hand-written one, true success, a constant.

@@ -191,19 +191,11 @@ _FLAGS = [
 
 def demo(
     values: Mapping[str, Any],
-    scenario: Annotated[
-        DemoScenario | None, typer.Argument(help="What a tiny policy learns. Default: returns_desk.")
-    ] = None,
-    real: Annotated[
-        bool,
-        typer.Option("--real", help="Train a small real language model on one_sentence (`make real` fetches it)."),
-    ] = False,
+    scenario: Annotated[DemoScenario | None, typer.Argument(help="What is learned. Default: returns_desk.")] = None,
+    real: Annotated[bool, typer.Option("--real", help="Train a small real model (`make real` fetches it).")] = False,
     fresh: Fresh = False,
     backend: Annotated[
-        str,
-        typer.Option(
-            help="local; remote: through a `gavel backend` started for it; sky-local: started as a cluster starts it."
-        ),
+        str, typer.Option(help="local; remote: through a `gavel backend`; sky-local: as on a cluster.")
     ] = "local",
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""

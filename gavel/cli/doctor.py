@@ -39,9 +39,7 @@ _GAP = "    "
 
 def doctor(
     values: Mapping[str, Any],
-    judge: Annotated[
-        bool, typer.Option("--judge", help="Ask the judge one cheap question, and report on it only.")
-    ] = False,
+    judge: Annotated[bool, typer.Option("--judge", help="Ask the judge one cheap question, and report on it.")] = False,
     model: Annotated[str | None, typer.Argument(help="With --judge: the model. Default: GAVEL_JUDGE_MODEL.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; without --judge only.")] = False,
 ) -> None:

@@ -98,22 +98,16 @@ _FLAGS = [
 
 def evaluate_command(
     sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SCENARIO…", help="Shipped scenarios, file.py, file.py:variable, or a run.toml."),
+        list[str], typer.Argument(metavar="SCENARIO…", help="Shipped ones, file.py[:variable], or run.toml.")
     ],
     values: Mapping[str, Any],
     models: Annotated[
-        str | None,
-        typer.Option(
-            help="Models, separated by commas: API models (openai/gpt-5-mini), checkpoints (desk/clerk@12), bases "
-            "(base:NAME). Default: the newest policy of the run, or its base."
-        ),
+        str | None, typer.Option(help="API models, desk/clerk@12, base:NAME, with commas. Default: the run's newest.")
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each task: pass@k for k up to it.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Sample and judge anew what is kept.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO; of several, …/A+B."),
+        Path | None, typer.Option(help="Of the report. Default: runs/evaluations/SCENARIO, or …/A+B.")
     ] = None,
     assignments: Assignments = None,
     dry_run: DryRun = False,

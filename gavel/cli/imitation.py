@@ -71,8 +71,7 @@ FLAGS = [
 
 def evolve(
     source: Annotated[
-        str,
-        typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or an evolve.toml."),
+        str, typer.Argument(metavar="SCENARIO", help="As for gavel train: a shipped one, file.py; or evolve.toml.")
     ],
     values: Mapping[str, Any],
     assignments: Assignments = None,

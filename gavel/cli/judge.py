@@ -77,18 +77,11 @@ _REASON = 200
 
 
 def report(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE|RUN", help="Judged groups: what `gavel score --out` wrote, or a run's training."),
-    ],
-    reference: Annotated[
-        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="What `gavel score --out` wrote, or a run.")],
+    reference: Annotated[str | None, typer.Option(help="Metric to compare with. Default: independent_reward.")] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
     html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the figures as JSON; an undefined value is null.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON; undefined is null.")] = False,
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
@@ -156,11 +149,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
 
 def golden(
     file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Labelled attempts: pairs with a winner, rankings, ratings (JSONL, CSV, Parquet, .gz), or groups of "
-            "known order. Default: the shipped set."
-        ),
+        Path | None, typer.Argument(help="Labelled pairs, rankings, ratings, ordered groups. Default: the shipped set.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
     rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
@@ -168,8 +157,7 @@ def golden(
     by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
     cassette: Annotated[
-        Path | None,
-        typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
+        Path | None, typer.Option(help="Stores the replies. Default: golden.sqlite of the runs.")
     ] = None,
 ) -> None:
     """Check a judge and its prompts on groups of known order."""

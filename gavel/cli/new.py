@@ -10,6 +10,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,52 +34,28 @@ from gavel.scenarios.mcp import McpServer, mcp, survey
 from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
 _TEMPLATES = Path(__file__).with_name("scaffold")
-_OF_A_SERVER = "With --mcp"
+_with_mcp = partial(typer.Option, rich_help_panel="With --mcp")
 
 
 def scenario(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Its name, and that of the folder: letters, digits, _ and -.")],
     mcp: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Draft tasks for the tools of this MCP server, a command or URL."),
+        str | None, typer.Option(metavar="ADDRESS", help="Draft tasks for an MCP server: a command or URL.")
     ] = None,
     mcp_env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An environment variable that the server needs: passed on to a command, to a URL the bearer token.",
-            rich_help_panel=_OF_A_SERVER,
-        ),
+        list[str] | None, _with_mcp(metavar="NAME", help="Variable that a command needs; of a URL, its token.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="Writes the tasks and judges the attempts. Default: GAVEL_JUDGE_MODEL.", rich_help_panel=_OF_A_SERVER
-        ),
+        str | None, _with_mcp(help="Writes the tasks, judges attempts. Default: GAVEL_JUDGE_MODEL.")
     ] = None,
-    agent: Annotated[
-        str | None, typer.Option(help="Attempts the tasks. Default: the same model.", rich_help_panel=_OF_A_SERVER)
-    ] = None,
-    tasks: Annotated[int, typer.Option(min=1, max=1000, help="Tasks to train on.", rich_help_panel=_OF_A_SERVER)] = 24,
-    held_out: Annotated[
-        int, typer.Option(min=0, max=1000, help="Tasks that are held out, beside those.", rich_help_panel=_OF_A_SERVER)
-    ] = 8,
-    attempts: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=16,
-            help="Attempts at each task, to see whether it can be solved. 0 calls no tool.",
-            rich_help_panel=_OF_A_SERVER,
-        ),
-    ] = 2,
-    about: Annotated[str, typer.Option(help="What the tasks shall be about.", rich_help_panel=_OF_A_SERVER)] = "",
+    agent: Annotated[str | None, _with_mcp(help="Attempts the tasks. Default: the same model.")] = None,
+    tasks: Annotated[int, _with_mcp(min=1, max=1000, help="Tasks to train on.")] = 24,
+    held_out: Annotated[int, _with_mcp(min=0, max=1000, help="Tasks that are held out, beside those.")] = 8,
+    attempts: Annotated[int, _with_mcp(min=0, max=16, help="At each task: can it be solved? 0 calls no tool.")] = 2,
+    about: Annotated[str, _with_mcp(help="What the tasks shall be about.")] = "",
     max_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--max-cost", "--max-cost-usd", help="US dollars that all of it may cost.", rich_help_panel=_OF_A_SERVER
-        ),
+        float | None, _with_mcp("--max-cost", "--max-cost-usd", help="US dollars of all of it.")
     ] = None,
 ) -> None:
     """Write a folder with a scenario that runs, and a test.

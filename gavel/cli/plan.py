@@ -29,13 +29,10 @@ _USUAL_GPU = 80.0
 
 
 def plan(
-    model: Annotated[
-        str, typer.Argument(help="Base model: a directory, a hub id, or a built-in one: embedded/returns-desk.")
-    ],
+    model: Annotated[str, typer.Argument(help="A directory, a hub id, or a built-in one: embedded/returns-desk.")],
     values: Mapping[str, Any],
     gpu: Annotated[
-        float | None,
-        typer.Option("--gpu", min=0, help="GiB of the GPU; 0: this machine's CPU. Default: the GPU here, else 80."),
+        float | None, typer.Option(min=0, help="GiB; 0: this machine's CPU. Default: the GPU here, or 80.")
     ] = None,
     assignments: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, in bytes.")] = False,

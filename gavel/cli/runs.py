@@ -81,8 +81,7 @@ def _age(seconds: float) -> str:
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="As `gavel runs` lists it, or its directory.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Default: report.html of the run (run.html of a demo's)."),
+        Path | None, typer.Option("--out", "-o", help="Default: the run's report.html (demo: run.html).")
     ] = None,
 ) -> None:
     """Write a run's report as a page: curves, scores, what was left out, cost, samples; and say what came of the run.
@@ -107,14 +106,9 @@ _UPDATE_SECONDS = 2.0
 
 def view(
     directory: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Holds runs and judged files; or one run, or one judged file. Default: GAVEL_RUNS, else runs."
-        ),
+        Path | None, typer.Argument(help="Of runs; a run; a judged file. Default: GAVEL_RUNS, else runs.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Beyond this machine, the page's address has a token.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine with a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8095,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:

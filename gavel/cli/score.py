@@ -71,45 +71,27 @@ _MOST_REPORTED = 500
 def score(
     values: Mapping[str, Any],
     file: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs, a run; see docs/files.md. - is standard "
-            "input."
-        ),
+        list[Path], typer.Argument(help="JSONL, JSON, CSV, parquet, logs, a run: see docs/files.md; - is stdin.")
     ],
     by: Annotated[
         str | None,
-        typer.Option(
-            "--by",
-            "--group-column",
-            help="Field (dotted path) that groups the rows, or `opening`: the messages before the assistant's first. "
-            "Default: the task's id and the opening.",
-        ),
+        typer.Option("--by", "--group-column", help="Field (dotted path) that groups rows. Default: task and opening."),
     ] = None,
     prompt_column: Annotated[
-        str | None, typer.Option(help="Column (dotted path) of what was asked, where the file's format is not known.")
+        str | None, typer.Option(help="Column (dotted path) of what was asked, in a plain table.")
     ] = None,
     answer_column: Annotated[
-        list[str] | None,
-        typer.Option(help="Column of the answer. Repeat it for a table with several answers in a row."),
+        list[str] | None, typer.Option(help="Column of the answer. Repeatable: several in a row.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the judged groups: .jsonl, .jsonl.zst, .csv or .parquet; - is standard output. What it "
-            "holds of an earlier run with the same settings is not judged again."
-        ),
+        Path | None, typer.Option(help="Judged groups: .jsonl(.zst), .csv, .parquet; - is stdout. What it has is kept.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Replace the output file, do not go on with it.")] = False,
     retry_unscored: Annotated[
-        bool,
-        typer.Option(
-            "--retry-unscored",
-            help="FILE holds judged groups: judge those again in which nobody was scored, and keep the others.",
-        ),
+        bool, typer.Option("--retry-unscored", help="Judge again what nobody was scored in.")
     ] = False,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
+        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day; needs --out.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -50,14 +50,18 @@ SERVE_FLAGS = [
 ]
 
 
+Database = Annotated[
+    str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)
+]
+Config = Annotated[
+    Path | None, typer.Option(help=f"The service's settings as TOML. Default: {FILE_NAME}, where there is one.")
+]
+
+
 def serve(
     values: Mapping[str, Any],
-    config: Annotated[
-        Path | None, typer.Option(help=f"Settings as TOML. Default: {FILE_NAME}, where there is one.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the settings, print all of them as TOML, and do not serve.")
-    ] = False,
+    config: Config = None,
+    check: Annotated[bool, typer.Option("--check", help="Check and print all settings as TOML; do not serve.")] = False,
 ) -> None:
     """Serve the judge over HTTP: POST /v1/score takes a group and answers with its scores.
 
@@ -117,12 +121,6 @@ KEY_FLAGS = [
     *flags_of("", "projects=--project", "judges=--judge", "max_cost_usd=--max-cost"),
     *flags_of("", "requests_per_minute", "concurrent_groups"),
 ]
-Database = Annotated[
-    str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)
-]
-Config = Annotated[
-    Path | None, typer.Option(help=f"The service's settings as TOML. Default: {FILE_NAME}, where there is one.")
-]
 
 
 def create(
@@ -131,7 +129,7 @@ def create(
     database: Database = None,
     config: Config = None,
     print_hash: Annotated[
-        bool, typer.Option("--print-hash", help="Store nothing; print the key, and its entry for gavel.toml.")
+        bool, typer.Option("--print-hash", help="Store nothing; print key and entry for gavel.toml.")
     ] = False,
 ) -> None:
     """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
@@ -154,7 +152,7 @@ def list_keys(
     database: Database = None,
     config: Config = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list; times in seconds since 1970, an empty scope may use all.")
+        bool, typer.Option("--json", help="JSON; times in Unix seconds, an empty scope may use all.")
     ] = False,
 ) -> None:
     """List the keys with what they may do and have spent; never the keys themselves."""
@@ -228,14 +226,12 @@ def serve_env(
     scenario: Annotated[str, typer.Argument(help="A shipped scenario, file.py, or an address: as for gavel train.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 36001,
     host: Annotated[
-        str, typer.Option(help=f"Address to listen on. Beyond this machine, {KEY_VARIABLE} must hold a key.")
+        str, typer.Option(help=f"Address to listen on; beyond this machine {KEY_VARIABLE} is needed.")
     ] = "127.0.0.1",
     most: Annotated[int, typer.Option("--most", min=1, help="Environments that may be open at once.")] = 256,
-    idle_minutes: Annotated[
-        float, typer.Option(min=0.01, help="After which an environment that nobody asks for is ended.")
-    ] = 15.0,
+    idle_minutes: Annotated[float, typer.Option(min=0.01, help="After which an unused environment is ended.")] = 15.0,
     openenv: Annotated[
-        bool, typer.Option("--openenv", help="Speak OpenEnv's protocol (WebSocket /ws, MCP) in place of AgentGym's.")
+        bool, typer.Option("--openenv", help="Speak OpenEnv's protocol in place of AgentGym's.")
     ] = False,
 ) -> None:
     """Serve a scenario to AgentGym's or OpenEnv's clients, and to gavel train agentgym:URL or openenv:URL elsewhere.
