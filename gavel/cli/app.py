@@ -129,7 +129,7 @@ class _Program(PlainGroup):
         if name in _FURTHER:
             found = single_command(_FURTHER[name].command)
         else:
-            module = import_module(f"gavel.cli.{_WITH.get(name, name).replace('-', '_')}")
+            module = import_module(f"gavel.cli.{_WITH.get(name, str(name)).replace('-', '_')}")
             found = getattr(module, f"{name.replace('-', '_')}_app" if name in _WITH else "app")
         command = typer.main.get_command(found)
         command.name = name

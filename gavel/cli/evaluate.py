@@ -122,8 +122,75 @@ def evaluate_command(
     named = None if models is None else names_in(models)
     if named == []:
         raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
-    work = _evaluate_all(sources, values, named, samples, fresh, out, assignments, dry_run=dry_run)
-    run_to_end(work, "What is sampled and judged is kept; the same command goes on from there.")
+    asked = None if values["judge"] == _NO_JUDGE else values["judge"]
+    judged = asked is not None or (values["judge"] is None and len(named or ()) > 1)
+    given = {**values, "tasks": values["tasks"] or _TASKS, "judge": asked}
+    budgets: dict[tuple[float | None, int | None], Budget] = {}
+
+    async def evaluate_all() -> None:
+        planned: dict[str, _Evaluation] = {}
+        failed: dict[str, GavelError] = {}
+        for source in sources:
+            asked_for = run_config(source, given, assignments, flags=_FLAGS)
+            config = asked_for.resolved()
+            try:
+                scenario = scenario_named(config.scenario)
+            except ScenarioError as error:  # such as a world whose server is down
+                failed[source] = error
+                continue
+            if any(scenario.name == other.scenario.name for other in planned.values()):
+                raise GavelError(
+                    f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
+                    "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
+                )
+            if dry_run and config.backend.url is not None:
+                raise GavelError(
+                    f"--dry-run does not ask {config.backend.url} for its policy.",
+                    "Leave --dry-run out, and bound the judge: --max-cost 1.",
+                )
+            limits = config.judge.max_cost_usd, config.judge.max_tokens
+            budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
+            judge = scoring_judge(config.judge, scenario, budget) if judged else None
+            if named is None:
+                models = [await find_own_model(scenario, config, asked_for)]
+            else:
+                models = [find_model(name, scenario, config, budget) for name in named]
+            planned[source] = _Evaluation(scenario, models, config, judge, config.loop.final_tasks, samples, fresh)
+        announce_stand_in([name for each in [*planned.values()][:1] if each.judge for name in each.judge.names])
+        if dry_run:
+            for error in failed.values():
+                raise error
+            for each in planned.values():
+                await each.print_estimate()
+            return
+        console, tables = Console(), list[ModelTable]()
+        for source, each in planned.items():
+            say(console, f"Gavel · {each.scenario.name} · {', '.join(model.name for model in each.models)}")
+            try:
+                table = await each.run(console, out if out is None or len(sources) == 1 else out / each.scenario.name)
+            except GavelError as error:
+                failed[source] = error
+                continue
+            finally:
+                if each.judge is not None and each.judge.cassette is not None:
+                    each.judge.cassette.close()
+            print_model_table(console, table)
+            tables.append(table)
+        if not tables:
+            raise next(iter(failed.values()))
+        if len(sources) > 1:
+            reasons = {source: error.message for source, error in failed.items()}
+            whole = ScenarioTable(tables, out or folder_of([table.scenario for table in tables]), reasons)
+            write_scenario_table(whole)
+            print_scenario_table(console, whole)
+        if failed:
+            first, share = next(iter(failed.values())), f"{counted(len(failed), 'scenario')} of {len(sources)}"
+            raise GavelError(
+                f"{share} could not be evaluated; the first: {first.message}",
+                f"{first.remedy} The same command goes on with what is missing.",
+            )
+
+    run_to_end(evaluate_all(), "What is sampled and judged is kept; the same command goes on from there.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,85 +313,6 @@ class _Evaluation:
 
         with show_progress(console, model.name, len(missing), "episodes", status) as advance:
             return await sample_missing(model, missing, file, self.config.loop, done)
-
-
-async def _evaluate_all(
-    sources: list[str],
-    values: Mapping[str, Any],
-    named: list[str] | None,
-    samples: int,
-    fresh: bool,
-    out: Path | None,
-    assignments: list[str] | None,
-    *,
-    dry_run: bool,
-) -> None:
-    """Evaluates each scenario that can be, or prints what it would take; a `dry_run` asks no backend for its policy."""
-    asked = None if values["judge"] == _NO_JUDGE else values["judge"]
-    judged = asked is not None or (values["judge"] is None and len(named or ()) > 1)
-    given = {**values, "tasks": values["tasks"] or _TASKS, "judge": asked}
-    budgets: dict[tuple[float | None, int | None], Budget] = {}
-    planned: dict[str, _Evaluation] = {}
-    failed: dict[str, GavelError] = {}
-    for source in sources:
-        asked_for = run_config(source, given, assignments, flags=_FLAGS)
-        config = asked_for.resolved()
-        try:
-            scenario = scenario_named(config.scenario)
-        except ScenarioError as error:  # such as a world whose server is down
-            failed[source] = error
-            continue
-        if any(scenario.name == other.scenario.name for other in planned.values()):
-            raise GavelError(
-                f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
-                "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
-            )
-        if dry_run and config.backend.url is not None:
-            raise GavelError(
-                f"--dry-run does not ask {config.backend.url} for its policy.",
-                "Leave --dry-run out, and bound the judge: --max-cost 1.",
-            )
-        limits = config.judge.max_cost_usd, config.judge.max_tokens
-        budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
-        judge = scoring_judge(config.judge, scenario, budget) if judged else None
-        if named is None:
-            models = [await find_own_model(scenario, config, asked_for)]
-        else:
-            models = [find_model(name, scenario, config, budget) for name in named]
-        planned[source] = _Evaluation(scenario, models, config, judge, config.loop.final_tasks, samples, fresh)
-    announce_stand_in([name for each in [*planned.values()][:1] if each.judge for name in each.judge.names])
-    if dry_run:
-        for error in failed.values():
-            raise error
-        for each in planned.values():
-            await each.print_estimate()
-        return
-    console, tables = Console(), list[ModelTable]()
-    for source, each in planned.items():
-        say(console, f"Gavel · {each.scenario.name} · {', '.join(model.name for model in each.models)}")
-        try:
-            table = await each.run(console, out if out is None or len(sources) == 1 else out / each.scenario.name)
-        except GavelError as error:
-            failed[source] = error
-            continue
-        finally:
-            if each.judge is not None and each.judge.cassette is not None:
-                each.judge.cassette.close()
-        print_model_table(console, table)
-        tables.append(table)
-    if not tables:
-        raise next(iter(failed.values()))
-    if len(sources) > 1:
-        reasons = {source: error.message for source, error in failed.items()}
-        whole = ScenarioTable(tables, out or folder_of([table.scenario for table in tables]), reasons)
-        write_scenario_table(whole)
-        print_scenario_table(console, whole)
-    if failed:
-        first = next(iter(failed.values()))
-        raise GavelError(
-            f"{counted(len(failed), 'scenario')} of {len(sources)} could not be evaluated; the first: {first.message}",
-            f"{first.remedy} The same command goes on with what is missing.",
-        )
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:
