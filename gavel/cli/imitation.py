@@ -144,25 +144,19 @@ def _words_of_filter(config: EvolveRunConfig) -> str:
     return most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
 
 
-class _Display(EvolveObserver):
+class _Display(Work, EvolveObserver):
     """One live line in a terminal, else a plain line for each finished part."""
 
     def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
+        super().__init__()
         self._console, self._iterations, self._report = console, iterations, report
-        self._work = Work()
 
     @contextlib.contextmanager
     def shown(self) -> Generator[None]:
-        line = Progress(LiveText(lambda: self._work.words), console=self._console, transient=True)
+        line = Progress(LiveText(lambda: self.words), console=self._console, transient=True)
         line.add_task("")
-        with line if self._console.is_terminal else waiting_for(lambda: self._work.words):
+        with line if self._console.is_terminal else waiting_for(lambda: self.words):
             yield
-
-    def doing(self, what: str) -> None:
-        self._work.doing(what)
-
-    def advanced(self, done: int, total: int) -> None:
-        self._work.advanced(done, total)
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
@@ -171,7 +165,7 @@ class _Display(EvolveObserver):
         say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
 
     def learned(self, iteration: Iteration, result: TrainResult) -> None:
-        self._work.advanced(result.step - iteration.first_step, iteration.last_step - iteration.first_step)
+        self.advanced(result.step - iteration.first_step, iteration.last_step - iteration.first_step)
         if not result.trained:
             say(self._console, f"step {result.step}: {result.reason}")
 

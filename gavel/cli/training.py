@@ -271,7 +271,7 @@ _RECENT = 5
 """Steps whose mean time tells how long the others will take."""
 
 
-class RunDisplay(Observer):
+class RunDisplay(Work, Observer):
     """Follows a training loop on `console`."""
 
     def __init__(
@@ -284,14 +284,13 @@ class RunDisplay(Observer):
         judge: Judge | None = None,
         report: LiveReport | None = None,
     ) -> None:
-        """`on_start` is called once, when the loop begins its first piece of work. `judge`: whose cost is shown.
-        `report`: is written after each evaluation."""
+        """`on_start` is called once, when the loop begins its first piece of work."""
+        super().__init__()
         self._console, self._steps, self._step = console, steps, start
         self._first = self._latest = first_success
         self._score: float | None = None
         self._wins: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
-        self._work = Work()
         self._of_steps: list[float] = []
         self._untold = False
         self._rollouts, self._failures = 0, list[str]()
@@ -309,7 +308,7 @@ class RunDisplay(Observer):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        told = waiting_for(lambda: f"step {self._step}/{self._steps}: {self._work.words}")
+        told = waiting_for(lambda: f"step {self._step}/{self._steps}: {self.words}")
         try:
             with self._progress if self._console.is_terminal else told:
                 yield
@@ -319,16 +318,13 @@ class RunDisplay(Observer):
                 failed = f"{len(self._failures):,} of {counted(self._rollouts, 'rollout')} failed"
                 say(self._console, f"{failed}; the first: {self._failures[0]}", "yellow")
 
-    def doing(self, what: str) -> None:
+    def doing(self, what: str, total: int = 0) -> None:
         if self._on_start is not None:
             self._on_start()
             self._on_start = None
         if what != EVALUATING:  # whose line has the step's figures too
             self._tell()
-        self._work.doing(what)
-
-    def advanced(self, done: int, total: int) -> None:
-        self._work.advanced(done, total)
+        super().doing(what)
 
     def stepped(self, report: StepReport) -> None:
         self._score = report.result.metrics.get("judge_score")
@@ -380,7 +376,7 @@ class RunDisplay(Observer):
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
         if live:
-            parts.append(self._work.words)
+            parts.append(self.words)
         if self._of_steps and self._step < self._steps:
             left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
             parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
@@ -466,7 +462,10 @@ def check_run(config: RunConfig, scenario: "Scenario | Mixture", root: Path, *, 
             typer.echo("Base model and starting checkpoint were not looked for: that needs the extra train.", err=True)
             return
         model = trainable(config, scenario.name)
-        check_base(model.base_model)
+        if model.base_model not in EMBEDDED:  # which are a part of Gavel; for others torch is loaded
+            from gavel.trainer.policy.policy import check_exists, load_config, source_of
+
+            (load_config if Path(source_of(model.base_model)).is_dir() else check_exists)(model.base_model)
         if not fresh:
             directory.check(describe_model(model))
         if model.from_checkpoint is not None:
@@ -477,15 +476,6 @@ def check_run(config: RunConfig, scenario: "Scenario | Mixture", root: Path, *, 
         shutil.rmtree(directory.path / PULLED, ignore_errors=True)
         directory.close()
         directory.discard_if_new()
-
-
-def check_base(base_model: str) -> None:
-    """Raises `GavelError` for a base model that is not here and that the hub does not have."""
-    if base_model in EMBEDDED:
-        return  # it is a part of Gavel; for others torch is loaded
-    from gavel.trainer.policy.policy import check_exists, load_config, source_of
-
-    (load_config if Path(source_of(base_model)).is_dir() else check_exists)(base_model)
 
 
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:
