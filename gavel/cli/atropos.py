@@ -20,13 +20,8 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
-    LORA_FLAGS,
-    MODEL_FLAGS,
-    RUN_JUDGE_FLAGS,
-    SLOTS_FLAG,
     STAND_IN,
     Assignments,
-    Flag,
     Fresh,
     announce_stand_in,
     prepare_judge,
@@ -51,12 +46,11 @@ from gavel.trainer.model import Model
 from gavel.trainer.run_config import RunConfig
 
 SERVE_FLAGS = [
-    *MODEL_FLAGS,
-    *LORA_FLAGS,
-    *RUN_JUDGE_FLAGS,
-    *run_flags("--from-checkpoint", "--steps", "--learning-rate", "--loss", "--advantage", "--optimizer", "--beta"),
-    *run_flags("--micro-batch-tokens", "--gradient-checkpointing", "--engine", "--max-context", "--tracker"),
-    SLOTS_FLAG,
+    *run_flags("model", "lora", "judge", "--from-checkpoint", "--steps", "--learning-rate", "--loss", "--advantage"),
+    *run_flags(
+        "--optimizer", "--beta", "--micro-batch-tokens", "--gradient-checkpointing", "--engine", "--max-context"
+    ),
+    *run_flags("--slots", "--tracker"),
 ]
 KEY_HELP = "Environments show the key in GAVEL_ATROPOS_KEY; without one the server answers this machine alone."
 
@@ -186,12 +180,7 @@ def _experiment(config: RunConfig, project: str, batch_size: int, judge: Judge |
 serve_atropos_app = settings_command(serve_atropos, RunConfig, SERVE_FLAGS)
 
 
-SEND_FLAGS = [
-    *RUN_JUDGE_FLAGS,
-    *run_flags("--reward", "--group-size", "--max-tokens", "--seed"),
-    Flag("loop.temperature", "--temperature"),
-    Flag("loop.concurrency", "--concurrency"),
-]
+SEND_FLAGS = run_flags("judge", "--reward", "--group-size", "--temperature", "--max-tokens", "--concurrency", "--seed")
 
 
 def send_atropos(

@@ -12,7 +12,7 @@ import typer
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import group_app
-from gavel.cli.options import SLOTS_FLAG, flags_of, given, run_config, run_flags, settings_command, with_options
+from gavel.cli.options import flags_of, given, run_config, run_flags, settings_command, with_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.cli.training import local_backend
 from gavel.trainer.backends.skypilot.cluster import ClusterRecord, ClusterSettings, cluster_settings, redacted
@@ -20,7 +20,7 @@ from gavel.trainer.config import VllmSettings
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
-FLAGS = [SLOTS_FLAG, *run_flags("--max-context", "--engine", "--vllm-url", "--vllm-replicas", "--tracker")]
+FLAGS = run_flags("--slots", "--max-context", "--engine", "--vllm-url", "--vllm-replicas", "--tracker")
 
 
 def backend(

@@ -14,7 +14,6 @@ from rich.text import Text
 from gavel.base.text import counted
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
-    RUN_JUDGE_FLAGS,
     Assignments,
     Source,
     announce_stand_in,
@@ -45,10 +44,7 @@ from gavel.trainer.run_config import RunConfig
 PLAYERS = "players"
 """The agent's name for a shipped scenario's expert and fool."""
 _MARKS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
-_FLAGS = [
-    *run_flags("--group-size", "--tasks", "--steps", "--max-tokens"),
-    *(flag for flag in RUN_JUDGE_FLAGS if flag.name != "--cassette"),
-]
+_FLAGS = run_flags("--group-size", "--tasks", "--steps", "--max-tokens", "judge", without="--cassette")
 
 
 def check(

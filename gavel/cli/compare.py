@@ -25,7 +25,6 @@ from gavel.base.text import counted, duration
 from gavel.cli.demo import DESKS, ONE_SENTENCE
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
-    RUN_JUDGE_FLAGS,
     STAND_IN,
     Assignments,
     DryRun,
@@ -79,11 +78,9 @@ REWARDS = ("judge", "hand", "success", "constant")
 THRESHOLD = 0.8
 _FLAGS = [
     Flag("loop.steps", "--steps", 30),
-    Flag("loop.final_tasks", "--final-tasks"),
-    Flag("loop.evaluate_every", "--evaluate-every"),
-    *run_flags("--model", "--tasks", "--group-size", "--evaluation-tasks", "--learning-rate", "--max-tokens"),
-    *run_flags("--max-context", "--engine", "--vllm-url", "--vllm-replicas", "--backend-url"),
-    *(flag for flag in RUN_JUDGE_FLAGS if flag.name != "--judge"),
+    *run_flags("--model", "--tasks", "--group-size", "--evaluation-tasks", "--final-tasks", "--evaluate-every"),
+    *run_flags("--learning-rate", "engine", without="--seed"),
+    *run_flags("judge", without="--judge"),
 ]
 _TAIL = 6
 """Lines of a failed run's log that are shown."""

@@ -25,7 +25,6 @@ from gavel.base.network import free_port
 from gavel.base.text import counted, duration
 from gavel.cli.options import (
     LIKELIHOOD,
-    RUN_JUDGE_FLAGS,
     STAND_IN,
     Flag,
     Fresh,
@@ -175,16 +174,12 @@ ONE_SENTENCE = DemoJob(
 )
 
 
-_OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
 _START_SECONDS = 300.0
 DEMO_BACKENDS = ("local", "remote", "sky-local")
+_STEPS = f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run"
 _FLAGS = [
-    *(flag for flag in RUN_JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
-    Flag(
-        "loop.steps",
-        "--steps",
-        f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run",
-    ),
+    *run_flags("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette"),
+    Flag("loop.steps", "--steps", _STEPS),
     *run_flags("--seed"),
 ]
 

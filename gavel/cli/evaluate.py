@@ -25,16 +25,13 @@ from gavel.cli.compare import settings_of
 from gavel.cli.evaluated_models import find_model, find_own_model, model_given
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
-    MODEL_FLAGS,
-    RUN_JUDGE_FLAGS,
-    START_FLAG,
     Assignments,
     DryRun,
     Flag,
     announce_stand_in,
     check_stand_in,
     run_config,
+    run_flags,
     settings_command,
     with_cassette,
     with_default_judge,
@@ -87,12 +84,8 @@ _TASKS = 256
 _LONGEST_NAME = 120
 _NO_JUDGE = "none"
 _FLAGS = [
-    *MODEL_FLAGS,
-    START_FLAG,
+    *run_flags("model", "--from-checkpoint", "--temperature", "engine", "judge"),
     Flag("loop.final_tasks", "--tasks", _TASKS),
-    Flag("loop.temperature", "--temperature"),
-    *ENGINE_FLAGS,
-    *RUN_JUDGE_FLAGS,
 ]
 
 

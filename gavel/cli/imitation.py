@@ -17,12 +17,6 @@ from gavel.base.extras import need_extra
 from gavel.base.text import counted
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
-    LORA_FLAGS,
-    MEMORY_FLAGS,
-    MODEL_FLAGS,
-    RUN_JUDGE_FLAGS,
-    START_FLAG,
     Assignments,
     Flag,
     Fresh,
@@ -31,6 +25,7 @@ from gavel.cli.options import (
     prepare_judge,
     read_settings,
     run_config,
+    run_flags,
     settings_command,
 )
 from gavel.cli.terminal import (
@@ -54,18 +49,15 @@ from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imita
 from gavel.trainer.run_config import EvolveRunConfig, ImitationConfig
 
 FLAGS = [
-    *MODEL_FLAGS,
-    START_FLAG,
-    *LORA_FLAGS,
-    *RUN_JUDGE_FLAGS,
+    *run_flags("model", "--from-checkpoint", "lora", "judge"),
     Flag("base", "--base"),
     *flags_of("evolve", "iterations", "tasks", "attempts", "reward", "best", "above", "accumulate", "turn_limits"),
     *flags_of("evolve", "temperature", "evaluation_tasks", "stall_seconds"),
     Flag("train.learning_rate", "--learning-rate", "2e-4; 4e-3 for an embedded model"),
     Flag("train.epochs", "--epochs", "1; 3 for an embedded model"),
     *flags_of("train", "batch_size", "optimizer", "micro_batch_tokens", "gradient_checkpointing"),
-    *(replace(flag, path=flag.path.replace("loop.", "evolve.")) for flag in ENGINE_FLAGS),
-    Flag("backend.tracker", "--tracker"),
+    *(replace(flag, path=flag.path.replace("loop.", "evolve.")) for flag in run_flags("engine")),
+    *run_flags("--tracker"),
 ]
 
 
@@ -202,14 +194,11 @@ evolve_app = settings_command(evolve, EvolveRunConfig, FLAGS)
 
 _PROJECT = "sft"
 SFT_FLAGS = [
-    *MODEL_FLAGS,
-    START_FLAG,
-    *LORA_FLAGS,
+    *run_flags("model", "--from-checkpoint", "lora", "--engine"),
     *flags_of("choose", "best", "above"),
     *flags_of("train", "learning_rate", "epochs", "batch_size", "optimizer"),
-    *MEMORY_FLAGS,
+    *run_flags("--micro-batch-tokens", "--gradient-checkpointing"),
     Flag("seed", "--seed"),
-    Flag("backend.engine", "--engine"),
 ]
 
 

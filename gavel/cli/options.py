@@ -262,18 +262,15 @@ ENGINE_FLAGS = [
     *flags_of("backend", "max_context", "engine", "engine.urls=--vllm-url", "engine.replicas=--vllm-replicas"),
     Flag("backend.url", "--backend-url"),
 ]
-SLOTS_FLAG = Flag("backend.slots", "--slots")
-START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
 LORA_FLAGS = [
     *flags_of("model.lora", "rank=--lora-rank", "alpha=--lora-alpha", "rslora"),
     Flag("model.lora.targets", "--lora-target", "all linear layers"),
     *flags_of("model.lora", "experts=--lora-experts", "dropout=--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
 ]
-MEMORY_FLAGS = flags_of("train", "micro_batch_tokens", "gradient_checkpointing")
 RUN_FLAGS = [
     *MODEL_FLAGS,
-    START_FLAG,
+    Flag("model.from_checkpoint", "--from-checkpoint"),
     *LORA_FLAGS,
     *RUN_JUDGE_FLAGS,
     Flag("weights", "--weights"),
@@ -285,17 +282,21 @@ RUN_FLAGS = [
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
     *flags_of("train", "optimizer", "advantage", "minimal_spread", "top_entropy", "entropy_bonus", "beta"),
-    *flags_of("train", "kl_in_reward", "reference"),
-    *MEMORY_FLAGS,
+    *flags_of("train", "kl_in_reward", "reference", "micro_batch_tokens", "gradient_checkpointing"),
     *ENGINE_FLAGS,
     *flags_of("backend", "processes=--nproc", "shard_base", "tracker"),
 ]
-_BY_NAME = {flag.name: flag for flag in RUN_FLAGS}
+_SETS = {
+    **{flag.name: [flag] for flag in RUN_FLAGS},
+    **{flag.name: [flag] for flag in flags_of("loop", "temperature", "concurrency", "final_tasks", "evaluate_every")},
+    "--slots": flags_of("backend", "slots"),
+    **{"model": MODEL_FLAGS, "lora": LORA_FLAGS, "judge": RUN_JUDGE_FLAGS, "engine": ENGINE_FLAGS},
+}
 
 
-def run_flags(*names: str) -> list[Flag]:
-    """Those options of `gavel train`, such as `--steps`."""
-    return [_BY_NAME[name] for name in names]
+def run_flags(*names: str, without: str = "") -> list[Flag]:
+    """Options of a run: by their names, or all of `model`, `lora`, `judge` or `engine`, `without` one."""
+    return [flag for name in names for flag in _SETS[name] if flag.name != without]
 
 
 Source = Annotated[

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.options import LORA_FLAGS, Assignments, Flag, run_config, run_flags, settings_command
+from gavel.cli.options import Assignments, Flag, run_config, run_flags, settings_command
 from gavel.cli.terminal import print_table, say
 from gavel.trainer.run_config import RunConfig
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from gavel.trainer.memory.plan import Device, MemoryPlan
 
 FLAGS = [
-    *LORA_FLAGS,
-    *run_flags("--group-size", "--max-staleness", "--max-context", "--engine", "--micro-batch-tokens"),
+    *run_flags("lora", "--group-size", "--max-staleness", "--max-context", "--engine", "--micro-batch-tokens"),
     *run_flags("--gradient-checkpointing", "--nproc", "--shard-base"),
 ]
 _MODEL = Flag("model.base_model", "MODEL")

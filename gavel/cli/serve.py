@@ -22,11 +22,11 @@ from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
-    RUN_JUDGE_FLAGS,
     announce_stand_in,
     flags_of,
     parse_assignments,
     read_settings,
+    run_flags,
     settings_command,
     with_default_judge,
     with_options,
@@ -46,7 +46,7 @@ _MAKE = f"gavel serve --check > {FILE_NAME}"
 _PASSWORD = re.compile(r"(://[^:/@]*:).*(@)")
 SERVE_FLAGS = [
     *flags_of("", "host", "port", "processes", "database", "otel"),
-    *RUN_JUDGE_FLAGS,
+    *run_flags("judge"),
 ]
 
 
