@@ -260,12 +260,9 @@ class DemoRun:
         return f"{self.job.command} --seed {self.config.loop.seed}{judge} --steps {self.steps}{backend} --fresh"
 
 
-async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
-    """Trains the embedded policy, continuing an earlier run of the same command, and prints the outcome.
-
-    `started` is when the command started, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
-    directory; returns the summary.
-    """
+async def run_demo(demo: DemoRun, started: float) -> None:
+    """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `report.html` and
+    `summary.json` to the run directory. `started`: when the command did, by `time.monotonic`."""
     console = Console()
     job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
     directory = run_directory_of(model)
@@ -275,7 +272,7 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     async with open_run(console, model, config, judge, **options) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
-        for line in _headline(demo, run.backend.parameter_count(model), run.start).splitlines():
+        for line in _headline(demo, run.backend.parameter_count(model), run.start):
             say(console, line)
         display = run.display(demo.steps, run.begun)
         with display.shown():
@@ -283,8 +280,7 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     with waiting_for("writing the report"):
         outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
-    summary = _summary(demo, outcome, seconds)
-    write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_atomically(directory / "summary.json", json.dumps(_summary(demo, outcome, seconds), indent=1) + "\n")
     report = directory / "report.html"
     told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario, settable=False)
     gained = outcome.trained.success - outcome.base.success
@@ -297,13 +293,13 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     _print(console, job, outcome, report)
     if run.page is not None:
         say(console, f"All of its figures: {run.page}")
-    return summary
 
 
 @contextlib.asynccontextmanager
 async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
     with waiting_for(TRAINER):
         from gavel.trainer.backends.local import LocalBackend
+        from gavel.trainer.backends.remote.client import RemoteBackend
         from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
         from gavel.trainer.backends.skypilot.hosts import ThisMachine
     size = demo.job.backend
@@ -311,51 +307,37 @@ async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBacken
         async with LocalBackend(**size) as backend:
             yield backend
     elif demo.backend == "remote":
-        async with _own_backend(**size) as backend:
-            yield backend
+        key, address = secrets.token_urlsafe(24), b""
+        options = [f"--slots={size['slots']}", f"--max-context={size['max_context']}", f"--runs={runs_root()}"]
+        server = run_gavel("backend", "--port=0", *options, stdout=asyncio.subprocess.PIPE, GAVEL_BACKEND_KEY=key)
+        async with server as process:
+            assert process.stdout is not None
+            with contextlib.suppress(TimeoutError):
+                address = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
+            url = next((part for part in address.decode().split() if part.startswith("http://")), None)
+            if url is None:
+                raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
+            async with RemoteBackend(url, key) as backend:
+                yield backend
     else:
-        size |= {"port": free_port(), "runs": str(runs_root()), "say": lambda _: None}
-        backend = await SkyPilotBackend.launch(f"demo-{os.getpid()}", None, host=ThisMachine(), **size)
+        here = {"port": free_port(), "runs": str(runs_root()), "say": lambda _: None}
+        backend = await SkyPilotBackend.launch(f"demo-{os.getpid()}", None, host=ThisMachine(), **size, **here)
         try:
             yield backend
         finally:
             await backend.down()
 
 
-@contextlib.asynccontextmanager
-async def _own_backend(*, slots: int, max_context: int) -> AsyncGenerator["RemoteBackend"]:
-    """Starts a server of `gavel backend`, yields its backend, and ends it. Raises `GavelError` if it does not start."""
-    from gavel.trainer.backends.remote.client import RemoteBackend
-    from gavel.trainer.backends.remote.wire import KEY_VARIABLE
-
-    key = secrets.token_urlsafe(24)
-    options = f"--port 0 --slots {slots} --max-context {max_context} --runs".split()
-    options.append(str(runs_root()))
-    async with run_gavel("backend", *options, stdout=asyncio.subprocess.PIPE, **{KEY_VARIABLE: key}) as server:
-        assert server.stdout is not None
-        line = b""
-        with contextlib.suppress(TimeoutError):
-            line = await asyncio.wait_for(server.stdout.readline(), _START_SECONDS)
-        address = next((part for part in line.decode().split() if part.startswith("http://")), None)
-        if address is None:
-            raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
-        async with RemoteBackend(address, key) as backend:
-            yield backend
-
-
-def _headline(demo: DemoRun, parameters: int, start: int) -> str:
-    names = {
-        STAND_IN: "stand-in judge (rules, no key)",
-        LIKELIHOOD: "likelihood judge (the frozen base and a word count)",
-    }
+def _headline(demo: DemoRun, parameters: int, start: int) -> list[str]:
+    names = {STAND_IN: "stand-in judge (rules, no key)", LIKELIHOOD: "likelihood judge (the frozen base, a word count)"}
     judge = names.get(demo.judge, f"judge {demo.judge}")
     job, base = demo.job, demo.config.model.base_model
     size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
     policy = f"{'embedded policy' if base in SCENARIOS else base} ({size} parameters)"
     line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
     if start >= demo.steps:
-        return f"{line}\nThis run is finished; here is its outcome again. `{demo.again}` starts over."
-    return f"{line}\nContinuing after step {start}." if start else line
+        return [line, f"This run is finished; here is its outcome again. `{demo.again}` starts over."]
+    return [line, f"Continuing after step {start}."] if start else [line]
 
 
 def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
