@@ -216,7 +216,8 @@ def send_atropos(
                 typer.echo(f"{counted(seen[True], 'group')} sent, {seen[False]:,} not", err=True)
 
         how = {"groups": groups, "ahead": ahead, "name": name, "fields": COMPACT if is_gavel else EXACT}
-        async with AtroposClient(url, key=key, on_wait=tell_wait) as client:
+        waiting = "Waiting up to two minutes for the server and its trainer:"
+        async with AtroposClient(url, key=key, on_wait=lambda why: typer.echo(f"{waiting} {why}", err=True)) as client:
             typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)
             sent = await AtroposSender(client, model, scenario, loop, judge, on_group=heard, **how).run()
         typer.echo(f"Sent {counted(sent.groups, 'group')}.")
@@ -227,10 +228,6 @@ def send_atropos(
 
 
 _TOLD_EVERY = 16
-
-
-def tell_wait(reason: str) -> None:
-    typer.echo(f"Waiting up to two minutes for the server and its trainer: {reason}", err=True)
 
 
 async def _policy(url: str, named: str | None, project: str) -> tuple[Model, bool]:

@@ -28,6 +28,7 @@ from gavel.cli.options import (
     STAND_IN,
     Flag,
     Fresh,
+    close_replies,
     run_config,
     run_flags,
     settings_command,
@@ -35,7 +36,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
-from gavel.cli.training import close_replies, open_run, run_directory_of, run_gavel, trainable
+from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
 from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import render_page, write_page

@@ -40,7 +40,6 @@ from gavel.cli.terminal import (
     waiting_for,
 )
 from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
@@ -81,7 +80,10 @@ def evolve(
     scenario = scenario_named(config.scenario)
     config = config.model_copy(update={"evolve": config.evolve.with_reward_for(scenario.success is not None)})
     check_model(config, given, scenario)
-    base = _base(config)
+    groups = read_attempts(config.base) if config.base else []
+    base = [member for group in groups for member in group]
+    if any(member.reward is not None for member in base):  # of a file with scores those that the filter chooses
+        base = choose_best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
     judge = None
     if config.evolve.ranked:
         judge = prepare_judge(config.judge, scenario, run_directory_of(trainable(config, scenario.name)))
@@ -118,15 +120,6 @@ def evolve(
         run.say_end()
 
     run_to_end(run_evolution(), RESUME)
-
-
-def _base(config: EvolveRunConfig) -> list[Trajectory]:
-    """All of a file without scores; of one with scores, those that the filter chooses."""
-    groups = read_attempts(config.base) if config.base else []
-    members = [member for group in groups for member in group]
-    if all(member.reward is None for member in members):
-        return members
-    return choose_best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
 
 
 def _words_of_filter(config: EvolveRunConfig) -> str:

@@ -56,15 +56,6 @@ def find_run(named: str) -> Path | None:
     return next((path for path in (Path(named), runs_root() / named) if (path / "model.json").is_file()), None)
 
 
-def run_named(named: str) -> Path:
-    """The run's directory. Raises `GavelError` if there is none."""
-    if (found := find_run(named)) is None:
-        raise GavelError(
-            f"there is no run {named}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
-        )
-    return found
-
-
 def file_named(named: Path) -> Path:
     """The path itself, or the directory of the run that is so called where there is no such file (`project/name`)."""
     return named if named.exists() or str(named) == "-" else find_run(str(named)) or named

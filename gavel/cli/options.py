@@ -23,16 +23,17 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.run_file import SHOW, Settings, Table, Where, merge, models_in, paths_beside, read_tables, validate
+from gavel.cli.terminal import say
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.budget import Budget
-from gavel.llm.cassette import Cassette
 from gavel.llm.providers import is_local, model_id, register
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
@@ -456,12 +457,6 @@ def with_cassette(judge: JudgeConfig, directory: Path) -> JudgeConfig:
     return judge.model_copy(update={"cassette": directory / FILE_NAME})
 
 
-def recorded(judge: JudgeConfig) -> Cassette | None:
-    """The cassette of the judge, to look replies up; None where there is none yet."""
-    path = judge.cassette
-    return Cassette(path, "replay") if path is not None and str(path) != "none" and Path(path).is_file() else None
-
-
 def replies_directory(out: Path | None) -> Path:
     """The directory of the replies behind an output: beside a file, or among the runs for standard output."""
     is_stream = out is None or str(out) == "-" or out.is_relative_to("/dev") or (out.exists() and not out.is_file())
@@ -470,12 +465,13 @@ def replies_directory(out: Path | None) -> Path:
     return out.parent
 
 
-def replay_account(judge: Judge | None) -> str:
-    """`12 replies replayed from runs/demo/x/cassettes.sqlite`, or an empty text where none was."""
-    cassette = judge.cassette if judge else None
-    if cassette is None or not cassette.replayed:
-        return ""
-    return f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}"
+def close_replies(console: Console, judge: Judge) -> None:
+    """Says how many replies were replayed (`12 replies replayed from runs/demo/x/cassettes.sqlite`), and closes the
+    cassette."""
+    if (cassette := judge.cassette) is not None:
+        if cassette.replayed:
+            say(console, f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}")
+        cassette.close()
 
 
 @cache

@@ -19,7 +19,7 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import run_named
+from gavel.cli.named import find_run
 from gavel.cli.terminal import plain, print_table, print_warning
 from gavel.reports.run_figures import read_run
 from gavel.reports.run_outcome import outcome_of_run
@@ -88,7 +88,10 @@ def report(
 
     While it goes on or afterwards.
     """
-    directory = run_named(run)
+    if (directory := find_run(run)) is None:
+        raise GavelError(
+            f"there is no run {run}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
+        )
     page, read = write_run_report(directory, out), read_run(directory)
     for line in outcome_of_run(directory, read.rows):
         typer.echo(line)
@@ -132,7 +135,9 @@ def view(
             f"Judge it first: gavel score {shlex.quote(str(directory))} --out judged.jsonl.",
         )
     root = _root_of(shown)
-    index = Index(root, _index_file(shown), shown)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    file = Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(shown)).hexdigest()[:20]}.sqlite")
+    index = Index(root, file, shown)
     token = None if host in LOOPBACK else secrets.token_urlsafe(24)
     listener = listen(host, port)
     stopping = threading.Event()
@@ -182,11 +187,6 @@ def _root_of(shown: Path) -> Path:
     if (shown / "model.json").is_file():
         return shown.parent.parent
     return shown.parent if next(shown.glob("*/model.json"), None) else shown
-
-
-def _index_file(root: Path) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:20]}.sqlite")
 
 
 app, report_app, view_app = map(single_command, (runs, report, view))

@@ -32,9 +32,8 @@ from gavel.cli.options import (
     STAND_IN,
     DryRun,
     announce_stand_in,
+    close_replies,
     judge_config,
-    recorded,
-    replay_account,
     replies_directory,
     settings_command,
     with_cassette,
@@ -49,6 +48,7 @@ from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.batch import BatchCassette, Batches
 from gavel.llm.batch_api import batch_price, connection
 from gavel.llm.budget import Budget, cost_in_words
+from gavel.llm.cassette import Cassette
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import is_local, model_id
 from gavel.reports.judge_trust import read_report
@@ -125,7 +125,8 @@ class Scoring:
         """
         groups = self._read()
         config = with_cassette(with_default_judge(config), replies_directory(self.out))
-        judge = config.build(cassette=recorded(config))
+        path = Path(config.cassette or "none")
+        judge = config.build(cassette=Cassette(path, "replay") if path.is_file() else None)
         done = self._scored_before(groups, judge)
         if (output := self.output(judge)) is not None and not self.fresh:
             done |= output.peek(groups)
@@ -164,10 +165,7 @@ class Scoring:
             earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
             cost = None if batches else judge.budget.cost
             print_scores(console, shown, self.by, out=out, earlier=earlier, cost=cost)
-        if replayed := replay_account(judge):
-            typer.echo(replayed, err=True)
-        if judge.cassette:
-            judge.cassette.close()
+        close_replies(Console(stderr=True), judge)
         if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
             try:  # the scores are kept whether or not the report can be written
                 if len(shown) > _MOST_REPORTED:

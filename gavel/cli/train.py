@@ -6,7 +6,6 @@ Torch is imported by `run_training` alone, once scenario, judge and settings are
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -40,7 +39,6 @@ from gavel.cli.training import (
     with_tasks_there_are,
 )
 from gavel.scenarios.mixture import Mixture
-from gavel.trainer.config import TrainConfig
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
@@ -100,8 +98,16 @@ def train(
             )
             state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
             say(console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
-            if state and run.there is None:
-                tell_new_schedule(console, run_directory_of(run.model), loop.steps, config.train, given.train)
+            planned = read_wanted_steps(directory, ()) if state and run.there is None else None
+            is_planned = planned in (None, loop.steps)
+            if planned and not (is_planned or {"total_steps", "warmup_steps"} <= given.train.model_fields_set):
+                say(
+                    console,
+                    f"It was begun for {counted(planned, 'step')} and goes on to {loop.steps}: the learning rate now "
+                    f"warms up for {counted(config.train.warmup_steps or 0, 'step')} and falls until step "
+                    f"{config.train.total_steps}, so this is not the run that --steps {loop.steps} alone would have "
+                    "given (--fresh).",
+                )
             say(console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
             display = run.display(loop.steps, partial(run.begun, config, given))
             with display.shown():
@@ -122,19 +128,6 @@ def train(
         run.say_end()
 
     run_to_end(run_training(), RESUME)
-
-
-def tell_new_schedule(console: Console, directory: Path, steps: int, train: TrainConfig, given: TrainConfig) -> None:
-    """Says that a run which goes on for another number of steps changes how its learning rate rises and falls."""
-    planned = read_wanted_steps(directory, ())
-    if planned in (None, steps) or {"total_steps", "warmup_steps"} <= given.model_fields_set:
-        return
-    say(
-        console,
-        f"It was begun for {counted(planned, 'step')} and goes on to {steps}: the learning rate now warms up for "
-        f"{counted(train.warmup_steps or 0, 'step')} and falls until step {train.total_steps}, so this is not the "
-        f"run that --steps {steps} alone would have given (--fresh).",
-    )
 
 
 def config(

@@ -30,7 +30,7 @@ from gavel.base.extras import missing_parts
 from gavel.base.files import write_atomically
 from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
-from gavel.cli.options import replay_account
+from gavel.cli.options import close_replies
 from gavel.cli.run_file import Run, paths_seen_from, to_toml
 from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, say, waiting_for
 from gavel.judge.errors import JudgeError
@@ -225,14 +225,6 @@ _DEATH_SIGNAL = 1
 
 def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
-
-
-def close_replies(console: Console, judge: Judge) -> None:
-    """Says how many replies were replayed, and closes the cassette."""
-    if replayed := replay_account(judge):
-        say(console, replayed)
-    if judge.cassette:
-        judge.cassette.close()
 
 
 _SHARE = 50
