@@ -160,7 +160,7 @@ def compare_command(
     need_extra("train", "gavel compare")
     config = run_config(source, values, assignments, flags=_FLAGS, base=demo_tables(source))
     scenario, root = scenario_named(config.scenario), runs_root() / "compare"
-    check_model(config, config, scenario)
+    check_model(config.model, scenario)
     asked, named = names_in(rewards), names_in(judges or "")
     if any("judge" in name for name in asked):
         announce_stand_in([model_id(name) for name in named or [str(config.judge.models)]])

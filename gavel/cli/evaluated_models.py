@@ -17,7 +17,7 @@ from typing import Any
 from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.base.errors import GavelError
-from gavel.cli.options import check_base_fits
+from gavel.cli.options import check_model
 from gavel.cli.training import open_backend, run_directory_of, trainable
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
@@ -34,7 +34,7 @@ from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.model_samples import COST, Play, SampledModel
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import describe_model
-from gavel.trainer.run_config import RunConfig
+from gavel.trainer.run_config import ModelConfig, RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
     NamedRunError,
@@ -66,7 +66,7 @@ def find_model(named: str, scenario: Scenario, config: RunConfig, budget: Budget
         base = named.removeprefix(_BASE)
         if not base:
             raise GavelError(f"{named} names no base model.", "Write base:Qwen/Qwen3-0.6B.")
-        check_base_fits(base, scenario, named=True, else_=_FIGURES_OF_ANOTHER_JOB)
+        check_model(ModelConfig(base_model=base), scenario, _FIGURES_OF_ANOTHER_JOB)
         untrained = {"name": "base", "base_model": base, "lora": LoraSettings(), "from_checkpoint": None}
         return _local(named, {}, trainable(config, "evaluate").model_copy(update=untrained), scenario, config)
     root = runs_root()
@@ -99,7 +99,6 @@ async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig
     """
     model = trainable(config, scenario.name)
     directory = run_directory_of(model)
-    base_named = "base_model" in given.model.model_fields_set
     if config.backend.url is None and (directory / "model.json").is_file():
         return _checkpoint(str(directory), scenario, config, runs_root())
     if config.backend.url is None and given.model.name is not None:
@@ -108,7 +107,7 @@ async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig
             f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
             "Name one of these, or leave --name out.",
         )
-    check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
+    check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
     if config.backend.url is not None:
         async with await open_backend(config) as backend:
             await model.register(backend)

@@ -79,7 +79,7 @@ def evolve(
     config = given.resolved()
     scenario = scenario_named(config.scenario)
     config = config.model_copy(update={"evolve": config.evolve.with_reward_for(scenario.success is not None)})
-    check_model(config, given, scenario)
+    check_model(config.model, scenario)
     groups = read_attempts(config.base) if config.base else []
     base = [member for group in groups for member in group]
     if any(member.reward is not None for member in base):  # of a file with scores those that the filter chooses
@@ -92,41 +92,28 @@ def evolve(
     async def run_evolution() -> None:
         console, model = Console(), trainable(config, scenario.name)
         async with open_run(console, model, config, judge, fresh=fresh) as run:
+            chosen = config.evolve
+            rewards = ", ".join(f"{name} {weight:g}" for name, weight in (chosen.reward or {}).items())
+            most = f"the best {chosen.kept} by {rewards}" if chosen.kept < chosen.attempts else f"all by {rewards}"
+            kept = most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
             of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
             going_on = f" · continuing after step {run.start}" if run.start else ""
-            say(
-                console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}"
-            )
+            say(console, f"Gavel · {scenario.name} · {model.base_model} · {kept}{of_base}{going_on}")
             run.begun(config, given)
             display = _Display(console, config.evolve.iterations, run.report)
             with display.shown():
-                found = await run_rounds(
-                    model,
-                    scenario,
-                    judge=judge,
-                    base=base,
-                    config=config.evolve,
-                    train=config.train,
-                    observer=display,
-                )
+                options = {"judge": judge, "base": base, "config": chosen, "train": config.train}
+                found = await run_rounds(model, scenario, observer=display, **options)
         run.say_outcome()
         first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
         _print_rounds(console, first, found, config.evolve.evaluation_tasks)
-        best = max(
-            (each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None
-        )
+        measured = [each for each in found if each.success is not None]
+        best = max(measured, key=lambda each: each.success or 0, default=None)
         if best is not None:
             say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
         run.say_end()
 
     run_to_end(run_evolution(), RESUME)
-
-
-def _words_of_filter(config: EvolveRunConfig) -> str:
-    chosen = config.evolve
-    rewards = ", ".join(f"{name} {weight:g}" for name, weight in (chosen.reward or {}).items())
-    most = f"the best {chosen.kept} by {rewards}" if chosen.kept < chosen.attempts else f"all by {rewards}"
-    return most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
 
 
 class _Display(Work, EvolveObserver):

@@ -40,7 +40,7 @@ from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RecipeName, recipe_tables
 from gavel.trainer.embedded import SCENARIOS, TOOL_CALLER
 from gavel.trainer.loop.experiment import judges_of
-from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
+from gavel.trainer.run_config import EvolveRunConfig, ModelConfig, RunConfig, engine_table, with_loss_kind
 
 if TYPE_CHECKING:
     from gavel.trainer.loop.likelihood_judge import LikelihoodJudge
@@ -488,36 +488,27 @@ class ModelChoiceError(GavelError):
     """No base model is named for a scenario that the default one does not fit."""
 
 
-def check_model(config: Run, given: Run, scenario: Scenario | Mixture) -> None:
-    """Raises `ModelChoiceError` where the built-in model would be trained on a job it was not made for, unasked.
+def check_model(
+    model: ModelConfig, scenario: Scenario | Mixture, else_: str = "its scores may rise while it learns nothing"
+) -> None:
+    """Raises `ModelChoiceError` where a built-in model would be used, unasked, on a job that it was not made for.
 
-    `given`: the configuration before defaults were filled in. A user who names the model gets a warning.
+    A user who named it gets a note instead, which says what comes of it: `else_`.
     """
-    named = "base_model" in given.model.model_fields_set
-    check_base_fits(config.model.base_model, scenario, named=named, else_="its scores may rise while it learns nothing")
-
-
-def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, else_: str) -> None:
-    """Raises `ModelChoiceError` where `base` is a built-in model that does not know the scenario.
-
-    A user who `named` it gets a note instead, which says what comes of it: `else_`.
-    """
+    base = model.base_model
     its_own = SCENARIOS.get(base)
     others = [each.name for each in Mixture.of(scenario) if each.name != its_own]
     if its_own is None or not others:
         return
     what = f"the built-in model {base} knows the scenario {its_own} alone"
-    if named:
+    if "base_model" in model.model_fields_set:
         typer.echo(f"Note: {what}; on {', '.join(others)} {else_}.", err=True)
         return
-    own = [
-        f"--model {name}, a tiny one made for this scenario; "
-        for name, its in SCENARIOS.items()
-        if its == scenario.name
-    ]
+    own = [name for name, its in SCENARIOS.items() if its == scenario.name]
+    made = f"--model {own[0]}, a tiny one made for this scenario; " if own else ""
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
-        f"Name a base model: {''.join(own[:1])}--model {TOOL_CALLER}, a tiny one that calls any scenario's tools and "
+        f"Name a base model: {made}--model {TOOL_CALLER}, a tiny one that calls any scenario's tools and "
         "learns in minutes on a CPU; --model smollm2-135m, a small real one for a CPU (`make real` fetches it); on a "
         "GPU of 8 GiB --model Qwen/Qwen3-1.7B, of 24 GiB Qwen/Qwen3-4B, of 48 GiB Qwen/Qwen3-8B. `gavel plan MODEL` "
         "shows what another needs of memory, and --dry-run what the judge will cost.",

@@ -74,7 +74,7 @@ def train(
     judge = prepare_judge(config.judge, scenario, directory) if "judge" in config.loop.reward else None
     if not (fresh or config.backend.url):
         check_begun(config, scenario, judge, directory)
-    check_model(config, given, scenario)
+    check_model(config.model, scenario)
     if dry_run:
         check_run(config, scenario, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
