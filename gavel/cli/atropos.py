@@ -34,7 +34,6 @@ from gavel.cli.training import local_backend, open_run, run_directory_of, traina
 from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
-from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
 from gavel.scenarios.group import TrajectoryGroup
@@ -115,7 +114,13 @@ def serve_atropos(
         backend = local_backend(config.backend, port=policy_port)
         listener = checked_listener(host, port, key)
         async with open_run(console, model, config, judge, fresh=fresh, backend=backend) as run:
-            backend.pin(model, _experiment(config, project, batch_size, judge))
+            fingerprint = {
+                "scenario": project,
+                "batch_size": batch_size,
+                **({} if judge is None else describe_judge(judge)),
+            }
+            fingerprint["training"] = config.train.model_dump(mode="json", exclude=_NO_OTHER_RUN)
+            backend.pin(model, fingerprint)
             run.begun()
             space, endpoint = backend.token_space(model), backend.endpoint(model)
             registration = TrainerRegistration(
@@ -165,16 +170,8 @@ _LINGER_SECONDS = 3.0
 """Seconds that the server stays up after the last step, so that environments learn that it is done."""
 _CHECKPOINTS = 3
 FILE = "queue.sqlite"
-
-
-def _experiment(config: RunConfig, project: str, batch_size: int, judge: Judge | None) -> dict[str, object]:
-    """The fingerprint of the run: another value of one of these settings makes another run."""
-    training = config.train.model_dump(
-        mode="json",
-        exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"},
-    )
-    judged = {} if judge is None else describe_judge(judge)
-    return {"scenario": project, "batch_size": batch_size, "training": training, **judged}
+_NO_OTHER_RUN = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"}
+"""Settings of which another value makes no other run."""
 
 
 serve_atropos_app = settings_command(serve_atropos, RunConfig, SERVE_FLAGS)

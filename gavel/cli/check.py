@@ -86,7 +86,13 @@ def check(
         names = "the scenario's own expert and fool"
     else:
         player = ChatAgent(agent, instead="--agent ollama/qwen3")
-        models, names = [FunctionModel(player.model, partial(_turn, player))] * 2, agent
+        names = agent
+
+        async def turn(request: ChatRequest) -> Any:
+            bounds = {"temperature": request.temperature, "max_completion_tokens": request.max_tokens}
+            return await player.turn(request.messages, request.tools, **bounds)
+
+        models = [FunctionModel(player.model, turn)] * 2
 
     async def play_and_judge() -> bool:
         say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}")
@@ -137,12 +143,6 @@ def check(
         return all(each.reward is not None and each.status != "failed" for each in judged)
 
     raise typer.Exit(0 if run_interruptibly(play_and_judge()) else 1)
-
-
-async def _turn(agent: ChatAgent, request: ChatRequest) -> Any:
-    return await agent.turn(
-        request.messages, request.tools, temperature=request.temperature, max_completion_tokens=request.max_tokens
-    )
 
 
 @dataclass(frozen=True, slots=True)

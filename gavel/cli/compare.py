@@ -167,34 +167,34 @@ def compare_command(
     cells = plan_cells(config, scenario, root, asked, named, seeds)
     if dry_run:
         return print_estimate(cells, scenario, root)
-    bounds = {"margin": margin, "threshold": threshold, "parallel": parallel or cores()}
-    run_to_end(_train_and_print(cells, scenario, root, **bounds), RESUME)
-
-
-async def _train_and_print(cells: Sequence[Cell], scenario: Scenario, root: Path, **bounds: Any) -> None:
-    """Runs the cells with a line for each, then prints the table."""
+    parallel = parallel or cores()
     console, config = Console(), cells[0].config
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
-    judges = [judge for cell in cells if (judge := cell.judge(scenario)) is not None]
-    names = dict.fromkeys(name for judge in judges for name in judge.names)
-    paid = any(judge.asks_servers for judge in judges)
+    of_cells = [judge for cell in cells if (judge := cell.judge(scenario)) is not None]
+    names = dict.fromkeys(name for judge in of_cells for name in judge.names)
+    paid = any(judge.asks_servers for judge in of_cells)
     bounded = " (--dry-run tells what they take, --max-cost bounds each run)" if paid else ""
-    judged = f" · {counted(len(judges), 'run')} judged by {', '.join(names)}{bounded}" if names else ""
+    judged = f" · {counted(len(of_cells), 'run')} judged by {', '.join(names)}{bounded}" if names else ""
     say(
         console,
         f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
-        f"{counted(config.loop.steps, 'step')}, {bounds['parallel']} at once{again}{judged}",
+        f"{counted(config.loop.steps, 'step')}, {parallel} at once{again}{judged}",
     )
-    numbers = itertools.count(finished + 1)
-    with show_progress(console, "training", len(cells) - finished, "runs") as advance:
 
-        def trained(cell: Cell) -> None:
-            say(console, f"{next(numbers)}/{len(cells)}  {cell.label} done")
-            advance()
+    async def train_all() -> None:
+        numbers = itertools.count(finished + 1)
+        with show_progress(console, "training", len(cells) - finished, "runs") as advance:
 
-        comparison = await run_comparison(cells, scenario, root, trained=trained, **bounds)
-    print_comparison(console, comparison)
+            def trained(cell: Cell) -> None:
+                say(console, f"{next(numbers)}/{len(cells)}  {cell.label} done")
+                advance()
+
+            bounds = {"margin": margin, "threshold": threshold, "parallel": parallel}
+            comparison = await run_comparison(cells, scenario, root, trained=trained, **bounds)
+        print_comparison(console, comparison)
+
+    run_to_end(train_all(), RESUME)
 
 
 def print_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path) -> None:

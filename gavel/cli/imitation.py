@@ -3,7 +3,7 @@ the best members of judged groups, the shortest way from logs to a policy."""
 
 import contextlib
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,7 +106,18 @@ def evolve(
                 found = await run_rounds(model, scenario, observer=display, **options)
         run.say_outcome()
         first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
-        _print_rounds(console, first, found, config.evolve.evaluation_tasks)
+        success = f"success (of {chosen.evaluation_tasks:,})"
+        headings = ("iteration", "explored", "mean reward", "imitated", "step", success)
+        rows: list[tuple[str, ...]] = []
+        if first is not None:
+            rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
+        for each in found:
+            if each.last_step == 0:
+                continue  # without base data nothing was learned before the first exploration
+            reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
+            counts = (f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step))
+            rows.append((str(each.number), *counts, _share(each.success, each.measures.get("trajectories"))))
+        print_table(console, headings, rows, right=headings)
         measured = [each for each in found if each.success is not None]
         best = max(measured, key=lambda each: each.success or 0, default=None)
         if best is not None:
@@ -146,20 +157,6 @@ class _Display(Work, EvolveObserver):
         say(self._console, f"iteration {number}/{self._iterations}{success}")
         if self._report is not None:
             self._report.write_if_due()
-
-
-def _print_rounds(console: Console, first: dict[str, float] | None, found: Sequence[Iteration], tasks: int) -> None:
-    headings = ("iteration", "explored", "mean reward", "imitated", "step", f"success (of {tasks:,})")
-    rows: list[tuple[str, ...]] = []
-    if first is not None:
-        rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
-    for each in found:
-        if each.last_step == 0:
-            continue  # without base data nothing was learned before the first exploration
-        reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
-        share = _share(each.success, each.measures.get("trajectories"))
-        rows.append((str(each.number), f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step), share))
-    print_table(console, headings, rows, right=headings)
 
 
 def _share(value: float | None, count: float | None) -> str:

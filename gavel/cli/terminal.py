@@ -273,7 +273,7 @@ class Work:
     """The current work and its progress."""
 
     def __init__(self, what: str = "starting", total: int = 0) -> None:
-        self.doing(what, total)
+        Work.doing(self, what, total)  # not that of a display, which is not made yet
 
     def doing(self, what: str, total: int = 0) -> None:
         self.what, self.done, self.total, self._began = what, 0, total, time.monotonic()
