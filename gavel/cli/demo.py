@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -291,7 +290,18 @@ async def run_demo(demo: DemoRun, started: float) -> None:
     for line in told:
         say(console, line)
     close_replies(console, judge)
-    _print(console, job, outcome, report)
+    base, trained = outcome.base, outcome.trained
+    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
+    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
+    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
+    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
+    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
+    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
+    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
+    for reason, count in outcome.left_out.most_common():
+        say(console, f"left out: {counted_left_out(reason, count)}")
+    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
     if run.page is not None:
         say(console, f"All of its figures: {run.page}")
 
@@ -406,21 +416,6 @@ def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, 
         digits = job.decimals.get(name, 2)
         before, after = outcome.base.measures[name], outcome.trained.measures[name]
         yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")
-
-
-def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path) -> None:
-    base, trained = outcome.base, outcome.trained
-    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
-    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
-    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
-    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
-    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
-    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
-    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
-    for reason, count in outcome.left_out.most_common():
-        say(console, f"left out: {counted_left_out(reason, count)}")
-    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 
 app = settings_command(demo, RunConfig, _FLAGS)

@@ -29,7 +29,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.model_samples import COST, Play, SampledModel
 from gavel.trainer.model import TrainableModel
@@ -139,15 +139,12 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
         known = read_description(run / "model.json")
         if adapter is None and isinstance(known.get("from_checkpoint"), dict):
             start = str(run / "start" / f"{0:06d}")
-        model = TrainableModel(
-            name=str(known["name"]),
-            project="evaluate",
-            base_model=str(known["base_model"]),
-            lora=LoraSettings.model_validate(known.get("lora", {})),
-            policy=PolicySettings.model_validate(known.get("policy", {})),
-            from_checkpoint=start,
-            renderer=_renderer(run) or config.model.renderer,
-        )
+        renderer = None  # that of the run's own settings
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            renderer = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))["model"]["renderer"]
+        served = {field: known[field] for field in ("name", "base_model", "lora", "policy") if field in known}
+        served |= {"from_checkpoint": start, "renderer": renderer or config.model.renderer}
+        model = TrainableModel.model_validate({**served, "project": "evaluate"})
         named = f"{known['project']}/{known['name']}@{0 if adapter is None else int(adapter.name)}"
     else:
         from gavel.trainer.policy.loading import adapter_base
@@ -157,15 +154,6 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
         adapted = {"name": "adapter", "base_model": base, "from_checkpoint": start}
         model = trainable(config, "evaluate").model_copy(update=adapted)
     return _local(named, {"start": _content(start)}, model, scenario, config)
-
-
-def _renderer(run: Path) -> str | None:
-    """The renderer named by the run's own settings."""
-    try:
-        table: Any = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))
-        return table["model"]["renderer"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _content(adapter: str | None) -> str | None:

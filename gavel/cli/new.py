@@ -76,8 +76,7 @@ def scenario(
     if folder.exists() and not goes_on:
         raise GavelError(f"{folder} is there already.", "Choose another name, or move it away.")
     if mcp is None:
-        _write(folder, {"scenario.py": "scenario.py.j2", "test_scenario.py": "test_scenario.py.j2"}, values)
-        return
+        return _write(folder, values)
     variables, budget = mcp_env or [], Budget(max_cost)
     client = Client(model or default_judge(), prices=prices_from_environment(), budget=budget)
     check_can_write(client, "tasks")
@@ -121,20 +120,16 @@ def scenario(
         split: [each.task().model_dump(mode="json", exclude_defaults=True) for each in found]
         for split, found in zip(("train", "held_out"), drafted, strict=True)
     }
-    templates = {"scenario.py": "mcp_scenario.py.j2", "test_scenario.py": "test_mcp_scenario.py.j2"}
-    _write(folder, templates, values, {"tasks.json": json.dumps(on_file, indent=1, ensure_ascii=False) + "\n"})
+    _write(folder, values, json.dumps(on_file, indent=1, ensure_ascii=False) + "\n")
     (folder / RECORD).rename(folder / "drafts.json")
 
 
-def _write(
-    folder: Path, templates: Mapping[str, str], values: Mapping[str, Any], texts: Mapping[str, str] | None = None
-) -> None:
+def _write(folder: Path, values: Mapping[str, Any], tasks: str | None = None) -> None:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    rendered = {
-        file: environment.from_string((_TEMPLATES / template).read_text("utf-8")).render(values)
-        for file, template in templates.items()
-    }
-    files = {**(texts or {}), **rendered}
+    files, of_mcp = ({}, "") if tasks is None else ({"tasks.json": tasks}, "mcp_")
+    for file, template in (("scenario.py", f"{of_mcp}scenario"), ("test_scenario.py", f"test_{of_mcp}scenario")):
+        text = (_TEMPLATES / f"{template}.py.j2").read_text("utf-8")
+        files[file] = environment.from_string(text).render(values)
     try:
         folder.mkdir(exist_ok=True)
         for file, text in files.items():

@@ -73,21 +73,16 @@ def serve(
     if settings.otel:
         need_extra("otel", "--otel")
     if check:
-        typer.echo(_checked(settings), nl=False)
-        return
+        settings.read_rubrics()
+        for name, key in settings.keys.items():
+            key.token_hash(name)
+        settings.judge.build().check()
+        shown = {"database": _PASSWORD.sub(r"\1***\2", settings.database)}
+        return typer.echo(to_toml(settings.model_copy(update=shown)), nl=False)
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
     from gavel.judge.service.http.server import serve as run
 
     run(settings, typer.echo, silence_libraries)
-
-
-def _checked(settings: ServiceConfig) -> str:
-    """The settings as TOML, without the database's password. Raises a `GavelError` for what they name in vain."""
-    settings.read_rubrics()
-    for name, key in settings.keys.items():
-        key.token_hash(name)
-    settings.judge.build().check()
-    return to_toml(settings.model_copy(update={"database": _PASSWORD.sub(r"\1***\2", settings.database)}))
 
 
 def service_config(values: Mapping[str, Any], file: Path | None = None) -> ServiceConfig:
@@ -140,8 +135,10 @@ def create(
         token, _ = new_token()
         entry = KeyConfig(**scope.model_dump(exclude_defaults=True), hash=HASH_PREFIX + token_hash(token))
         typer.echo(token)
-        typer.echo(_entry(name, entry), err=True)
-        return
+        validate(ServiceConfig, {"keys": {name: entry.model_dump()}}, {})
+        lines = [f"{field} = {toml_value(value)}" for field, value in entry.model_dump(exclude_defaults=True).items()]
+        table = f'[keys."{name}"]' if "." in name else f"[keys.{name}]"
+        return typer.echo("\n".join([table, *sorted(lines)]), err=True)
     with _store(database, config) as store:
         token, key = store.create(name, scope)
     typer.echo(token)
@@ -161,11 +158,9 @@ def list_keys(
         found = store.all_now()
     if as_json:
         fields = ("id", "name", "created_at", "revoked_at", "spent_usd", "unpriced_groups")  # not its token's hash
-        scopes = [key.scope.model_dump(mode="json", exclude_defaults=True) for key in found]
-        listed = [
-            {name: getattr(key, name) for name in fields} | {"scope": scope}
-            for key, scope in zip(found, scopes, strict=True)
-        ]
+        listed = [{name: getattr(key, name) for name in fields} for key in found]
+        for key, entry in zip(found, listed, strict=True):
+            entry["scope"] = key.scope.model_dump(mode="json", exclude_defaults=True)
         return typer.echo(json.dumps(listed, indent=1))
     console = Console()
     if not found:
@@ -191,13 +186,6 @@ def revoke(
     with _store(database, config) as store:
         store.revoke(key)
     typer.echo(f"Key {key} is revoked.")
-
-
-def _entry(name: str, key: KeyConfig) -> str:
-    """The key as a table of gavel.toml."""
-    validate(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
-    lines = [f"{field} = {toml_value(value)}" for field, value in key.model_dump(exclude_defaults=True).items()]
-    return "\n".join([f'[keys."{name}"]' if "." in name else f"[keys.{name}]", *sorted(lines)])
 
 
 @contextmanager
