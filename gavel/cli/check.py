@@ -1,6 +1,7 @@
 """`gavel check`: two episodes of one task side by side, judged as a group of a training run would be."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -22,8 +23,8 @@ from gavel.cli.options import (
     settings_command,
 )
 from gavel.cli.score import own_explanation
-from gavel.cli.terminal import plain, run_interruptibly, say
-from gavel.cli.training import keep_lengths, with_tasks_there_are
+from gavel.cli.terminal import plain, print_warning, run_interruptibly, say
+from gavel.cli.training import lengths_file, with_tasks_there_are
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.prompt.call_prompt import count_message_tokens
@@ -125,7 +126,13 @@ def check(
                 _say_lines(console, text_of(message), "dim")
         _print_judgement(console, judged)
         tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
-        keep_lengths(scenario, tokens, names)
+        file = lengths_file(scenario)  # of later dry runs
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"tokens": tokens, "players": names}) + "\n", encoding="utf-8")
+        except OSError as error:
+            why = f"{file} cannot be written: {error.strerror or error}"
+            print_warning(f"the lengths were not kept for --dry-run: {why}")
         console.print(Rule("a step of training"))
         loop, fewer = with_tasks_there_are(config.loop, scenario)
         groups = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes"

@@ -210,7 +210,6 @@ def push(
     A push that was cut off goes on where it was. A checkpoint counts there when all of it has arrived. That of a
     backend is pushed from there, with the credentials of there.
     """
-
     if backend_url is not None:
 
         async def push_there(url: str) -> str:
@@ -237,7 +236,6 @@ def pull(
     name: Annotated[str | None, typer.Option(help="Of the run here. Default: as it is there.")] = None,
 ) -> None:
     """Copy a checkpoint that was pushed into a run directory here, from where training and export go on."""
-
     home, project, last = split_place(address)
     key = project, name or last
     found = pull_checkpoint(open_store(home), f"{project}/{last}", step, runs_root(), key)
@@ -323,7 +321,6 @@ def deployments(
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON list.")] = False,
 ) -> None:
     """List deployments with their state, their smoke test, and what they cost."""
-
     from gavel.trainer.deploy.host import explain_errors, open_host
     from gavel.trainer.deploy.record import find_records
 

@@ -54,7 +54,6 @@ def rubric(
     criteria: Annotated[bool, typer.Option("--criteria", help="Weighted criteria (JSON) instead of a text.")] = False,
 ) -> None:
     """Draft a rubric for a job with a judge model."""
-
     if out is not None and out.exists():
         raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
     client = Client(model or default_judge(), prices=prices_from_environment())
@@ -175,7 +174,6 @@ def golden(
     results = run_interruptibly(check_golden(engine, known))
     tape.close()
     _print_golden(results, " + ".join(engine.names))
-    _print_learnt(results)
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(
             f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
@@ -190,6 +188,7 @@ _ROWS = 40
 
 
 def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
+    """Prints a row for each group, and what they tell of the judge's noise and a jury's weights, as settings."""
     shown = results if len(results) <= _ROWS else [result for result in results if result.violated][:_ROWS]
     rows: list[tuple[str, str, str]] = []
     for result in shown:
@@ -213,11 +212,6 @@ def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
     console = Console()
     print_table(console, ("group", "right", "as it should be"), rows, right=("right",))
     say(console, " · ".join(account))
-
-
-def _print_learnt(results: Sequence[GoldenResult]) -> None:
-    """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
-
     gaps = [each.scores[a] - each.scores[b] for each in results if each.scores for a, b in each.group.pairs]
     if apart := [gap for gap in gaps if gap]:
         share = sum(gap > 0 for gap in apart) / len(apart)

@@ -28,13 +28,11 @@ own_scenarios: dict[str, Scenario] = {}
 
 def scenario_named(reference: str) -> Scenario:
     """The scenario of the calling file, a shipped one, or that of a file. Raises `ScenarioError`."""
-
     return own_scenarios.get(reference) or find_scenario(reference)
 
 
 def scenarios_named(reference: str, weights: Mapping[str, float]) -> Scenario | Mixture:
     """The scenario, or for `a+b` the mixture of several with these weights. Raises `ScenarioError`."""
-
     named = [scenario_named(each.strip()) for each in scenario_references(reference)]
     if len(named) > 1:
         return Mixture(named, read_weights(weights))

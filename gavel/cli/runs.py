@@ -41,7 +41,6 @@ def runs(
 
     Ends with status 1 for a DIRECTORY that is not there.
     """
-
     root = runs_root(directory)
     if directory is not None and not directory.exists():
         raise GavelError(
@@ -134,7 +133,10 @@ def view(
             f"{shown} is no judged file in JSON lines.",
             f"Judge it first: gavel score {shlex.quote(str(directory))} --out judged.jsonl.",
         )
-    root = _root_of(shown)
+    # the directory of projects: of a file its own, else above a project or a run in it
+    root = shown.parent if shown.is_file() or next(shown.glob("*/model.json"), None) else shown
+    if (shown / "model.json").is_file():
+        root = shown.parent.parent
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     file = Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(shown)).hexdigest()[:20]}.sqlite")
     index = Index(root, file, shown)
@@ -178,15 +180,6 @@ def _keep_up(index: "Index", list_runs: Callable[[], list[RunSummary]], stopping
             told = error.message
         if stopping.wait(_UPDATE_SECONDS):
             return
-
-
-def _root_of(shown: Path) -> Path:
-    """The directory of projects, for a run or a project in it; the directory of a file."""
-    if shown.is_file():
-        return shown.parent
-    if (shown / "model.json").is_file():
-        return shown.parent.parent
-    return shown.parent if next(shown.glob("*/model.json"), None) else shown
 
 
 app, report_app, view_app = map(single_command, (runs, report, view))

@@ -153,7 +153,6 @@ def list_keys(
     ] = False,
 ) -> None:
     """List the keys with what they may do and have spent; never the keys themselves."""
-
     with _store(database, config) as store:
         found = store.all_now()
     if as_json:

@@ -476,20 +476,10 @@ def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge 
     check_description(directory, describe_run(Mixture.of(scenario), judge, config.loop, config.train))
 
 
-def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> None:
-    """Keeps how long the longest episode was that `gavel check` played, for later dry runs. `players`: by whom."""
-    file = _kept(scenario)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"tokens": tokens, "players": players}) + "\n", encoding="utf-8")
-    except OSError as error:
-        print_warning(f"the lengths were not kept for --dry-run: {file} cannot be written: {error.strerror or error}")
-
-
 def read_seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
     """Lengths of a rollout to assume, by label; of several scenarios, those of the longest."""
     try:
-        seen = [json.loads(_kept(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]
+        seen = [json.loads(lengths_file(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]
         longest = max(seen, key=lambda each: each["tokens"])
         if max_context is not None and longest["tokens"] > max_context:
             took = f"an episode of `gavel check` took {longest['tokens']:,} tokens"
@@ -501,5 +491,6 @@ def read_seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -
         return {label: longest, "At an eighth of that (`gavel check` tells how long they are)": max(longest // 8, 1)}
 
 
-def _kept(scenario: "Scenario | Mixture") -> Path:
+def lengths_file(scenario: "Scenario | Mixture") -> Path:
+    """The file that keeps how long the longest episode of `gavel check` was, and who played it."""
     return run_path(runs_root(), scenario.name, "x").parent / "check.json"
