@@ -68,21 +68,6 @@ def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("returns_desk --rewards taste", "there is no reward 'taste'"),
-        ("returns_desk --judges constant,constant", "judge (constant) is named twice"),
-        ("desk/one", "there is no scenario 'desk/one'"),
-    ],
-)
-def test_mistakes_are_one_sentence(tmp_path: Path, arguments: str, said: str) -> None:
-    done = run_gavel("compare", *arguments.split(), cwd=tmp_path, GAVEL_RUNS="runs")
-    assert done.returncode == 1
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-
-
 def _wait(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + HANG_SECONDS
     while not condition():
