@@ -17,8 +17,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -141,17 +140,13 @@ def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) 
     models, kind = [model], ""
     for name in path:
         tables = tables[name]
-        inner = [one for each in models if name in each.model_fields for one in _models_at(each, name)]
-        models = inner or models  # the name is a key of a table of models
-        kind = str(tables.get("kind", ""))
+        fields = [each.model_fields[name] for each in models if name in each.model_fields]
+        if fields:  # else the name is a key in a table of models
+            models = [one for field in fields for one in models_in(field.annotation)]
+        kind = str(tables.get("kind", "")) if isinstance(tables, dict) else ""
         if kind:
             models = [one for one in models if one.model_fields["kind"].default == kind]
     return list(dict.fromkeys(field for one in models for field in one.model_fields)), kind
-
-
-def _models_at(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
-    annotation = model.model_fields[name].annotation
-    return models_in(get_args(annotation)[1] if get_origin(annotation) is dict else annotation)
 
 
 def to_toml(settings: BaseModel, derived_from: BaseModel | None = None) -> str:
@@ -216,10 +211,10 @@ def toml_value(value: Any) -> str:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models among the members of a union, or the model itself."""
-    if get_origin(annotation) in (Union, UnionType):
-        return [model for member in get_args(annotation) for model in models_in(member)]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    """The models that a union, a list or a table of this type holds, or the model itself."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for member in get_args(annotation) for model in models_in(member)]
 
 
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)
