@@ -53,7 +53,8 @@ def check(
     values: Mapping[str, Any],
     assignments: Assignments = None,
     agent: Annotated[
-        str | None, typer.Option(help="A LiteLLM model, or `players`: the scenario's own. Default: two plain scripts.")
+        str | None,
+        typer.Option(help="A LiteLLM model, or `players`: a shipped scenario's expert and fool. Default: two scripts."),
     ] = None,
     task: Annotated[str | None, typer.Option(help="Id of the task to play. Default: the first in training.")] = None,
     prompt: Annotated[bool, typer.Option("--prompt/--no-prompt", help="Show the judge's prompt, too.")] = True,

@@ -140,7 +140,9 @@ def trajectories(
     out: Annotated[str, typer.Option("--out", "-o", help="File to write; otel: also the http address of a collector.")],
     split: Annotated[str | None, typer.Option(help="Of a run: train, held_out, … Default: all.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Of a run. Default: all.")] = None,
-    margin: Annotated[float | None, typer.Option(min=0.0, help=f"dpo: least gap of a pair. Default: {MARGIN}.")] = None,
+    margin: Annotated[
+        float | None, typer.Option(min=0.0, help=f"dpo: least difference of a pair's scores. Default: {MARGIN}.")
+    ] = None,
     above: Annotated[float | None, typer.Option(help="sft: what the score of a conversation must exceed.")] = None,
 ) -> None:
     """Write trajectories in another program's format; what it cannot hold is counted and named.

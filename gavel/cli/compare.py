@@ -143,9 +143,7 @@ def compare_command(
     ],
     values: Mapping[str, Any],
     assignments: Assignments = None,
-    rewards: Annotated[str, typer.Option(help="judge, hand, success, constant and sums: judge+hand.")] = ",".join(
-        REWARDS
-    ),
+    rewards: Annotated[str, typer.Option(help="judge, hand, success, constant, or judge+hand.")] = ",".join(REWARDS),
     judges: Annotated[str | None, typer.Option(help="Judge models, separated by commas: each is compared.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each reward.")] = 5,
     margin: Annotated[float, typer.Option(min=1e-6, max=1, help="Differences of success that do not matter.")] = 0.03,

@@ -171,11 +171,12 @@ evolve_app = settings_command(evolve, EvolveRunConfig, FLAGS)
 
 _PROJECT = "sft"
 SFT_FLAGS = [
-    *run_flags("model", "--from-checkpoint", "lora", "--engine"),
+    *run_flags("model", "--from-checkpoint", "lora"),
     *flags_of("choose", "best", "above"),
     *flags_of("train", "learning_rate", "epochs", "batch_size", "optimizer"),
     *run_flags("--micro-batch-tokens", "--gradient-checkpointing"),
     Flag("seed", "--seed"),
+    *run_flags("--engine"),
 ]
 
 

@@ -93,20 +93,13 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
         "all at once": plan.needed,
     }
     print_table(console, ("", "GiB"), [(what, gib(count)) for what, count in needs.items()], right=("GiB",))
-    each = gib(plan.cache_per_conversation)
-    say(
-        console,
-        f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {gib(plan.all_logits)} GiB.",
-    )
+    each, logits = gib(plan.cache_per_conversation), gib(plan.all_logits)
+    say(console, f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {logits} GiB.")
     say(console, f"A group of {plan.group_size} that shares half of its context: {plan.largest_group:,} unique tokens.")
     if plan.fits:
-        checkpointing = "with" if plan.checkpointing else "without"
+        how = f"{'with' if plan.checkpointing else 'without'} checkpointing"
         smaller = f"; passes of up to {plan.whole_pass_tokens:,} without" if plan.whole_pass_tokens else ""
-        say(
-            console,
-            f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.",
-        )
-        return
+        return say(console, f"It fits, {how} and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.")
     from gavel.trainer.memory.plan import size
 
     say(console, f"It does not fit: {size(plan.missing)} missing. What helps:")

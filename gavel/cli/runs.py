@@ -108,7 +108,7 @@ _UPDATE_SECONDS = 2.0
 
 def view(
     directory: Annotated[
-        Path | None, typer.Argument(help="Of runs; a run; a judged file. Default: GAVEL_RUNS, else runs.")
+        Path | None, typer.Argument(help="Runs and judged files, or one of them. Default: GAVEL_RUNS, else runs.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine with a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8095,

@@ -75,7 +75,11 @@ def score(
     ],
     by: Annotated[
         str | None,
-        typer.Option("--by", "--group-column", help="Field (dotted path) that groups rows. Default: task and opening."),
+        typer.Option(
+            "--by",
+            "--group-column",
+            help="Field (dotted path) that groups rows, or `opening`. Default: task and opening.",
+        ),
     ] = None,
     prompt_column: Annotated[
         str | None, typer.Option(help="Column (dotted path) of what was asked, in a plain table.")
@@ -88,7 +92,7 @@ def score(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Replace the output file, do not go on with it.")] = False,
     retry_unscored: Annotated[
-        bool, typer.Option("--retry-unscored", help="Judge again what nobody was scored in.")
+        bool, typer.Option("--retry-unscored", help="FILE is judged: judge again the groups without a score.")
     ] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="Ask in batches: half the price, within a day; needs --out.")
