@@ -6,16 +6,18 @@ import gc
 import os
 import sys
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.main
 from dotenv import dotenv_values
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
-from gavel.cli.lazy_commands import lazy_app
+from gavel.cli.lazy_commands import PlainGroup, plain_app, single_command
 from gavel.cli.terminal import (
     INTERRUPTED,
     heartbeat,
@@ -62,6 +64,17 @@ COMMANDS = {
 }
 
 
+_WITH = {
+    **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
+    **dict.fromkeys(("evolve", "sft"), "imitation"),
+    **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
+    **dict.fromkeys(("keys", "serve-env"), "serve"),
+    **dict.fromkeys(("report", "view"), "runs"),
+    **{"cluster": "backend", "config": "train", "scenarios": "new"},
+}
+"""Commands that stand in the module of another one, as its `NAME_app`."""
+
+
 def _load_further(entry: str) -> Any:
     """The module of an integration's command. One that cannot be loaded is listed, and says why when it is run."""
     try:
@@ -100,13 +113,38 @@ _GC_THRESHOLDS = 20_000, 20, 20
 """With Python's own thresholds a run's million objects are scanned so often that a demo takes an eighth longer. These
 cost 60 MB."""
 
-app = lazy_app(
-    "gavel",
-    "An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
-    COMMANDS,
-    GROUPS,
-    {name: module.command for name, module in _FURTHER.items()},
+
+class _Program(PlainGroup):
+    """Lists its commands in groups, and loads the module of a command when it runs."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(each, COMMANDS[each]) for each in names])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or command is None:
+            return name, command, rest
+        if name in _FURTHER:
+            found = single_command(_FURTHER[name].command)
+        else:
+            module = import_module(f"gavel.cli.{_WITH.get(name, str(name)).replace('-', '_')}")
+            found = getattr(module, f"{name.replace('-', '_')}_app" if name in _WITH else "app")
+        command = typer.main.get_command(found)
+        command.name = name
+        return name, command, rest
+
+
+app = plain_app(
+    name="gavel",
+    cls=_Program,
+    no_args_is_help=True,
+    help="An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _command, _line in COMMANDS.items():
+    app.command(_command, help=_line)(lambda: None)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,19 +11,16 @@ import typer
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
-from gavel.cli.lazy_commands import group_app, single_command
-from gavel.cli.options import ENGINE_FLAGS, Flag, given, run_config, with_options
+from gavel.cli.lazy_commands import group_app
+from gavel.cli.options import flags_of, given, run_config, run_flags, settings_command, with_options
 from gavel.cli.terminal import run_interruptibly
+from gavel.cli.training import local_backend
 from gavel.trainer.backends.skypilot.cluster import ClusterRecord, ClusterSettings, cluster_settings, redacted
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
-FLAGS = [
-    *(flag for flag in ENGINE_FLAGS if flag.name in ("--engine", "--vllm-url", "--vllm-replicas", "--max-context")),
-    Flag("backend.slots", "--slots"),
-    Flag("backend.tracker", "--tracker"),
-]
+FLAGS = run_flags("--slots", "--max-context", "--engine", "--vllm-url", "--vllm-replicas", "--tracker")
 
 
 def backend(
@@ -33,8 +30,7 @@ def backend(
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
     idle_minutes: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="End after so long without a request or a running step. Default: never."),
+        float | None, typer.Option(min=0.01, help="End when unused for so long. Default: never.")
     ] = None,
 ) -> None:
     """Train and serve models on this machine for gavel.RemoteBackend elsewhere.
@@ -46,7 +42,6 @@ def backend(
     """
     need_extra("service", "gavel backend")
     need_extra("train", "gavel backend")
-    from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.backends.remote.wire import checked_key
     from gavel.trainer.backends.server.app import serve
     from gavel.trainer.distributed import join, launched
@@ -65,52 +60,24 @@ def backend(
     shown = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
     key = checked_key(shown) if shown else secrets.token_urlsafe(24)
     root = runs_root(runs)
-    local = LocalBackend(
-        root,
-        engine=settings.engine,
-        slots=settings.slots,
-        max_context=settings.max_context,
-        versions=versions,
-        tracker=settings.tracker,
-    )
+    local = local_backend(settings, root, versions=versions)
 
     def announce(url: str) -> None:
         typer.echo(f"Gavel backend · {url} · runs in {root}")
         if not shown:
             typer.echo(f"GAVEL_BACKEND_URL={url} GAVEL_BACKEND_KEY={key}")
 
-    asyncio.run(
-        serve(
-            local,
-            key=key,
-            root=root,
-            host=host,
-            port=port,
-            announce=announce,
-            idle_seconds=None if idle_minutes is None else 60 * idle_minutes,
-        )
-    )
+    idle_seconds = None if idle_minutes is None else 60 * idle_minutes
+    asyncio.run(serve(local, key=key, root=root, host=host, port=port, announce=announce, idle_seconds=idle_seconds))
 
 
-app = single_command(with_options(backend, RunConfig, FLAGS))
+app = settings_command(backend, RunConfig, FLAGS)
 
 
 Name = Annotated[str, typer.Argument(help="The cluster.")]
 CLUSTER_FLAGS = [
-    Flag("accelerators", "--accelerators"),
-    Flag("infra", "--infra"),
-    Flag("image", "--image"),
-    Flag("num_nodes", "--num-nodes"),
-    Flag("idle_minutes_to_autostop", "--idle-minutes"),
-    Flag("engine", "--engine"),
-    Flag("cpus", "--cpus"),
-    Flag("memory", "--memory"),
-    Flag("disk_gb", "--disk-gb"),
-    Flag("use_spot", "--spot"),
-    Flag("slots", "--slots"),
-    Flag("max_context", "--max-context"),
-    Flag("versions", "--versions"),
-    Flag("port", "--port"),
+    *flags_of("", "accelerators", "infra", "image", "num_nodes", "idle_minutes_to_autostop=--idle-minutes", "engine"),
+    *flags_of("", "cpus", "memory", "disk_gb", "use_spot=--spot", "slots", "max_context", "versions", "port"),
 ]
 
 
@@ -122,8 +89,7 @@ def up(
         typer.Option("--down/--stop", help="Delete idle machines, or stop them. Default: stop, where that can be."),
     ] = None,
     secret: Annotated[
-        list[str] | None,
-        typer.Option("--secret", help="Environment variable that the cluster is given, such as HF_TOKEN. Repeatable."),
+        list[str] | None, typer.Option(help="Variable that the cluster gets: HF_TOKEN. Repeatable.")
     ] = None,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask before machines are started."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Tell the price, and start nothing."),

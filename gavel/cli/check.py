@@ -1,9 +1,9 @@
 """`gavel check`: two episodes of one task side by side, judged as a group of a training run would be."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,24 +12,20 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
-    RUN_JUDGE_FLAGS,
     Assignments,
-    Flag,
     Source,
     announce_stand_in,
     run_config,
-    with_options,
+    run_flags,
+    settings_command,
 )
 from gavel.cli.score import own_explanation
-from gavel.cli.terminal import plain, run_interruptibly, say
-from gavel.cli.training import keep_lengths, with_tasks_there_are
+from gavel.cli.terminal import plain, print_warning, run_interruptibly, say
+from gavel.cli.training import lengths_file, with_tasks_there_are
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
-from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.client import ChatAgent, Client
 from gavel.llm.types import Message, Reply, text_of
@@ -41,20 +37,13 @@ from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
 from gavel.scenarios.scripted_agent import played_by, players_of, talker, tool_user
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import measure
 from gavel.trainer.run_config import RunConfig
 
 PLAYERS = "players"
 """The agent's name for a shipped scenario's expert and fool."""
 _MARKS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
-_FLAGS = [
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.tasks_per_step", "--tasks"),
-    Flag("loop.steps", "--steps"),
-    *(flag for flag in ENGINE_FLAGS if flag.name == "--max-tokens"),
-    *(flag for flag in RUN_JUDGE_FLAGS if flag.name != "--cassette"),
-]
+_FLAGS = run_flags("--group-size", "--tasks", "--steps", "--max-tokens", "judge", without="--cassette")
 
 
 def check(
@@ -63,14 +52,9 @@ def check(
     assignments: Assignments = None,
     agent: Annotated[
         str | None,
-        typer.Option(
-            help="Who plays: a LiteLLM model such as openai/gpt-5-mini, or `players`: a shipped scenario's own expert "
-            "and fool. Default: two scripts without a model."
-        ),
+        typer.Option(help="A LiteLLM model, or `players`: a shipped scenario's expert and fool. Default: two scripts."),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Id of the task to play. Default: the first to be trained on.")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Id of the task to play. Default: the first in training.")] = None,
     prompt: Annotated[bool, typer.Option("--prompt/--no-prompt", help="Show the judge's prompt, too.")] = True,
 ) -> None:
     """Play two episodes of a scenario before anything is trained.
@@ -83,14 +67,6 @@ def check(
     scenario = scenario_named(config.scenario)
     judge = config.judge.build(scenario.rubric)
     announce_stand_in(judge.names)
-    well = run_interruptibly(run_check(scenario, judge, config.loop, agent=agent, task=task, show_prompt=prompt))
-    raise typer.Exit(0 if well else 1)
-
-
-async def run_check(
-    scenario: Scenario, judge: Judge, loop: LoopConfig, *, agent: str | None, task: str | None, show_prompt: bool
-) -> bool:
-    """Prints everything; whether both episodes were played and scored. Raises `GavelError` for what cannot be run."""
     console = Console()
     tasks = [*scenario.tasks("train"), *scenario.tasks("held_out")]
     chosen = scenario.sample("train", 1, seed=0)[0]
@@ -106,64 +82,73 @@ async def run_check(
                 f"{scenario.name} has no players of its own",
                 "Leave --agent out for two plain scripts, or name a model: --agent openai/gpt-5-mini",
             )
-        models, names = (
-            [played_by(players[name], chosen) for name in ("expert", "fool")],
-            "the scenario's own expert and fool",
-        )
+        models = [played_by(players[name], chosen) for name in ("expert", "fool")]
+        names = "the scenario's own expert and fool"
     else:
         player = ChatAgent(agent, instead="--agent ollama/qwen3")
-        models, names = [FunctionModel(player.model, partial(_turn, player))] * 2, agent
-    say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}")
-    state = shared_state(scenario)
-    others: list[list[Trajectory]] = [[] for _ in models]
-    episodes = await asyncio.gather(
-        *(
-            rollout(model, scenario, chosen, max_tokens=loop.max_tokens, seed=seed, others=others[seed])
-            for seed, model in enumerate(models)
-        )
-    )
-    for number, episode in enumerate(episodes, 1):
-        for each in [episode, *others[number - 1]]:
-            _print_episode(console, number, each, scenario)
-    for name, reason in state.unseen.items():
-        say(console, f"not compared before and after: {name} ({reason})", "dim")
-    for name in changed_state(state, scenario):
-        say(
-            console,
-            f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's "
-            "changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
-            "yellow",
-        )
-    prompts: list[list[Message]] = []
-    watched = judge.rehearsal(_Watched, prompts=prompts)
-    judged = await watched.score(TrajectoryGroup(episodes))
-    if show_prompt and prompts:
-        console.print(Rule("the judge is asked"))
-        for message in prompts[0]:
-            _say_lines(console, text_of(message), "dim")
-    _print_judgement(console, judged)
-    tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
-    keep_lengths(scenario, tokens, names)
-    console.print(Rule("a step of training"))
-    loop, fewer = with_tasks_there_are(loop, scenario)
-    size = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes as long as these ({tokens:,} tokens)"
-    try:
-        estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
-        say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
-    except JudgeError as error:
-        say(console, f"{size}: {error.message}", "yellow")
-    if fewer:
-        say(console, fewer)
-    if player is not None:
-        spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
-        say(console, f"These two episodes cost {spent} for {player.model}.")
-    return all(each.reward is not None and each.status != "failed" for each in judged)
+        names = agent
 
+        async def turn(request: ChatRequest) -> Any:
+            bounds = {"temperature": request.temperature, "max_completion_tokens": request.max_tokens}
+            return await player.turn(request.messages, request.tools, **bounds)
 
-async def _turn(agent: ChatAgent, request: ChatRequest) -> Any:
-    return await agent.turn(
-        request.messages, request.tools, temperature=request.temperature, max_completion_tokens=request.max_tokens
-    )
+        models = [FunctionModel(player.model, turn)] * 2
+
+    async def play_and_judge() -> bool:
+        say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}")
+        state = shared_state(scenario)
+        others: list[list[Trajectory]] = [[] for _ in models]
+        episodes = await asyncio.gather(
+            *(
+                rollout(model, scenario, chosen, max_tokens=config.loop.max_tokens, seed=seed, others=others[seed])
+                for seed, model in enumerate(models)
+            )
+        )
+        for number, episode in enumerate(episodes, 1):
+            for each in [episode, *others[number - 1]]:
+                _print_episode(console, number, each, scenario)
+        for name, reason in state.unseen.items():
+            say(console, f"not compared before and after: {name} ({reason})", "dim")
+        for name in changed_state(state, scenario):
+            say(
+                console,
+                f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each "
+                "other's changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
+                "yellow",
+            )
+        prompts: list[list[Message]] = []
+        watched = judge.rehearsal(_Watched, prompts=prompts)
+        judged = await watched.score(TrajectoryGroup(episodes))
+        if prompt and prompts:
+            console.print(Rule("the judge is asked"))
+            for message in prompts[0]:
+                _say_lines(console, text_of(message), "dim")
+        _print_judgement(console, judged)
+        tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
+        file = lengths_file(scenario)  # of later dry runs
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"tokens": tokens, "players": names}) + "\n", encoding="utf-8")
+        except OSError as error:
+            why = f"{file} cannot be written: {error.strerror or error}"
+            print_warning(f"the lengths were not kept for --dry-run: {why}")
+        console.print(Rule("a step of training"))
+        loop, fewer = with_tasks_there_are(config.loop, scenario)
+        groups = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes"
+        size = f"{groups} as long as these ({tokens:,} tokens)"
+        try:
+            estimate = await estimate_run(judge, loop.tasks_per_step, loop.group_size, tokens)
+            say(console, f"{size}: {estimate.words} for the judge; {counted(loop.steps, 'step')} in a run.")
+        except JudgeError as error:
+            say(console, f"{size}: {error.message}", "yellow")
+        if fewer:
+            say(console, fewer)
+        if player is not None:
+            spent = "an unknown amount" if player.cost_usd is None else f"{player.cost_usd:.4f} USD"
+            say(console, f"These two episodes cost {spent} for {player.model}.")
+        return all(each.reward is not None and each.status != "failed" for each in judged)
+
+    raise typer.Exit(0 if run_interruptibly(play_and_judge()) else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,4 +218,4 @@ def _say_lines(console: Console, text: str, style: str, before: str = "") -> Non
         say(console, line, style)
 
 
-app = single_command(with_options(check, RunConfig, _FLAGS))
+app = settings_command(check, RunConfig, _FLAGS)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import shlex
 from collections.abc import AsyncGenerator, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import find_run, remote_backend
+from gavel.cli.options import read_pairs
 from gavel.cli.terminal import print_table, say
 from gavel.scenarios.formats.export import MARGIN, export_file, export_formats, stored_groups
 from gavel.scenarios.formats.exported import StoredGroup
@@ -87,7 +89,7 @@ def one_step(run: str, step: int | None, given: object, option: str) -> None:
 def export(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
     form: Annotated[
-        ExportForm, typer.Option(help="merged: a plain model of transformers; adapter: the PEFT adapter alone.")
+        ExportForm, typer.Option(help="merged: a plain model; adapter: the PEFT adapter alone.")
     ] = "merged",
     dtype: Annotated[ExportDtype, typer.Option(help="Of merged weights; auto: as the base's own files.")] = "auto",
     step: Annotated[int | None, typer.Option(min=0, help="Default: the newest; 0: before training.")] = None,
@@ -102,7 +104,13 @@ def export(
     gavel export trajectories … writes what an agent did, for other programs.
     """
     if backend_url is not None:
-        path = asyncio.run(_export_at(backend_url, run, form, dtype, step, out))
+
+        async def export_there(url: str) -> Path:
+            async with run_at(url, run) as (backend, model, named):
+                one_step(run, named, step is not None, "--step")
+                return await backend.export(model, form, dtype, step if named is None else named, out)
+
+        path = asyncio.run(export_there(backend_url))
     else:
         need_extra("train", "gavel export")
         from gavel.trainer.backends.run_export import export_run
@@ -119,15 +127,6 @@ def export(
     typer.echo(told, err=True)
 
 
-async def _export_at(
-    url: str, run: str, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
-) -> Path:
-
-    async with run_at(url, run) as (backend, model, named):
-        one_step(run, named, step is not None, "--step")
-        return await backend.export(model, form, dtype, step if named is None else named, out)
-
-
 _STORE = ".jsonl.zst"
 if TYPE_CHECKING:
     _Format = str
@@ -136,19 +135,13 @@ else:
 
 
 def trajectories(
-    source: Annotated[
-        str, typer.Argument(metavar="RUN|FILE", help="A run, or a file of any format that `gavel score` reads.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a file that `gavel score` reads.")],
     form: Annotated[_Format, typer.Option("--format", help="docs/export.md says what each of them holds.")],
-    out: Annotated[
-        str,
-        typer.Option("--out", "-o", help="File to write; otel: also the http address of a collector."),
-    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="File to write; otel: also the http address of a collector.")],
     split: Annotated[str | None, typer.Option(help="Of a run: train, held_out, … Default: all.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Of a run. Default: all.")] = None,
     margin: Annotated[
-        float | None,
-        typer.Option(min=0.0, help=f"dpo: smallest difference of two scores that is a preference. Default: {MARGIN}."),
+        float | None, typer.Option(min=0.0, help=f"dpo: least difference of a pair's scores. Default: {MARGIN}.")
     ] = None,
     above: Annotated[float | None, typer.Option(help="sft: what the score of a conversation must exceed.")] = None,
 ) -> None:
@@ -163,9 +156,8 @@ def trajectories(
     run = find_run(source)
     if run is not None:
         groups = _read_run_groups(run, split, step)
-        told = export_file(
-            groups, form, out, margin=margin, above=above, model=_model(run), name="/".join(run.resolve().parts[-2:])
-        )
+        names = {"model": str(read_description(run / "model.json")["name"]), "name": "/".join(run.resolve().parts[-2:])}
+        told = export_file(groups, form, out, margin=margin, above=above, **names)
     else:
         if split is not None or step is not None:
             raise GavelError(f"{source} is no run, so it has no splits and steps.", "Leave --split and --step out.")
@@ -210,20 +202,9 @@ def _steps(found: list[tuple[Path, str, int]], name: str) -> str:
     return str(steps[0]) if len(steps) == 1 else f"{min(steps)} to {max(steps)}"
 
 
-def _model(run: Path) -> str | None:
-    """The policy's name, as the endpoint serves it: that of the run."""
-    try:
-        return str(json.loads((run / "model.json").read_text(encoding="utf-8"))["name"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def push(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
-    address: Annotated[
-        str,
-        typer.Argument(help="s3://bucket/prefix, hf://owner/repository, or a directory."),
-    ],
+    address: Annotated[str, typer.Argument(help="s3://bucket/prefix, hf://owner/repository, or a directory.")],
     backend_url: BackendUrl = None,
 ) -> None:
     """Copy a run's checkpoint to a store or a directory; the newest, unless a step is named.
@@ -231,10 +212,13 @@ def push(
     A push that was cut off goes on where it was. A checkpoint counts there when all of it has arrived. That of a
     backend is pushed from there, with the credentials of there.
     """
-
     if backend_url is not None:
-        place = run.partition("@")[0]
-        stored = asyncio.run(_push_at(backend_url, run, address))
+
+        async def push_there(url: str) -> str:
+            async with run_at(url, run) as (backend, model, step):
+                return await backend.push(model, address, backend.step(model) if step is None else step)
+
+        place, stored = run.partition("@")[0], asyncio.run(push_there(backend_url))
     else:
         with add_backend_hint(run):
             found = find_checkpoint(run, runs_root())
@@ -248,19 +232,12 @@ def push(
     typer.echo(told, err=True)
 
 
-async def _push_at(url: str, run: str, address: str) -> str:
-
-    async with run_at(url, run) as (backend, model, step):
-        return await backend.push(model, address, backend.step(model) if step is None else step)
-
-
 def pull(
     address: Annotated[str, typer.Argument(help="A store's address, as of `gavel push`, and /project/name.")],
     step: Annotated[int | None, typer.Option(min=0, help="Default: the newest.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the run here. Default: as it is there.")] = None,
 ) -> None:
     """Copy a checkpoint that was pushed into a run directory here, from where training and export go on."""
-
     home, project, last = split_place(address)
     key = project, name or last
     found = pull_checkpoint(open_store(home), f"{project}/{last}", step, runs_root(), key)
@@ -273,19 +250,16 @@ def pull(
 def deploy(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-8b), @12 for its step 12.")],
     host: Annotated[
-        str,
-        typer.Argument(
-            help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface or ollama: docs/deploy.md."
-        ),
+        str, typer.Argument(help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface, ollama.")
     ],
     best: Annotated[bool, typer.Option("--best", help="The step with the highest --best-by, not the newest.")] = False,
     best_by: Annotated[str, typer.Option(help="split/metric of metrics.jsonl.")] = "held_out/success",
     smoke_test: Annotated[
-        bool, typer.Option(help="Prove by a few answers that this step is served; loads the base here.")
+        bool, typer.Option(help="Prove by a few answers what is served; loads the base here.")
     ] = True,
     deadline: Annotated[float, typer.Option(min=1, help="Seconds to wait until it serves.")] = 3600.0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the host; may be given several times.")
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: option of the host. Repeatable.")
     ] = None,
     backend_url: BackendUrl = None,
 ) -> None:
@@ -295,9 +269,8 @@ def deploy(
     The adapter of a backend's run is fetched, and deployed from here.
     """
     need_extra("train", "gavel deploy")
-    from gavel.cli.options import read_pairs
     from gavel.trainer.deploy.deploy import deploy as serve
-    from gavel.trainer.deploy.deploy import facts_of_run
+    from gavel.trainer.deploy.deploy import exported_facts, facts_of_run
 
     options = read_pairs("--set", settings or ())
     if backend_url is None:
@@ -307,37 +280,23 @@ def deploy(
         adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
         description = read_description(directory / "model.json")
     else:
-        directory, adapter, description = asyncio.run(_fetched(backend_url, run, best, best_by))
-    deployed = asyncio.run(
-        serve(
-            directory,
-            adapter,
-            host,
-            description=description if smoke_test else None,
-            deadline=deadline,
-            report=lambda line: typer.echo(line, err=True),
-            options=options,
-        )
-    )
+
+        async def fetch_adapter(url: str) -> tuple["AdapterFacts", dict[str, Any]]:
+            async with run_at(url, run) as (backend, model, step):
+                one_step(run, step, best, "--best")
+                asked = "best" if best else "latest" if step is None else step
+                return await exported_facts(backend, model, asked, best_by), model.model_dump(mode="json")
+
+        adapter, description = asyncio.run(fetch_adapter(backend_url))
+        directory = adapter.directory.parents[1]
+    told = {"report": partial(typer.echo, err=True), "description": description if smoke_test else None}
+    deployed = asyncio.run(serve(directory, adapter, host, deadline=deadline, options=options, **told))
     typer.echo(f"{deployed.id}  {deployed.base_url}  {deployed.model_id}")
     typer.echo(deployed.stop_hint, err=True)
 
 
-async def _fetched(url: str, run: str, best: bool, best_by: str) -> tuple[Path, "AdapterFacts", dict[str, Any]]:
-    """The directory that holds its run's deployments, the adapter, and the run's description."""
-    from gavel.trainer.deploy.deploy import exported_facts
-
-    async with run_at(url, run) as (backend, model, step):
-        one_step(run, step, best, "--best")
-        asked = "best" if best else "latest" if step is None else step
-        adapter = await exported_facts(backend, model, asked, best_by)
-        return adapter.directory.parents[1], adapter, model.model_dump(mode="json")
-
-
 def undeploy(
-    deployment: Annotated[
-        str, typer.Argument(help="As `gavel deployments` lists it; or a run (desk/qwen3-8b), for all of its own.")
-    ],
+    deployment: Annotated[str, typer.Argument(help="As `gavel deployments` lists it; or a run, for all of its own.")],
 ) -> None:
     """Stop a deployment and remove what was made for it; a half-made one too. Doing so again changes nothing.
 
@@ -364,7 +323,6 @@ def deployments(
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON list.")] = False,
 ) -> None:
     """List deployments with their state, their smoke test, and what they cost."""
-
     from gavel.trainer.deploy.host import explain_errors, open_host
     from gavel.trainer.deploy.record import find_records
 

@@ -8,13 +8,9 @@ evaluation is on disk, and is then not run again; one that was killed goes on af
 """
 
 import asyncio
-import contextlib
-import ctypes
 import itertools
 import os
 import re
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +23,8 @@ from gavel.base.errors import GavelError, first_error
 from gavel.base.extras import need_extra
 from gavel.base.text import counted, duration
 from gavel.cli.demo import DESKS, ONE_SENTENCE
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
-    RUN_JUDGE_FLAGS,
     STAND_IN,
     Assignments,
     DryRun,
@@ -40,19 +33,20 @@ from gavel.cli.options import (
     check_model,
     check_stand_in,
     default_judge,
-    register_likelihood,
     run_config,
+    run_flags,
+    settings_command,
     with_cassette,
     with_default_judge,
-    with_options,
 )
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, print_figures, run_to_end, say, show_progress
+from gavel.cli.terminal import RESUME, print_figures, run_interruptibly, run_to_end, say, show_progress
 from gavel.cli.training import (
     check_begun,
     check_run,
     print_run_estimates,
     read_seen_lengths,
+    run_gavel,
     trainable,
     with_tasks_there_are,
 )
@@ -82,26 +76,14 @@ from gavel.trainer.runs.run_directory import RunDirectoryError, check_descriptio
 
 REWARDS = ("judge", "hand", "success", "constant")
 THRESHOLD = 0.8
-_OF_CELLS = ("--judge", "--seed")
-"""Set by the comparison itself."""
 _FLAGS = [
-    Flag("model.base_model", "--model"),
     Flag("loop.steps", "--steps", 30),
-    Flag("loop.tasks_per_step", "--tasks"),
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.evaluation_tasks", "--evaluation-tasks"),
-    Flag("loop.final_tasks", "--final-tasks"),
-    Flag("loop.evaluate_every", "--evaluate-every"),
-    Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
-    *(flag for flag in (*ENGINE_FLAGS, *RUN_JUDGE_FLAGS) if flag.name not in _OF_CELLS),
+    *run_flags("--model", "--tasks", "--group-size", "--evaluation-tasks", "--final-tasks", "--evaluate-every"),
+    *run_flags("--learning-rate", "engine", without="--seed"),
+    *run_flags("judge", without="--judge"),
 ]
-
-
-_GRACE = 60.0
-"""Seconds that an interrupted run has to finish its step."""
-_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of Linux's prctl."""
 _TAIL = 6
+"""Lines of a failed run's log that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +99,6 @@ class Cell:
     def label(self) -> str:
         return f"{self.arm}, seed {self.seed}"
 
-    @property
-    def file(self) -> Path:
-        """The run.toml that it is started with."""
-        return self.directory.parent / "cells" / f"{self.directory.name}.toml"
-
-    def toml(self) -> str:
-        """All settings, those that follow from others too: `gavel train` takes each as given."""
-        config = paths_seen_from(self.config.resolved(), self.file.parent)
-        return to_toml(config, config)
-
     def finished(self) -> bool:
         if not (self.directory / "model.json").is_file():
             return False
@@ -134,187 +106,113 @@ class Cell:
         splits = {row["split"] for row in read_run(self.directory).rows if row["step"] == steps}
         return {"train", "held_out"} <= splits
 
+    def judge(self, scenario: Scenario) -> Judge | None:
+        """The judge of its reward, if that has one."""
+        config = self.config.resolved()
+        named = with_cassette(config.judge, self.directory)
+        return named.build(scenario.rubric) if "judge" in config.loop.reward else None
 
-def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> Cell:
-    """The cell of an arm, whose reward and judge `base` has already, for one seed.
-
-    Its name has the number of steps, because the learning rate's schedule depends on it.
-    """
-    slug = re.sub(r"[^\w.+-]+", "-", arm).strip("-").lower()
-    name = f"{slug}-{base.loop.steps}-steps-seed-{seed}"
-    loop = base.loop.model_copy(update={"seed": seed})
-    config = base.model_copy(update={"model": base.model.model_copy(update={"name": name}), "loop": loop})
-    return Cell(arm, seed, config, run_path(root, project, name))
-
-
-async def run_cells(
-    cells: Sequence[Cell], root: Path, *, parallel: int, done: Callable[[Cell, bool], None] = lambda cell, ran: None
-) -> None:
-    """Runs what is not finished, at most `parallel` at a time, each in a process of one thread.
-
-    `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
-    then stopped after their step.
-    """
-    limiter = asyncio.Semaphore(parallel)
-
-    async def run(cell: Cell) -> None:
-        async with limiter:
-            ran = not cell.finished()
-            if ran:
-                cell.file.parent.mkdir(parents=True, exist_ok=True)
-                cell.file.write_text(cell.toml(), encoding="utf-8")
-                await _train(cell, root)
-                if not cell.finished():
-                    raise GavelError(
-                        f"the run {cell.label} ended without a last evaluation on held-out tasks.",
-                        "Rewards are compared by success on held-out tasks: give the scenario tasks of the split "
-                        "held_out, and a success.",
-                    )
-            done(cell, ran)
-
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            for cell in cells:
-                tasks.create_task(run(cell))
-
-
-async def _train(cell: Cell, root: Path) -> None:
-    file, log = cell.file, cell.file.with_suffix(".log")
-    environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gavel", "train", str(file)),
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C reaches it once, from here
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-        )
-        try:
-            status = await process.wait()
-        finally:
-            await _stop_process(process)
-    if status:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_TAIL:]
-        raise GavelError(
-            f"the run {cell.label} ended with status {status}: " + " ".join(line.strip() for line in lines),
-            f"Mend it, and run the same command again: it goes on. Its whole log: {log}",
-        )
-
-
-async def _stop_process(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGINT)
-    try:
-        async with asyncio.timeout(_GRACE):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+    async def train(self, root: Path) -> None:
+        """Runs it in a process of one thread. Raises `GavelError` with the end of its log when that fails."""
+        file = self.directory.parent / "cells" / f"{self.directory.name}.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        config = paths_seen_from(self.config.resolved(), file.parent)
+        file.write_text(to_toml(config, config), encoding="utf-8")  # what follows from others is given, too
+        log = file.with_suffix(".log")
+        with log.open("wb") as output:
+            environment = {"GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
+            async with run_gavel("train", str(file), stdout=output, stderr=output, **environment) as process:
+                status = await process.wait()
+        if status:
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_TAIL:]
+            raise GavelError(
+                f"the run {self.label} ended with status {status}: " + " ".join(line.strip() for line in lines),
+                f"Mend it, and run the same command again: it goes on. Its whole log: {log}",
+            )
+        if not self.finished():
+            raise GavelError(
+                f"the run {self.label} ended without a last evaluation on held-out tasks.",
+                "Rewards are compared by success on held-out tasks: give the scenario tasks of the split held_out, and "
+                "a success.",
+            )
 
 
 def compare_command(
     source: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or a run.toml.")
+        str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py[:variable], or run.toml.")
     ],
     values: Mapping[str, Any],
     assignments: Assignments = None,
-    rewards: Annotated[str, typer.Option(help="judge, hand, success, constant and sums: judge+hand.")] = ",".join(
-        REWARDS
-    ),
+    rewards: Annotated[str, typer.Option(help="judge, hand, success, constant, or judge+hand.")] = ",".join(REWARDS),
     judges: Annotated[str | None, typer.Option(help="Judge models, separated by commas: each is compared.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each reward.")] = 5,
     margin: Annotated[float, typer.Option(min=1e-6, max=1, help="Differences of success that do not matter.")] = 0.03,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Success that 'steps to' counts to.")] = THRESHOLD,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once, of one thread each. Default: one for each core.")
-    ] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Runs at once. Default: one for each core.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Compare rewards by training on each: the judge's, a hand-written one, true success, a constant.
 
     The same tasks, seeds and settings for all; finished runs are not repeated, so the same command goes on.
     """
-    register_likelihood()
     need_extra("train", "gavel compare")
     config = run_config(source, values, assignments, flags=_FLAGS, base=demo_tables(source))
     scenario, root = scenario_named(config.scenario), runs_root() / "compare"
-    check_model(config, config, scenario)
+    check_model(config.model, scenario)
     asked, named = names_in(rewards), names_in(judges or "")
     if any("judge" in name for name in asked):
         announce_stand_in([model_id(name) for name in named or [str(config.judge.models)]])
     cells = plan_cells(config, scenario, root, asked, named, seeds)
     if dry_run:
         return print_estimate(cells, scenario, root)
-    bounds = {"margin": margin, "threshold": threshold}
-    run_to_end(train_and_print(cells, scenario, root, parallel=parallel or cores(), **bounds), RESUME)
-
-
-async def train_and_print(
-    cells: Sequence[Cell], scenario: Scenario, root: Path, *, parallel: int, margin: float, threshold: float
-) -> None:
-    """Runs the cells with a line for each, then prints the table."""
+    parallel = parallel or cores()
     console, config = Console(), cells[0].config
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
+    of_cells = [judge for cell in cells if (judge := cell.judge(scenario)) is not None]
+    names = dict.fromkeys(name for judge in of_cells for name in judge.names)
+    paid = any(judge.asks_servers for judge in of_cells)
+    bounded = " (--dry-run tells what they take, --max-cost bounds each run)" if paid else ""
+    judged = f" · {counted(len(of_cells), 'run')} judged by {', '.join(names)}{bounded}" if names else ""
     say(
         console,
         f"Gavel compare · {scenario.name} · trains {config.model.base_model} in {counted(len(cells), 'run')} of "
-        f"{counted(config.loop.steps, 'step')}, {parallel} at once{again}{_judged_by(cells)}",
+        f"{counted(config.loop.steps, 'step')}, {parallel} at once{again}{judged}",
     )
-    numbers = itertools.count(finished + 1)
-    with show_progress(console, "training", len(cells) - finished, "runs") as advance:
 
-        def trained(cell: Cell) -> None:
-            say(console, f"{next(numbers)}/{len(cells)}  {cell.label} done")
-            advance()
+    async def train_all() -> None:
+        numbers = itertools.count(finished + 1)
+        with show_progress(console, "training", len(cells) - finished, "runs") as advance:
 
-        comparison = await run_comparison(
-            cells, scenario, root, margin=margin, threshold=threshold, parallel=parallel, trained=trained
-        )
-    print_comparison(console, comparison)
+            def trained(cell: Cell) -> None:
+                say(console, f"{next(numbers)}/{len(cells)}  {cell.label} done")
+                advance()
 
+            bounds = {"margin": margin, "threshold": threshold, "parallel": parallel}
+            comparison = await run_comparison(cells, scenario, root, trained=trained, **bounds)
+        print_comparison(console, comparison)
 
-def _judged_by(cells: Sequence[Cell]) -> str:
-    """A line that names the judge models and how their cost is seen and bounded before."""
-    runs = [cell.config for cell in cells if "judge" in cell.config.loop.reward]
-    judges = [config.judge.build() for config in runs]
-    names = dict.fromkeys(name for judge in judges for name in judge.names)
-    if not names:
-        return ""
-    paid = any(judge.asks_servers for judge in judges)
-    told = " (--dry-run tells what they take, --max-cost bounds each run)" if paid else ""
-    return f" · {counted(len(runs), 'run')} judged by {', '.join(names)}{told}"
+    run_to_end(train_all(), RESUME)
 
 
 def print_estimate(cells: Sequence[Cell], scenario: Scenario, root: Path) -> None:
     """Checks every run that is missing as `gavel train` does, then prints an estimate for each arm."""
     check_cells(cells, scenario, folder_of(scenario, root))
-    arms: dict[str, tuple[Judge | None, int]] = {}
-    loop, fewer = with_tasks_there_are(cells[0].config.resolved().loop, scenario)
+    arms: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.finished():
-            continue
-        config = cell.config.resolved()
-        judge = None
-        if "judge" in config.loop.reward:
-            judge = with_cassette(config.judge, cell.directory).build(scenario.rubric)
-        check_turn_limits(scenario, config.loop.turn_limits)
-        check_run(config, scenario, root)
-        first, runs = arms.get(cell.arm, (judge, 0))
-        arms[cell.arm] = first, runs + 1
-    estimates = [(f"{arm}: {counted(runs, 'run')}", judge, loop, runs) for arm, (judge, runs) in arms.items()]
+        if not cell.finished():
+            config = cell.config.resolved()
+            check_turn_limits(scenario, config.loop.turn_limits)
+            check_run(config, scenario, root)
+            arms.setdefault(cell.arm, []).append(cell)
     if not arms:
         typer.echo(f"All {counted(len(cells), 'run')} are finished.")
+    loop, fewer = with_tasks_there_are(cells[0].config.resolved().loop, scenario)
+    estimates = [
+        (f"{arm}: {counted(len(runs), 'run')}", runs[0].judge(scenario), loop, len(runs)) for arm, runs in arms.items()
+    ]
     lengths = read_seen_lengths(scenario, cells[0].config.backend.max_context)
-    print_run_estimates(estimates, scenario, lengths, fewer if arms else "")
+    run_interruptibly(print_run_estimates(estimates, scenario, lengths, fewer if arms else ""))
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -373,20 +271,13 @@ async def compare(
     Finished runs are not repeated. Writes report.html, comparison.csv and comparison.json to runs/compare/<scenario>.
     Raises `GavelError` when a run fails.
     """
-    register_likelihood()
     world, base = scenario_named(scenario), settings or settings_of(scenario)
     if steps is not None:
         base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
     root = runs_root(runs) / "compare"
     cells = plan_cells(base, world, root, rewards, judges, seeds)
-    return await run_comparison(
-        cells,
-        world,
-        root,
-        margin=margin,
-        threshold=threshold,
-        parallel=parallel or cores(),
-    )
+    bounds = {"margin": margin, "threshold": threshold, "parallel": parallel or cores()}
+    return await run_comparison(cells, world, root, **bounds)
 
 
 def demo_tables(scenario: str) -> Table:
@@ -405,43 +296,50 @@ def settings_of(scenario: str) -> RunConfig:
 
 def read_rewards(text: str) -> dict[RewardName, float]:
     """`judge+hand` as equal weights. Raises `GavelError` for a name that is none."""
-    weights: dict[RewardName, float] = {}
-    for name in text.split("+"):
-        name = name.strip()
+    names = [name.strip() for name in text.split("+")]
+    for name in names:
         if name not in get_args(RewardName):
             raise GavelError(
                 f"there is no reward {name!r}.", f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand."
             )
-        if name in weights:
+        if names.count(name) > 1:
             raise GavelError(f"the reward {text} names {name} twice.", "Name it once.")
-        weights[name] = 1.0  # pyright: ignore[reportArgumentType]
-    return weights
+    return dict.fromkeys(names, 1.0)  # pyright: ignore[reportReturnType]
 
 
 def plan_cells(
     base: RunConfig, scenario: Scenario, root: Path, rewards: Sequence[str], judges: Sequence[str], seeds: int
 ) -> list[Cell]:
-    """Seed by seed, so that an unfinished comparison has whole pairs. Raises `GavelError`."""
+    """Seed by seed, so that an unfinished comparison has whole pairs. Raises `GavelError`.
+
+    A cell's name has the number of steps, because the learning rate's schedule depends on it.
+    """
     if seeds < 1 or not rewards:
         raise GavelError("there is nothing to compare.", "Give --seeds 1 or more, and --rewards judge,hand.")
     if scenario.success is None:
         raise GavelError(
             f"{scenario.name} has no success, by which rewards are compared.", "Pass success=… to its gavel.Scenario."
         )
-    base = base.model_copy(update={"judge": with_default_judge(base.judge)})
-    arms: dict[str, RunConfig] = {}
+    arms: dict[str, dict[str, Any]] = {}
     for text in rewards:
         weights = read_rewards(text)
         check_rewards(scenario, weights)
-        loop = base.loop.model_copy(update={"reward": weights})
         named = judges if "judge" in weights else ()
         for judge in named or [None]:
             label = f"{text} ({judge})" if judge is not None and len(named) > 1 else text
             if label in arms:
                 raise GavelError(f"{label} is named twice.", "Name each reward and each judge once.")
-            settings = base.judge if judge is None else base.judge.model_copy(update={"models": judge})
-            arms[label] = base.model_copy(update={"loop": loop, "judge": settings})
-    return [cell_of(arm, scenario.name, root, name, seed) for seed in range(seeds) for name, arm in arms.items()]
+            models = {} if judge is None else {"models": judge}
+            arms[label] = {"reward": weights, "judge": with_default_judge(base.judge).model_copy(update=models)}
+    cells: list[Cell] = []
+    for seed, (label, arm) in itertools.product(range(seeds), arms.items()):
+        slug = re.sub(r"[^\w.+-]+", "-", label).strip("-").lower()
+        name = f"{slug}-{base.loop.steps}-steps-seed-{seed}"
+        loop = base.loop.model_copy(update={"seed": seed, "reward": arm["reward"]})
+        model = base.model.model_copy(update={"name": name})
+        config = base.model_copy(update={"model": model, "loop": loop, "judge": arm["judge"]})
+        cells.append(Cell(label, seed, config, run_path(root, scenario.name, name)))
+    return cells
 
 
 async def run_comparison(
@@ -454,8 +352,11 @@ async def run_comparison(
     parallel: int,
     trained: Callable[[Cell], None] = lambda cell: None,
 ) -> Comparison:
-    """Runs what is missing and writes the report, which is also written after every cell."""
-    folder = folder_of(scenario, root)
+    """Runs what is missing, at most `parallel` at a time, and writes the report, also after every cell.
+
+    Raises the `GavelError` of the first that fails; the others are then stopped after their step.
+    """
+    folder, limiter = folder_of(scenario, root), asyncio.Semaphore(parallel)
     check_cells(cells, scenario, folder)
     figures: dict[str, CellFigures] = {}
 
@@ -465,23 +366,27 @@ async def run_comparison(
         write_comparison(found)
         return found
 
-    def done(cell: Cell, ran: bool) -> None:
-        figures[cell.label] = read_cell(cell.arm, cell.seed, cell.directory, scenario, last=cell.config.loop.steps)
-        if ran:
-            trained(cell)
-            comparison()
+    async def run(cell: Cell) -> None:
+        async with limiter:
+            if ran := not cell.finished():
+                await cell.train(root)
+            figures[cell.label] = read_cell(cell.arm, cell.seed, cell.directory, scenario, last=cell.config.loop.steps)
+            if ran:
+                trained(cell)
+                comparison()
 
-    await run_cells(cells, root, parallel=parallel, done=done)
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            for cell in cells:
+                tasks.create_task(run(cell))
     return comparison()
 
 
 def check_cells(cells: Sequence[Cell], scenario: Scenario, folder: Path) -> None:
     """Raises `GavelError` where a run was begun as another experiment, or the stand-in does not read a rubric."""
     for cell in cells:
-        config = cell.config.resolved()
-        judge = None
-        if "judge" in config.loop.reward:
-            judge = config.judge.build(scenario.rubric)
+        config, judge = cell.config.resolved(), cell.judge(scenario)
+        if judge is not None:
             check_stand_in(judge, scenario)
         if not (cell.directory / "model.json").is_file():
             continue
@@ -504,4 +409,4 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-app = single_command(with_options(compare_command, RunConfig, _FLAGS))
+app = settings_command(compare_command, RunConfig, _FLAGS)

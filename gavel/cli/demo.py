@@ -9,11 +9,9 @@ import contextlib
 import json
 import os
 import secrets
-import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -24,26 +22,20 @@ from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
 from gavel.base.text import counted, duration
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.options import (
     LIKELIHOOD,
-    RUN_JUDGE_FLAGS,
     STAND_IN,
     Flag,
-    register_likelihood,
+    Fresh,
+    close_replies,
     run_config,
+    run_flags,
+    settings_command,
     with_cassette,
-    with_options,
 )
 from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
-from gavel.cli.training import (
-    RunDisplay,
-    close_replies,
-    open_run,
-    run_directory_of,
-    trainable,
-)
+from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
 from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import render_page, write_page
@@ -53,7 +45,7 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.data.left_out import counted_left_out, sentence_of
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
-from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
+from gavel.trainer.loop.train_loop import TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
@@ -121,7 +113,8 @@ RETURNS_DESK = DemoJob(
         "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
     ),
 )
-BOOKING_DESK = DemoJob(
+BOOKING_DESK = replace(
+    RETURNS_DESK,
     scenario="booking_desk",
     name="booking desk",
     settings={
@@ -130,7 +123,6 @@ BOOKING_DESK = DemoJob(
         "train": {"learning_rate": 2e-3},
     },
     measures={"turns": "turns", "tool_errors": "tool errors"},
-    habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
         "cancels without looking, or sells the dearest room. The judge's reward removed them. Only LoRA weights "
@@ -140,7 +132,6 @@ BOOKING_DESK = DemoJob(
         "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
         "transcripts and the rubric, never the hotel's books, by which success is measured, for comparison only."
     ),
-    judge_caveat=RETURNS_DESK.judge_caveat,
     command="gavel demo booking_desk",
 )
 DESKS: Mapping[DemoScenario, DemoJob] = {"returns_desk": RETURNS_DESK, "booking_desk": BOOKING_DESK}
@@ -183,36 +174,23 @@ ONE_SENTENCE = DemoJob(
 )
 
 
-_OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
 _START_SECONDS = 300.0
-_END_SECONDS = 120.0
 DEMO_BACKENDS = ("local", "remote", "sky-local")
+_STEPS = f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run"
 _FLAGS = [
-    *(flag for flag in RUN_JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
-    Flag(
-        "loop.steps",
-        "--steps",
-        f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run",
-    ),
-    Flag("loop.seed", "--seed"),
+    *run_flags("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette"),
+    Flag("loop.steps", "--steps", _STEPS),
+    *run_flags("--seed"),
 ]
 
 
 def demo(
     values: Mapping[str, Any],
-    scenario: Annotated[
-        DemoScenario | None, typer.Argument(help="What a tiny policy learns. Default: returns_desk.")
-    ] = None,
-    real: Annotated[
-        bool,
-        typer.Option("--real", help="Train a small real language model on one_sentence (`make real` fetches it)."),
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    scenario: Annotated[DemoScenario | None, typer.Argument(help="What is learned. Default: returns_desk.")] = None,
+    real: Annotated[bool, typer.Option("--real", help="Train a small real model (`make real` fetches it).")] = False,
+    fresh: Fresh = False,
     backend: Annotated[
-        str,
-        typer.Option(
-            help="local; remote: through a `gavel backend` started for it; sky-local: started as a cluster starts it."
-        ),
+        str, typer.Option(help="local; remote: through a `gavel backend`; sky-local: as on a cluster.")
     ] = "local",
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
@@ -230,7 +208,6 @@ def demo(
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    register_likelihood()
     run_to_end(run_demo(DemoRun(job, config, fresh, backend), started), RESUME)
 
 
@@ -283,33 +260,27 @@ class DemoRun:
         return f"{self.job.command} --seed {self.config.loop.seed}{judge} --steps {self.steps}{backend} --fresh"
 
 
-async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
-    """Trains the embedded policy, continuing an earlier run of the same command, and prints the outcome.
-
-    `started` is when the command started, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
-    directory; returns the summary.
-    """
+async def run_demo(demo: DemoRun, started: float) -> None:
+    """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `report.html` and
+    `summary.json` to the run directory. `started`: when the command did, by `time.monotonic`."""
     console = Console()
     job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
     directory = run_directory_of(model)
     judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    page = directory / DEMO_RUN_REPORT
-    async with open_run(console, model, _backend(demo), judge, fresh=demo.fresh, page=page) as run:
+    options = {"fresh": demo.fresh, "backend": _backend(demo), "page": directory / DEMO_RUN_REPORT}
+    async with open_run(console, model, config, judge, **options) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
-        for line in _headline(demo, run.backend.parameter_count(model), run.start).splitlines():
+        for line in _headline(demo, run.backend.parameter_count(model), run.start):
             say(console, line)
-        points = run.backend.history(model, EVALUATION)
-        first = next((row["success"] for row in points if row["step"] == 0), None)
-        display = RunDisplay(console, demo.steps, run.start, first, on_start=run.begun, judge=judge, report=run.report)
+        display = run.display(demo.steps, run.begun)
         with display.shown():
             await train_scenario(model, scenario, judge, config.loop, config.train, display)
     with waiting_for("writing the report"):
         outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
-    summary = _summary(demo, outcome, seconds)
-    write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_atomically(directory / "summary.json", json.dumps(_summary(demo, outcome, seconds), indent=1) + "\n")
     report = directory / "report.html"
     told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario, settable=False)
     gained = outcome.trained.success - outcome.base.success
@@ -319,83 +290,65 @@ async def run_demo(demo: DemoRun, started: float) -> dict[str, Any]:
     for line in told:
         say(console, line)
     close_replies(console, judge)
-    _print(console, job, outcome, report)
+    base, trained = outcome.base, outcome.trained
+    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
+    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
+    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
+    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
+    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
+    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
+    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
+    for reason, count in outcome.left_out.most_common():
+        say(console, f"left out: {counted_left_out(reason, count)}")
+    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
     if run.page is not None:
         say(console, f"All of its figures: {run.page}")
-    return summary
 
 
 @contextlib.asynccontextmanager
 async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
     with waiting_for(TRAINER):
         from gavel.trainer.backends.local import LocalBackend
+        from gavel.trainer.backends.remote.client import RemoteBackend
         from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
         from gavel.trainer.backends.skypilot.hosts import ThisMachine
     size = demo.job.backend
-    if demo.backend != "sky-local":
-        is_remote = demo.backend == "remote"
-        async with run_own_backend(runs_root(), **size) if is_remote else LocalBackend(**size) as backend:
+    if demo.backend == "local":
+        async with LocalBackend(**size) as backend:
             yield backend
-        return
-    name, runs = f"demo-{os.getpid()}", str(runs_root())
-    size |= {"port": free_port(), "runs": runs, "say": lambda _: None}
-    backend = await SkyPilotBackend.launch(name, None, host=ThisMachine(), **size)
-    try:
-        yield backend
-    finally:
-        await backend.down()
-
-
-@contextlib.asynccontextmanager
-async def run_own_backend(
-    runs: Path, *, slots: int, max_context: int, versions: int = 1
-) -> AsyncGenerator["RemoteBackend"]:
-    """Starts a server of `gavel backend`, yields its backend, and ends it. Raises `GavelError` if it does not start."""
-    from gavel.trainer.backends.remote.client import RemoteBackend
-    from gavel.trainer.backends.remote.wire import KEY_VARIABLE
-
-    key = secrets.token_urlsafe(24)
-    settings = {"port": 0, "runs": runs, "slots": slots, "max-context": max_context, "versions": versions}
-    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gavel", "backend", *options),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, KEY_VARIABLE: key},
-        start_new_session=True,  # Ctrl-C is for the command, which ends its server
-    )
-    assert server.stdout is not None
-    try:
-        try:
-            line = await asyncio.wait_for(server.stdout.readline(), _START_SECONDS)
-        except TimeoutError:
-            line = b""
-        address = next((part for part in line.decode().split() if part.startswith("http://")), None)
-        if address is None:
-            raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
-        async with RemoteBackend(address, key) as backend:
-            yield backend
-    finally:
-        if server.returncode is None:
-            server.terminate()
+    elif demo.backend == "remote":
+        key, address = secrets.token_urlsafe(24), b""
+        options = [f"--slots={size['slots']}", f"--max-context={size['max_context']}", f"--runs={runs_root()}"]
+        server = run_gavel("backend", "--port=0", *options, stdout=asyncio.subprocess.PIPE, GAVEL_BACKEND_KEY=key)
+        async with server as process:
+            assert process.stdout is not None
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(server.wait(), _END_SECONDS)
-        if server.returncode is None:
-            server.kill()
+                address = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
+            url = next((part for part in address.decode().split() if part.startswith("http://")), None)
+            if url is None:
+                raise GavelError("the server of `gavel backend` did not start", "Try: gavel backend --port 0")
+            async with RemoteBackend(url, key) as backend:
+                yield backend
+    else:
+        here = {"port": free_port(), "runs": str(runs_root()), "say": lambda _: None}
+        backend = await SkyPilotBackend.launch(f"demo-{os.getpid()}", None, host=ThisMachine(), **size, **here)
+        try:
+            yield backend
+        finally:
+            await backend.down()
 
 
-def _headline(demo: DemoRun, parameters: int, start: int) -> str:
-    names = {
-        STAND_IN: "stand-in judge (rules, no key)",
-        LIKELIHOOD: "likelihood judge (the frozen base and a word count)",
-    }
+def _headline(demo: DemoRun, parameters: int, start: int) -> list[str]:
+    names = {STAND_IN: "stand-in judge (rules, no key)", LIKELIHOOD: "likelihood judge (the frozen base, a word count)"}
     judge = names.get(demo.judge, f"judge {demo.judge}")
     job, base = demo.job, demo.config.model.base_model
     size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
     policy = f"{'embedded policy' if base in SCENARIOS else base} ({size} parameters)"
     line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
     if start >= demo.steps:
-        return f"{line}\nThis run is finished; here is its outcome again. `{demo.again}` starts over."
-    return f"{line}\nContinuing after step {start}." if start else line
+        return [line, f"This run is finished; here is its outcome again. `{demo.again}` starts over."]
+    return [line, f"Continuing after step {start}."] if start else [line]
 
 
 def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
@@ -406,8 +359,10 @@ def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict
         "steps": demo.steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": outcome.trained.tasks,
-        "base": _figures(demo.job, outcome.base.measures),
-        "trained": _figures(demo.job, outcome.trained.measures),
+        **{
+            side: {"heldout_success": point.success} | {name: point.measures[name] for name in demo.job.measures}
+            for side, point in (("base", outcome.base), ("trained", outcome.trained))
+        },
         "judge_vs_success_tau": outcome.tau,
         "groups": dict(outcome.statuses),
         "left_out": dict(outcome.left_out),
@@ -415,13 +370,6 @@ def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict
             {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
         ],
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
-    }
-
-
-def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
-    return {
-        "heldout_success": measures["success"],
-        **{name: measures[name] for name in job.measures},
     }
 
 
@@ -470,19 +418,4 @@ def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, 
         yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")
 
 
-def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path) -> None:
-    base, trained = outcome.base, outcome.trained
-    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
-    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
-    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
-    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
-    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
-    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
-    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
-    for reason, count in outcome.left_out.most_common():
-        say(console, f"left out: {counted_left_out(reason, count)}")
-    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
-
-
-app = single_command(with_options(demo, RunConfig, _FLAGS))
+app = settings_command(demo, RunConfig, _FLAGS)

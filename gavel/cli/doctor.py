@@ -22,8 +22,7 @@ from rich.text import Text
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.base.errors import GavelError
 from gavel.base.extras import EXTRAS, install_line, installed_version, missing_parts
-from gavel.cli.lazy_commands import single_command
-from gavel.cli.options import JUDGE_FLAGS, STAND_IN, default_judge, judge_config, with_options
+from gavel.cli.options import JUDGE_FLAGS, STAND_IN, default_judge, judge_config, settings_command
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
 from gavel.llm.budget import prices_from_environment
@@ -32,16 +31,14 @@ from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.trackers import wandb_mode
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
-_JUDGE_FLAGS = [flag for flag in JUDGE_FLAGS if flag.name in ("--judge-param",)]
+_FLAGS = [flag for flag in JUDGE_FLAGS if flag.name == "--judge-param"]
 _NVIDIA_SECONDS = 10
 _GAP = "    "
 
 
 def doctor(
     values: Mapping[str, Any],
-    judge: Annotated[
-        bool, typer.Option("--judge", help="Ask the judge one cheap question, and report on it only.")
-    ] = False,
+    judge: Annotated[bool, typer.Option("--judge", help="Ask the judge one cheap question, and report on it.")] = False,
     model: Annotated[str | None, typer.Argument(help="With --judge: the model. Default: GAVEL_JUDGE_MODEL.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; without --judge only.")] = False,
 ) -> None:
@@ -101,15 +98,13 @@ def report(console: Console, *, as_json: bool = False) -> int:
         console.file.write(json.dumps({**found, "problems": told}, indent=1) + "\n")
         return 1 if problems else 0
     gap, gpus, torch, extras = Text(_GAP), found["gpus"], found["torch"], found["extras"]
-    gpu_words = (
-        "not usable" if gpus is None else ", ".join(gpus) or "none (training uses the CPU: fine for tiny models)"
-    )
+    no_gpu = "not usable" if gpus is None else "none (training uses the CPU: fine for tiny models)"
     missing = [extra for extra, there in extras.items() if not there]
     more = f"\nmore: {install_line(missing[0])}" if missing else ""
     table = Table.grid(padding=(0, 2))
     versions = [_mark(found["python"], True), _mark(f"torch {torch or ''}".strip(), bool(torch))]
     table.add_row("python", gap.join(versions))
-    table.add_row("GPU", Text(gpu_words))
+    table.add_row("GPU", Text(", ".join(gpus or ()) or no_gpu))
     unset = f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)"
     table.add_row("judge", Text(found["judge"] if found["judge_is_set"] else unset))
     table.add_row("keys", gap.join(_mark(key, there) for key, there in found["keys"].items()))
@@ -192,4 +187,4 @@ def _runs_problem(directory: Path) -> GavelError | None:
     return GavelError(f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…")
 
 
-app = single_command(with_options(doctor, JudgeConfig, _JUDGE_FLAGS))
+app = settings_command(doctor, JudgeConfig, _FLAGS)

@@ -9,7 +9,7 @@ samples and judges only what is missing.
 
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,26 +23,21 @@ from gavel.base.files import locked
 from gavel.base.text import counted
 from gavel.cli.compare import settings_of
 from gavel.cli.evaluated_models import find_model, find_own_model, model_given
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
-    MODEL_FLAGS,
-    RUN_JUDGE_FLAGS,
-    START_FLAG,
     Assignments,
     DryRun,
     Flag,
     announce_stand_in,
     check_stand_in,
-    register_likelihood,
     run_config,
+    run_flags,
+    settings_command,
     with_cassette,
     with_default_judge,
-    with_options,
 )
-from gavel.cli.terminal import print_figures, print_table, run_interruptibly, run_to_end, say, show_progress
-from gavel.cli.training import print_run_estimates, read_seen_lengths, status_of
+from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress, status_of
+from gavel.cli.training import print_run_estimates, read_seen_lengths
 from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate
 from gavel.judge.judge import Judge
@@ -50,6 +45,7 @@ from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget, price, prices_from_environment
 from gavel.reports.model_table import (
     Episode,
+    ModelRow,
     ModelTable,
     ScenarioTable,
     by_judge,
@@ -87,33 +83,23 @@ _TASKS = 256
 _LONGEST_NAME = 120
 _NO_JUDGE = "none"
 _FLAGS = [
-    *MODEL_FLAGS,
-    START_FLAG,
+    *run_flags("model", "--from-checkpoint", "--temperature", "engine", "judge"),
     Flag("loop.final_tasks", "--tasks", _TASKS),
-    Flag("loop.temperature", "--temperature"),
-    *ENGINE_FLAGS,
-    *RUN_JUDGE_FLAGS,
 ]
 
 
 def evaluate_command(
     sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SCENARIO…", help="Shipped scenarios, file.py, file.py:variable, or a run.toml."),
+        list[str], typer.Argument(metavar="SCENARIO…", help="Shipped ones, file.py[:variable], or run.toml.")
     ],
     values: Mapping[str, Any],
     models: Annotated[
-        str | None,
-        typer.Option(
-            help="Models, separated by commas: API models (openai/gpt-5-mini), checkpoints (desk/clerk@12), bases "
-            "(base:NAME). Default: the newest policy of the run, or its base."
-        ),
+        str | None, typer.Option(help="API models, desk/clerk@12, base:NAME, with commas. Default: the run's newest.")
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each task: pass@k for k up to it.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Sample and judge anew what is kept.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO; of several, …/A+B."),
+        Path | None, typer.Option(help="Of the report. Default: runs/evaluations/SCENARIO, or …/A+B.")
     ] = None,
     assignments: Assignments = None,
     dry_run: DryRun = False,
@@ -128,143 +114,122 @@ def evaluate_command(
     named = None if models is None else names_in(models)
     if named == []:
         raise GavelError("--models names no model.", "Name one or several, separated by commas: --models desk/clerk@12")
-    if dry_run:
-        prepared, failed = run_interruptibly(_prepare(sources, values, named, assignments, dry_run=True))
-        if failed:
+    asked = None if values["judge"] == _NO_JUDGE else values["judge"]
+    judged = asked is not None or (values["judge"] is None and len(named or ()) > 1)
+    given = {**values, "tasks": values["tasks"] or _TASKS, "judge": asked}
+    budgets: dict[tuple[float | None, int | None], Budget] = {}
+
+    async def evaluate_all() -> None:
+        planned: dict[str, _Evaluation] = {}
+        failed: dict[str, GavelError] = {}
+        for source in sources:
+            asked_for = run_config(source, given, assignments, flags=_FLAGS)
+            config = asked_for.resolved()
+            try:
+                scenario = scenario_named(config.scenario)
+            except ScenarioError as error:  # such as a world whose server is down
+                failed[source] = error
+                continue
+            if any(scenario.name == other.scenario.name for other in planned.values()):
+                raise GavelError(
+                    f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
+                    "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
+                )
+            if dry_run and config.backend.url is not None:
+                raise GavelError(
+                    f"--dry-run does not ask {config.backend.url} for its policy.",
+                    "Leave --dry-run out, and bound the judge: --max-cost 1.",
+                )
+            limits = config.judge.max_cost_usd, config.judge.max_tokens
+            budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
+            judge = scoring_judge(config.judge, scenario, budget) if judged else None
+            if named is None:
+                models = [await find_own_model(scenario, config, asked_for)]
+            else:
+                models = [find_model(name, scenario, config, budget) for name in named]
+            planned[source] = _Evaluation(scenario, models, config, judge, config.loop.final_tasks, samples, fresh)
+        announce_stand_in([name for each in [*planned.values()][:1] if each.judge for name in each.judge.names])
+        if dry_run:
+            for error in failed.values():
+                raise error
+            for each in planned.values():
+                await each.print_estimate()
+            return
+        console, tables = Console(), list[ModelTable]()
+        for source, each in planned.items():
+            say(console, f"Gavel · {each.scenario.name} · {', '.join(model.name for model in each.models)}")
+            try:
+                table = await each.run(console, out if out is None or len(sources) == 1 else out / each.scenario.name)
+            except GavelError as error:
+                failed[source] = error
+                continue
+            finally:
+                if each.judge is not None and each.judge.cassette is not None:
+                    each.judge.cassette.close()
+            print_model_table(console, table)
+            tables.append(table)
+        if not tables:
             raise next(iter(failed.values()))
-        for each in prepared:
-            _print_estimate(each, samples, fresh=fresh)
-    else:
-        run_to_end(
-            _evaluate_all(sources, values, named, samples, fresh, out, assignments),
-            "What is sampled and judged is kept; the same command goes on from there.",
-        )
+        if len(sources) > 1:
+            reasons = {source: error.message for source, error in failed.items()}
+            whole = ScenarioTable(tables, out or folder_of([table.scenario for table in tables]), reasons)
+            write_scenario_table(whole)
+            print_scenario_table(console, whole)
+        if failed:
+            first, share = next(iter(failed.values())), f"{counted(len(failed), 'scenario')} of {len(sources)}"
+            raise GavelError(
+                f"{share} could not be evaluated; the first: {first.message}",
+                f"{first.remedy} The same command goes on with what is missing.",
+            )
+
+    run_to_end(evaluate_all(), "What is sampled and judged is kept; the same command goes on from there.")
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    """One scenario to evaluate."""
+class _Evaluation:
+    """Models on held-out tasks of one scenario. Raises `GavelError` for a model that is named twice."""
 
-    source: str
     scenario: Scenario
+    models: Sequence[SampledModel]
     config: RunConfig
     judge: Judge | None
-    models: list[SampledModel]
+    tasks: int
+    samples: int
+    fresh: bool = False
+    """Nothing that is kept is used."""
 
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if not names or self.tasks < 1 or self.samples < 1:
+            raise GavelError("there is nothing to evaluate.", "Name a model, and at least one task and sample.")
+        if doubled := next((name for name in names if names.count(name) > 1), None):
+            raise GavelError(f"{doubled} is named twice.", "Name each model once.")
 
-async def _prepare(
-    sources: list[str],
-    values: Mapping[str, Any],
-    named: list[str] | None,
-    assignments: list[str] | None,
-    *,
-    dry_run: bool = False,
-) -> tuple[list[_Prepared], dict[str, GavelError]]:
-    """The scenarios that can be evaluated, and the errors of the others. Raises `GavelError` for an error that affects
-    all of them. A `dry_run` asks no backend for its policy."""
-    register_likelihood()
-    asked = None if values["judge"] == _NO_JUDGE else values["judge"]
-    wants_judge = asked is not None or (len(named or ()) > 1 and values["judge"] != _NO_JUDGE)
-    budgets: dict[tuple[float | None, int | None], Budget] = {}
-    prepared: list[_Prepared] = []
-    failed: dict[str, GavelError] = {}
-    for source in sources:
-        given = {**values, "tasks": values["tasks"] or _TASKS, "judge": asked}
-        asked_for = run_config(source, given, assignments, flags=_FLAGS)
-        config = asked_for.resolved()
-        try:
-            scenario = scenario_named(config.scenario)
-        except ScenarioError as error:  # such as a world whose server is down
-            failed[source] = error
-            continue
-        if any(scenario.name == other.scenario.name for other in prepared):
-            raise GavelError(
-                f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
-                "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
-            )
-        if dry_run and config.backend.url is not None:
-            raise GavelError(
-                f"--dry-run does not ask {config.backend.url} for its policy.",
-                "Leave --dry-run out, and bound the judge: --max-cost 1.",
-            )
-        limits = config.judge.max_cost_usd, config.judge.max_tokens
-        budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
-        judge = scoring_judge(config.judge, scenario, budget) if wants_judge else None
-        if named is None:
-            chosen = [await find_own_model(scenario, config, asked_for)]
-        else:
-            chosen = [find_model(name, scenario, config, budget) for name in named]
-        prepared.append(_Prepared(source, scenario, config, judge, chosen))
-    announce_stand_in([name for each in prepared[:1] if each.judge for name in each.judge.names])
-    return prepared, failed
+    @property
+    def folder(self) -> Path:
+        return folder_of([self.scenario.name])
 
+    def chosen(self) -> list[Task]:
+        return self.scenario.sample("held_out", self.tasks, seed=self.config.loop.seed)
 
-async def _evaluate_all(
-    sources: list[str],
-    values: Mapping[str, Any],
-    named: list[str] | None,
-    samples: int,
-    fresh: bool,
-    out: Path | None,
-    assignments: list[str] | None,
-) -> None:
-    prepared, failed = await _prepare(sources, values, named, assignments)
-    console = Console()
-    tables: list[ModelTable] = []
-    for each in prepared:
-        scenario, config, judge = each.scenario, each.config, each.judge
-        say(console, f"Gavel · {scenario.name} · {', '.join(model.name for model in each.models)}")
-        try:
-            table = await evaluate_models(
-                scenario,
-                each.models,
-                config,
-                judge,
-                config.loop.final_tasks,
-                samples,
-                fresh=fresh,
-                out=out if out is None or len(sources) == 1 else out / scenario.name,
-                console=console,
-            )
-        except GavelError as error:
-            failed[each.source] = error
-            continue
-        finally:
-            if judge is not None and judge.cassette is not None:
-                judge.cassette.close()
-        print_model_table(console, table)
-        tables.append(table)
-    if not tables:
-        raise next(iter(failed.values()))
-    if len(sources) > 1:
-        reasons = {source: error.message for source, error in failed.items()}
-        whole = ScenarioTable(tables, out or folder_of_all([table.scenario for table in tables]), reasons)
-        write_scenario_table(whole)
-        print_scenario_table(console, whole)
-    if failed:
-        first = next(iter(failed.values()))
-        raise GavelError(
-            f"{counted(len(failed), 'scenario')} of {len(sources)} could not be evaluated; the first: {first.message}",
-            f"{first.remedy} The same command goes on with what is missing.",
-        )
+    def kept(self, model: SampledModel) -> dict[Sample, TrajectoryGroup]:
+        """The wanted episodes that the model's file holds, by task and number."""
+        tasks = self.chosen()
+        stored = stored_samples(model.file(self.folder, self.scenario, self.config.loop), tasks)
+        wanted = [(task.id, number) for task, number in wanted_samples(tasks, self.samples)]
+        return {sample: stored[sample] for sample in wanted if sample in stored}
 
-
-def _print_estimate(each: _Prepared, samples: int, *, fresh: bool) -> None:
-    """Prints what is missing of a scenario, with the calls, tokens and dollars of its API models and its judge."""
-    scenario, loop, folder = each.scenario, each.config.loop, folder_of(each.scenario)
-    tasks = scenario.sample("held_out", loop.final_tasks, seed=loop.seed)
-    lengths = read_seen_lengths(scenario, each.config.backend.max_context)
-    turns = "with all turns" if scenario.rollout is None else "if its own rollout takes as many turns"
-    kept = {
-        name: {} if fresh else _kept(model.file(folder, scenario, loop), tasks, samples)
-        for name, model in zip(_checked_names(each.models, loop.final_tasks, samples), each.models, strict=True)
-    }
-    for model in each.models:
-        episodes = len(tasks) * samples - len(kept[model.name])
-        typer.echo(f"{scenario.name}, {model.name}: {counted(episodes, 'episode')} to sample.")
-        if "api" in model.identity:
-            rate = price(model.name, prices_from_environment())
-            for label, length in lengths.items():
+    async def print_estimate(self) -> None:
+        """Prints what is missing, with the calls, tokens and dollars of API models and of the judge."""
+        scenario, loop, tasks = self.scenario, self.config.loop, self.chosen()
+        lengths = read_seen_lengths(scenario, self.config.backend.max_context)
+        turns = "with all turns" if scenario.rollout is None else "if its own rollout takes as many turns"
+        kept = {model.name: {} if self.fresh else self.kept(model) for model in self.models}
+        for model in self.models:
+            episodes = len(tasks) * self.samples - len(kept[model.name])
+            typer.echo(f"{scenario.name}, {model.name}: {counted(episodes, 'episode')} to sample.")
+            rate = price(model.name, prices_from_environment()) if "api" in model.identity else None
+            for label, length in lengths.items() if "api" in model.identity else ():
                 replies = episodes * length // 2
                 estimate = Estimate(
                     calls=episodes * scenario.max_turns,
@@ -274,10 +239,72 @@ def _print_estimate(each: _Prepared, samples: int, *, fresh: bool) -> None:
                     unpriced=() if rate else (model.name,),
                 )
                 typer.echo(f"{label} ({counted(length, 'token')} each), {turns}: {estimate.words}")
-    if each.judge is not None:
-        judged = {} if fresh else judged_before(joint_groups(kept), judged_file(each.judge, folder))
-        size = {"tasks_per_step": len(tasks) - len(judged), "group_size": len(kept) * samples, "steps": 1, "refill": 0}
-        print_run_estimates([("The judge:", each.judge, loop.model_copy(update=size), 1)], None, lengths)
+        if self.judge is not None:
+            judged = {} if self.fresh else judged_before(joint_groups(kept), judged_file(self.judge, self.folder))
+            size = {"tasks_per_step": len(tasks) - len(judged), "group_size": len(kept) * self.samples}
+            loop = loop.model_copy(update={**size, "steps": 1, "refill": 0})
+            await print_run_estimates([("The judge:", self.judge, loop, 1)], None, lengths)
+
+    async def run(self, console: Console | None = None, out: Path | None = None) -> ModelTable:
+        """Samples and judges what is missing, and writes the report to `out`."""
+        console, judge, folder = console or Console(quiet=True, force_terminal=False), self.judge, self.folder
+        with _held(folder):
+            if judge is not None:
+                await judge.probe(replayed=False)
+            failed = {model.name: await self._sample(model, console) for model in self.models}
+            # Read back from the files, so that a later evaluation finds their judgements.
+            episodes = {model.name: self.kept(model) for model in self.models}
+            groups: list[TrajectoryGroup] = []
+            if judge is not None:
+                groups, file = joint_groups(episodes), judged_file(judge, folder)
+                if self.fresh:
+                    file.unlink(missing_ok=True)
+                missing = len(groups) - len(judged_before(groups, file))
+                with show_progress(console, "judging", missing, "tasks", status_of(judge)) as advance:
+                    groups = await judge_together(judge, groups, file, advance)
+        rows: list[ModelRow] = []
+        for name, samples in episodes.items():
+            for member in (member for group in samples.values() for member in group):
+                member.metrics |= measure(self.scenario, member)
+            measured = [
+                Episode(task, number, each.trajectories, each.metrics.get(COST), float(each.metrics.get(SECONDS, 0)))
+                for (task, number), each in samples.items()
+            ]
+            rows.append(model_row(name, measured, groups, failed[name]))
+        table = ModelTable(
+            scenario=self.scenario.name,
+            rows=rows,
+            tasks=len(self.chosen()),
+            samples=self.samples,
+            judges=judge.names if judge is not None else [],
+            judge_cost=str(judge.budget.cost) if judge is not None and judge.asks_servers else "",
+            pairs=pair_wins(groups, list(episodes)),
+            directory=out or folder,
+        )
+        write_model_table(table)
+        return table
+
+    async def _sample(self, model: SampledModel, console: Console) -> int:
+        """Samples the episodes that are missing; gives the number of those that failed."""
+        file = model.file(self.folder, self.scenario, self.config.loop)
+        if self.fresh:
+            file.unlink(missing_ok=True)
+        kept, wanted = self.kept(model), wanted_samples(self.chosen(), self.samples)
+        missing = [(task, number) for task, number in wanted if (task.id, number) not in kept]
+        spent, failures = 0.0, 0
+
+        def status() -> str:
+            parts = {f"{cost_text(spent)} USD": spent, f"{len(kept)} kept before": kept, f"{failures} failed": failures}
+            return " · ".join(part for part, shown in parts.items() if shown)
+
+        def done(group: TrajectoryGroup | None) -> None:
+            nonlocal spent, failures
+            spent += 0.0 if group is None else float(group.metrics.get(COST, 0.0))
+            failures += group is None
+            advance()
+
+        with show_progress(console, model.name, len(missing), "episodes", status) as advance:
+            return await sample_missing(model, missing, file, self.config.loop, done)
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:
@@ -362,7 +389,6 @@ async def evaluate(
     Episodes that are kept are not sampled again. Writes report.html, evaluation.csv and evaluation.json to
     runs/evaluations/<scenario>. Raises `GavelError`.
     """
-    register_likelihood()
     world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
     config = (settings or settings_of(scenario if isinstance(scenario, str) else scenario.name)).resolved()
     budget = budget or Budget(max_cost)
@@ -377,13 +403,13 @@ async def evaluate(
         find_model(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
         for each in ([models] if isinstance(models, str) else models)
     ]
-    return await evaluate_models(world, chosen, config, judge, tasks, samples)
+    return await _Evaluation(world, chosen, config, judge, tasks, samples).run()
 
 
 def scoring_judge(settings: JudgeConfig, scenario: Scenario, budget: Budget) -> Judge:
     """The judge of an evaluation, which scores single attempts, too. Raises `JudgeError`."""
     settings = with_default_judge(settings).model_copy(update={"alone": "scored"})
-    judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
+    judge = with_cassette(settings, folder_of([scenario.name])).build(scenario.rubric, budget=budget)
     check_stand_in(judge, scenario)
     return judge
 
@@ -411,149 +437,35 @@ async def evaluate_many(
         )
     options: dict[str, Any] = {"models": models, "judge": judge, "tasks": tasks, "samples": samples}
     options |= {"settings": settings, "budget": Budget(max_cost)}
-    table = ScenarioTable([await evaluate(each, **options) for each in scenarios], folder_of_all(names))
+    table = ScenarioTable([await evaluate(each, **options) for each in scenarios], folder_of(names))
     write_scenario_table(table)
     return table
 
 
-def folder_of_all(scenarios: Sequence[str]) -> Path:
-    """The directory of the common report of several scenarios."""
+def folder_of(scenarios: Sequence[str]) -> Path:
+    """The directory of a scenario's evaluations, or of the common report of several."""
     name = "+".join(scenarios)
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return run_path(runs_root() / "evaluations", name, "x").parent
 
 
-def folder_of(scenario: Scenario) -> Path:
-    """The directory of the scenario's evaluations."""
-    return run_path(runs_root() / "evaluations", scenario.name, "x").parent
-
-
-async def evaluate_models(
-    scenario: Scenario,
-    models: Sequence[SampledModel],
-    config: RunConfig,
-    judge: Judge | None,
-    tasks: int,
-    samples: int,
-    *,
-    fresh: bool = False,
-    out: Path | None = None,
-    console: Console | None = None,
-) -> ModelTable:
-    """Samples and judges what is missing, and writes the report. `fresh`: nothing that is kept is used."""
-    names = _checked_names(models, tasks, samples)
-    folder, console = folder_of(scenario), console or Console(quiet=True, force_terminal=False)
-    chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
-    with _lock_folder(folder):
-        if judge is not None:
-            await judge.probe(replayed=False)
-        episodes: dict[str, dict[Sample, TrajectoryGroup]] = {}
-        failed: dict[str, int] = {}
-        for model in models:
-            file = model.file(folder, scenario, config.loop)
-            if fresh:
-                file.unlink(missing_ok=True)
-            episodes[model.name], failed[model.name] = await _sample_episodes(
-                model, file, scenario, chosen, samples, config, console
-            )
-        groups: list[TrajectoryGroup] = []
-        if judge is not None:
-            groups, file = joint_groups(episodes), judged_file(judge, folder)
-            if fresh:
-                file.unlink(missing_ok=True)
-            missing = len(groups) - len(judged_before(groups, file))
-            with show_progress(console, "judging", missing, "tasks", status_of(judge)) as advance:
-                groups = await judge_together(judge, groups, file, advance)
-    measured = {name: _measure_episodes(scenario, of_model) for name, of_model in episodes.items()}
-    table = ModelTable(
-        scenario=scenario.name,
-        rows=[model_row(name, measured[name], groups, failed[name]) for name in names],
-        tasks=len(chosen),
-        samples=samples,
-        judges=judge.names if judge is not None else [],
-        judge_cost=str(judge.budget.cost) if judge is not None and judge.asks_servers else "",
-        pairs=pair_wins(groups, names),
-        directory=out or folder,
-    )
-    write_model_table(table)
-    return table
-
-
-def _kept(file: Path, tasks: Sequence[Task], samples: int) -> dict[Sample, TrajectoryGroup]:
-    """The wanted episodes that the file holds, by task and number."""
-    stored = stored_samples(file, tasks)
-    wanted = [(task.id, number) for task, number in wanted_samples(tasks, samples)]
-    return {sample: stored[sample] for sample in wanted if sample in stored}
-
-
-def _checked_names(models: Sequence[SampledModel], tasks: int, samples: int) -> list[str]:
-    if not models or tasks < 1 or samples < 1:
-        raise GavelError("there is nothing to evaluate.", "Name a model, and at least one task and sample.")
-    names = [model.name for model in models]
-    if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise GavelError(f"{doubled} is named twice.", "Name each model once.")
-    return names
-
-
-async def _sample_episodes(
-    model: SampledModel,
-    file: Path,
-    scenario: Scenario,
-    tasks: Sequence[Task],
-    samples: int,
-    config: RunConfig,
-    console: Console,
-) -> tuple[dict[Sample, TrajectoryGroup], int]:
-    """All episodes of a model by task and number, sampling those that are missing; and how many failed."""
-    found = _kept(file, tasks, samples)
-    missing = [(task, number) for task, number in wanted_samples(tasks, samples) if (task.id, number) not in found]
-    if not missing:
-        return found, 0
-    spent, failures = 0.0, 0
-
-    def status() -> str:
-        parts = {f"{cost_text(spent)} USD": spent, f"{len(found)} kept before": found, f"{failures} failed": failures}
-        return " · ".join(part for part, shown in parts.items() if shown)
-
-    def done(group: TrajectoryGroup | None) -> None:
-        nonlocal spent, failures
-        spent += 0.0 if group is None else float(group.metrics.get(COST, 0.0))
-        failures += group is None
-        advance()
-
-    with show_progress(console, model.name, len(missing), "episodes", status) as advance:
-        failed = await sample_missing(model, missing, file, config.loop, done)
-    # Read back from the file, so that a later evaluation finds their judgements.
-    return _kept(file, tasks, samples), failed
-
-
-def _measure_episodes(scenario: Scenario, of_model: dict[Sample, TrajectoryGroup]) -> list[Episode]:
-    found: list[Episode] = []
-    for (task, number), group in of_model.items():
-        for member in group:
-            member.metrics |= measure(scenario, member)
-        cost = group.metrics.get(COST)
-        seconds = float(group.metrics.get(SECONDS, 0.0))
-        found.append(Episode(task, number, group.trajectories, None if cost is None else float(cost), seconds))
-    return found
-
-
-def _lock_folder(folder: Path) -> contextlib.ExitStack:
+@contextlib.contextmanager
+def _held(folder: Path) -> Generator[None]:
     """Holds the directory's lock: two evaluations at once would sample the same episodes."""
-    stack = contextlib.ExitStack()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(locked(folder))
-    except BlockingIOError as error:
-        raise GavelError(
-            f"another evaluation is writing to {folder}.", "Wait for its end, or set GAVEL_RUNS for this one."
-        ) from error
-    except OSError as error:
-        raise GavelError(
-            f"{folder} cannot be written: {error.strerror or error}", "Set GAVEL_RUNS to a directory that can be."
-        ) from error
-    return stack
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+        except BlockingIOError as error:
+            raise GavelError(
+                f"another evaluation is writing to {folder}.", "Wait for its end, or set GAVEL_RUNS for this one."
+            ) from error
+        except OSError as error:
+            raise GavelError(
+                f"{folder} cannot be written: {error.strerror or error}", "Set GAVEL_RUNS to a directory that can be."
+            ) from error
+        yield
 
 
-app = single_command(with_options(evaluate_command, RunConfig, _FLAGS))
+app = settings_command(evaluate_command, RunConfig, _FLAGS)

@@ -10,14 +10,14 @@ import contextlib
 import hashlib
 import tempfile
 import tomllib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.base.errors import GavelError
-from gavel.cli.options import check_base_fits
+from gavel.cli.options import check_model
 from gavel.cli.training import open_backend, run_directory_of, trainable
 from gavel.llm.budget import Budget
 from gavel.llm.client import ChatAgent
@@ -29,12 +29,12 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.model_samples import COST, Play, SampledModel
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import describe_model
-from gavel.trainer.run_config import RunConfig
+from gavel.trainer.run_config import ModelConfig, RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
     NamedRunError,
@@ -66,12 +66,9 @@ def find_model(named: str, scenario: Scenario, config: RunConfig, budget: Budget
         base = named.removeprefix(_BASE)
         if not base:
             raise GavelError(f"{named} names no base model.", "Write base:Qwen/Qwen3-0.6B.")
-        check_base_fits(base, scenario, named=True, else_=_FIGURES_OF_ANOTHER_JOB)
-        spec = config.model
-        model = TrainableModel(
-            name="base", project="evaluate", base_model=base, policy=spec.policy, renderer=spec.renderer
-        )
-        return _local(named, {}, model, scenario, config)
+        check_model(ModelConfig(base_model=base), scenario, _FIGURES_OF_ANOTHER_JOB)
+        untrained = {"name": "base", "base_model": base, "lora": LoraSettings(), "from_checkpoint": None}
+        return _local(named, {}, trainable(config, "evaluate").model_copy(update=untrained), scenario, config)
     root = runs_root()
     for name in (named, f"{scenario.name}/{named}"):
         if names_something(name, root):
@@ -90,12 +87,8 @@ def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> Samp
     """A model that a program holds, such as a registered `gavel.TrainableModel`."""
     name = model.get_inference_name()
     identity = {"given": name, "key": list(getattr(model, "key", ()))}
-
-    @contextlib.asynccontextmanager
-    async def serving() -> AsyncGenerator[Play]:
-        yield _make_play(model, scenario, config)
-
-    return SampledModel(name, identity, serving)
+    play = _make_play(model, scenario, config)
+    return SampledModel(name, identity, lambda: contextlib.nullcontext(play))
 
 
 async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
@@ -106,23 +99,21 @@ async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig
     """
     model = trainable(config, scenario.name)
     directory = run_directory_of(model)
-    base_named = "base_model" in given.model.model_fields_set
-    if config.backend.url is not None:
-        check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
-        async with await open_backend(config.backend, config) as backend:
-            await model.register(backend)
-            name = model.get_inference_name()
-        identity = {"remote": config.backend.url, "model": name, "project": model.project}
-        return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
-    if (directory / "model.json").is_file():
+    if config.backend.url is None and (directory / "model.json").is_file():
         return _checkpoint(str(directory), scenario, config, runs_root())
-    if given.model.name is not None:
+    if config.backend.url is None and given.model.name is not None:
         runs = sorted(path.parent.name for path in directory.parent.glob("*/model.json"))
         raise RunDirectoryError(
             f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
             "Name one of these, or leave --name out.",
         )
-    check_base_fits(model.base_model, scenario, named=base_named, else_=_FIGURES_OF_ANOTHER_JOB)
+    check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
+    if config.backend.url is not None:
+        async with await open_backend(config) as backend:
+            await model.register(backend)
+            name = model.get_inference_name()
+        identity = {"remote": config.backend.url, "model": name, "project": model.project}
+        return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
     start = model.from_checkpoint
     if start is not None and "://" not in start:
         start = str(find_checkpoint(start, runs_root()))
@@ -132,10 +123,9 @@ async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig
 
 def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -> SampledModel:
     """A run's checkpoint, or an adapter of another program."""
-    run, step = None, None
+    run, step, adapter = None, None, None
     with contextlib.suppress(NamedRunError):
         run, step = split_step(named, root)
-    adapter: Path | None = None
     if run is None or step != 0:
         try:
             adapter = find_checkpoint(named, root)
@@ -144,45 +134,26 @@ def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -
                 raise  # otherwise it is a run that has made no step yet
     if run is None and adapter is not None and adapter.parent.name == "checkpoints":
         run = adapter.parent.parent
+    start = None if adapter is None else str(adapter)
     if run is not None and (run / "model.json").is_file():
         known = read_description(run / "model.json")
-        start = None if adapter is None else str(adapter)
         if adapter is None and isinstance(known.get("from_checkpoint"), dict):
             start = str(run / "start" / f"{0:06d}")
-        model = TrainableModel(
-            name=str(known["name"]),
-            project="evaluate",
-            base_model=str(known["base_model"]),
-            lora=LoraSettings.model_validate(known.get("lora", {})),
-            policy=PolicySettings.model_validate(known.get("policy", {})),
-            from_checkpoint=start,
-            renderer=_renderer(run) or config.model.renderer,
-        )
-        name = f"{known['project']}/{known['name']}@{0 if adapter is None else int(adapter.name)}"
+        renderer = None  # that of the run's own settings
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            renderer = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))["model"]["renderer"]
+        served = {field: known[field] for field in ("name", "base_model", "lora", "policy") if field in known}
+        served |= {"from_checkpoint": start, "renderer": renderer or config.model.renderer}
+        model = TrainableModel.model_validate({**served, "project": "evaluate"})
+        named = f"{known['project']}/{known['name']}@{0 if adapter is None else int(adapter.name)}"
     else:
         from gavel.trainer.policy.loading import adapter_base
 
         assert adapter is not None
-        model = TrainableModel(
-            name="adapter",
-            project="evaluate",
-            base_model=adapter_base(adapter) or config.model.base_model,
-            lora=config.model.lora,
-            policy=config.model.policy,
-            from_checkpoint=str(adapter),
-            renderer=config.model.renderer,
-        )
-        name = named
-    return _local(name, {"start": _content(model.from_checkpoint)}, model, scenario, config)
-
-
-def _renderer(run: Path) -> str | None:
-    """The renderer named by the run's own settings."""
-    try:
-        table: Any = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))
-        return table["model"]["renderer"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        base = adapter_base(adapter) or config.model.base_model
+        adapted = {"name": "adapter", "base_model": base, "from_checkpoint": start}
+        model = trainable(config, "evaluate").model_copy(update=adapted)
+    return _local(named, {"start": _content(start)}, model, scenario, config)
 
 
 def _content(adapter: str | None) -> str | None:
@@ -213,7 +184,7 @@ async def _serve_policy(
     """`elsewhere`: from a directory that is deleted afterwards, so that measuring leaves no run behind."""
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(tempfile.TemporaryDirectory(prefix="gavel-evaluate-")) if elsewhere else None
-        async with await open_backend(config.backend, config, path) as backend:
+        async with await open_backend(config, path) as backend:
             await model.register(backend)
             yield _make_play(model, scenario, config)
 
@@ -251,7 +222,7 @@ async def _serve_api(name: str, scenario: Scenario, config: RunConfig, budget: B
     yield play
 
 
-def _make_play(model: ChatModel, scenario: Scenario, config: RunConfig) -> Callable[[Task, int], Any]:
+def _make_play(model: ChatModel, scenario: Scenario, config: RunConfig) -> Play:
     async def play(task: Task, seed: int) -> TrajectoryGroup:
         others: list[Trajectory] = []
         first = await rollout(

@@ -3,7 +3,7 @@ the best members of judged groups, the shortest way from logs to a policy."""
 
 import contextlib
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,24 +15,18 @@ from rich.progress import Progress
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
-    ENGINE_FLAGS,
-    LORA_FLAGS,
-    MEMORY_FLAGS,
-    MODEL_FLAGS,
-    RUN_JUDGE_FLAGS,
-    START_FLAG,
     Assignments,
     Flag,
-    announce_stand_in,
+    Fresh,
     check_model,
-    check_stand_in,
+    flags_of,
+    prepare_judge,
     read_settings,
     run_config,
-    with_cassette,
-    with_options,
+    run_flags,
+    settings_command,
 )
 from gavel.cli.terminal import (
     RESUME,
@@ -45,53 +39,34 @@ from gavel.cli.terminal import (
     show_progress,
     waiting_for,
 )
-from gavel.cli.training import LiveReport, check_fresh_is_here, open_backend, open_run, say_outcome, trainable
-from gavel.judge.judge import Judge
-from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.trajectory import Trajectory
+from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
 from gavel.trainer.loop.evolve import evolve as run_rounds
 from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
 from gavel.trainer.run_config import EvolveRunConfig, ImitationConfig
-from gavel.trainer.runs.run_directory import run_path, runs_root
 
 FLAGS = [
-    *MODEL_FLAGS,
-    START_FLAG,
-    *LORA_FLAGS,
-    *RUN_JUDGE_FLAGS,
+    *run_flags("model", "--from-checkpoint", "lora", "judge"),
     Flag("base", "--base"),
-    Flag("evolve.iterations", "--iterations"),
-    Flag("evolve.tasks", "--tasks"),
-    Flag("evolve.attempts", "--attempts"),
-    Flag("evolve.reward", "--reward"),
-    Flag("evolve.best", "--best"),
-    Flag("evolve.above", "--above"),
-    Flag("evolve.accumulate", "--accumulate"),
-    Flag("evolve.turn_limits", "--turn-limits"),
-    Flag("evolve.temperature", "--temperature"),
-    Flag("evolve.evaluation_tasks", "--evaluation-tasks"),
-    Flag("evolve.stall_seconds", "--stall-seconds"),
+    *flags_of("evolve", "iterations", "tasks", "attempts", "reward", "best", "above", "accumulate", "turn_limits"),
+    *flags_of("evolve", "temperature", "evaluation_tasks", "stall_seconds"),
     Flag("train.learning_rate", "--learning-rate", "2e-4; 4e-3 for an embedded model"),
     Flag("train.epochs", "--epochs", "1; 3 for an embedded model"),
-    Flag("train.batch_size", "--batch-size"),
-    Flag("train.optimizer", "--optimizer"),
-    *MEMORY_FLAGS,
-    *(replace(flag, path=flag.path.replace("loop.", "evolve.")) for flag in ENGINE_FLAGS),
-    Flag("backend.tracker", "--tracker"),
+    *flags_of("train", "batch_size", "optimizer", "micro_batch_tokens", "gradient_checkpointing"),
+    *(replace(flag, path=flag.path.replace("loop.", "evolve.")) for flag in run_flags("engine")),
+    *run_flags("--tracker"),
 ]
 
 
 def evolve(
     source: Annotated[
-        str,
-        typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or an evolve.toml."),
+        str, typer.Argument(metavar="SCENARIO", help="As for gavel train: a shipped one, file.py; or evolve.toml.")
     ],
     values: Mapping[str, Any],
     assignments: Assignments = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    fresh: Fresh = False,
 ) -> None:
     """Train a model to imitate its own best attempts, in rounds.
 
@@ -104,95 +79,67 @@ def evolve(
     config = given.resolved()
     scenario = scenario_named(config.scenario)
     config = config.model_copy(update={"evolve": config.evolve.with_reward_for(scenario.success is not None)})
-    check_model(config, given, scenario)
-    base = _base(config)
+    check_model(config.model, scenario)
+    groups = read_attempts(config.base) if config.base else []
+    base = [member for group in groups for member in group]
+    if any(member.reward is not None for member in base):  # of a file with scores those that the filter chooses
+        base = choose_best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
     judge = None
     if config.evolve.ranked:
-        assert config.model.name is not None
-        directory = run_path(runs_root(), scenario.name, config.model.name)
-        judge = with_cassette(config.judge, directory).build(scenario.rubric)
-        announce_stand_in(judge.names)
-        check_stand_in(judge, scenario)
+        judge = prepare_judge(config.judge, scenario, run_directory_of(trainable(config, scenario.name)))
         run_interruptibly(judge.probe(replayed=False))
-    run_to_end(run_evolution(config, scenario, judge, base, given=given, fresh=fresh), RESUME)
+
+    async def run_evolution() -> None:
+        console, model = Console(), trainable(config, scenario.name)
+        async with open_run(console, model, config, judge, fresh=fresh) as run:
+            chosen = config.evolve
+            rewards = ", ".join(f"{name} {weight:g}" for name, weight in (chosen.reward or {}).items())
+            most = f"the best {chosen.kept} by {rewards}" if chosen.kept < chosen.attempts else f"all by {rewards}"
+            kept = most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
+            of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
+            going_on = f" · continuing after step {run.start}" if run.start else ""
+            say(console, f"Gavel · {scenario.name} · {model.base_model} · {kept}{of_base}{going_on}")
+            run.begun(config, given)
+            display = _Display(console, config.evolve.iterations, run.report)
+            with display.shown():
+                options = {"judge": judge, "base": base, "config": chosen, "train": config.train}
+                found = await run_rounds(model, scenario, observer=display, **options)
+        run.say_outcome()
+        first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
+        success = f"success (of {chosen.evaluation_tasks:,})"
+        headings = ("iteration", "explored", "mean reward", "imitated", "step", success)
+        rows: list[tuple[str, ...]] = []
+        if first is not None:
+            rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
+        for each in found:
+            if each.last_step == 0:
+                continue  # without base data nothing was learned before the first exploration
+            reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
+            counts = (f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step))
+            rows.append((str(each.number), *counts, _share(each.success, each.measures.get("trajectories"))))
+        print_table(console, headings, rows, right=headings)
+        measured = [each for each in found if each.success is not None]
+        best = max(measured, key=lambda each: each.success or 0, default=None)
+        if best is not None:
+            say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+        run.say_end()
+
+    run_to_end(run_evolution(), RESUME)
 
 
-def _base(config: EvolveRunConfig) -> list[Trajectory]:
-    """All of a file without scores; of one with scores, those that the filter chooses."""
-    groups = read_attempts(config.base) if config.base else []
-    members = [member for group in groups for member in group]
-    if all(member.reward is None for member in members):
-        return members
-    return choose_best_members(groups, config.evolve.kept, config.evolve.threshold).trajectories
-
-
-async def run_evolution(
-    config: EvolveRunConfig,
-    scenario: Scenario,
-    judge: Judge | None,
-    base: Sequence[Trajectory],
-    *,
-    given: EvolveRunConfig,
-    fresh: bool = False,
-) -> None:
-    """Runs all iterations, continuing an earlier run, and prints a table of them.
-
-    `config` is `given` with all values filled in, and becomes `run.toml` of the run directory.
-    """
-    console, model, there = Console(), trainable(config, scenario.name), config.backend.url
-    check_fresh_is_here(config.backend, fresh)
-    backend = await open_backend(config.backend, config)
-    async with open_run(console, model, backend, judge, fresh=fresh, there=there) as run:
-        of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
-        going_on = f" · continuing after step {run.start}" if run.start else ""
-        say(console, f"Gavel · {scenario.name} · {model.base_model} · {_words_of_filter(config)}{of_base}{going_on}")
-        run.begun(config, given)
-        display = _Display(console, config.evolve.iterations, run.report)
-        with display.shown():
-            found = await run_rounds(
-                model,
-                scenario,
-                judge=judge,
-                base=base,
-                config=config.evolve,
-                train=config.train,
-                observer=display,
-            )
-    say_outcome(console, run.rows)
-    first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
-    _print_rounds(console, first, found, config.evolve.evaluation_tasks)
-    best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
-    if best is not None:
-        say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
-    run.say_end()
-
-
-def _words_of_filter(config: EvolveRunConfig) -> str:
-    chosen = config.evolve
-    rewards = ", ".join(f"{name} {weight:g}" for name, weight in (chosen.reward or {}).items())
-    most = f"the best {chosen.kept} by {rewards}" if chosen.kept < chosen.attempts else f"all by {rewards}"
-    return most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
-
-
-class _Display(EvolveObserver):
+class _Display(Work, EvolveObserver):
     """One live line in a terminal, else a plain line for each finished part."""
 
     def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
+        super().__init__()
         self._console, self._iterations, self._report = console, iterations, report
-        self._work = Work()
 
     @contextlib.contextmanager
     def shown(self) -> Generator[None]:
-        line = Progress(LiveText(lambda: self._work.words), console=self._console, transient=True)
+        line = Progress(LiveText(lambda: self.words), console=self._console, transient=True)
         line.add_task("")
-        with line if self._console.is_terminal else waiting_for(lambda: self._work.words):
+        with line if self._console.is_terminal else waiting_for(lambda: self.words):
             yield
-
-    def doing(self, what: str) -> None:
-        self._work.doing(what)
-
-    def advanced(self, done: int, total: int) -> None:
-        self._work.advanced(done, total)
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
@@ -201,7 +148,7 @@ class _Display(EvolveObserver):
         say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
 
     def learned(self, iteration: Iteration, result: TrainResult) -> None:
-        self._work.advanced(result.step - iteration.first_step, iteration.last_step - iteration.first_step)
+        self.advanced(result.step - iteration.first_step, iteration.last_step - iteration.first_step)
         if not result.trained:
             say(self._console, f"step {result.step}: {result.reason}")
 
@@ -212,20 +159,6 @@ class _Display(EvolveObserver):
             self._report.write_if_due()
 
 
-def _print_rounds(console: Console, first: dict[str, float] | None, found: Sequence[Iteration], tasks: int) -> None:
-    headings = ("iteration", "explored", "mean reward", "imitated", "step", f"success (of {tasks:,})")
-    rows: list[tuple[str, ...]] = []
-    if first is not None:
-        rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
-    for each in found:
-        if each.last_step == 0:
-            continue  # without base data nothing was learned before the first exploration
-        reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
-        share = _share(each.success, each.measures.get("trajectories"))
-        rows.append((str(each.number), f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step), share))
-    print_table(console, headings, rows, right=headings)
-
-
 def _share(value: float | None, count: float | None) -> str:
     """The share with its standard error, as text."""
     if value is None:
@@ -233,30 +166,24 @@ def _share(value: float | None, count: float | None) -> str:
     return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
 
 
-evolve_app = single_command(with_options(evolve, EvolveRunConfig, FLAGS))
+evolve_app = settings_command(evolve, EvolveRunConfig, FLAGS)
 
 
 _PROJECT = "sft"
 SFT_FLAGS = [
-    *MODEL_FLAGS,
-    START_FLAG,
-    *LORA_FLAGS,
-    Flag("choose.best", "--best"),
-    Flag("choose.above", "--above"),
-    Flag("train.learning_rate", "--learning-rate"),
-    Flag("train.epochs", "--epochs"),
-    Flag("train.batch_size", "--batch-size"),
-    Flag("train.optimizer", "--optimizer"),
-    *MEMORY_FLAGS,
+    *run_flags("model", "--from-checkpoint", "lora"),
+    *flags_of("choose", "best", "above"),
+    *flags_of("train", "learning_rate", "epochs", "batch_size", "optimizer"),
+    *run_flags("--micro-batch-tokens", "--gradient-checkpointing"),
     Flag("seed", "--seed"),
-    Flag("backend.engine", "--engine"),
+    *run_flags("--engine"),
 ]
 
 
 def sft(
     values: Mapping[str, Any],
     file: Annotated[list[Path], typer.Argument(help="Judged groups, as `gavel score --out` writes them.")],
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    fresh: Fresh = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be imitated; train nothing.")] = False,
 ) -> None:
     """Train a model to imitate the best members of judged groups.
@@ -291,34 +218,33 @@ def sft(
     if dry_run:
         return
     need_extra("train", "gavel sft")
-    run_to_end(run_imitation(config, chosen.trajectories, fresh=fresh), RESUME)
-
-
-async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajectory], *, fresh: bool = False) -> None:
-    """Trains until every trajectory was imitated in every epoch, and prints what came of it."""
     console = Console()
-    steps = len(imitation_plan(len(trajectories), config.train.epochs, config.train.batch_size, config.seed))
+    steps = len(imitation_plan(len(chosen.trajectories), config.train.epochs, config.train.batch_size, config.seed))
     model = trainable(config, _PROJECT).model_copy(update={"name": config.run_name})
-    told = ""
-    async with open_run(console, model, await open_backend(config.backend, config), fresh=fresh) as run:
+    said = ""
 
-        def stepped(result: TrainResult) -> None:
-            nonlocal told
-            run.begun()
-            loss = result.metrics.get("loss")
-            told = str(result.reason) if loss is None else f"loss {loss:.3f}"
-            if not console.is_terminal or loss is None:
-                say(console, f"step {result.step}/{steps}  {told}")
-            advance()
-            if run.report is not None:
-                run.report.write_if_due()
+    async def run_imitation() -> None:
+        async with open_run(console, model, config, fresh=fresh) as run:
 
-        with show_progress(console, "learning", steps - run.start, "steps", lambda: told) as advance:
-            await imitate(model, trajectories, config.train, seed=config.seed, stepped=stepped)
-    if run.start >= steps:
-        say(console, f"The run was finished after step {run.start}.")
-    say_outcome(console, run.rows)
-    run.say_end()
+            def stepped(result: TrainResult) -> None:
+                nonlocal said
+                run.begun()
+                loss = result.metrics.get("loss")
+                said = str(result.reason) if loss is None else f"loss {loss:.3f}"
+                if not console.is_terminal or loss is None:
+                    say(console, f"step {result.step}/{steps}  {said}")
+                advance()
+                if run.report is not None:
+                    run.report.write_if_due()
+
+            with show_progress(console, "learning", steps - run.start, "steps", lambda: said) as advance:
+                await imitate(model, chosen.trajectories, config.train, seed=config.seed, stepped=stepped)
+        if run.start >= steps:
+            say(console, f"The run was finished after step {run.start}.")
+        run.say_outcome()
+        run.say_end()
+
+    run_to_end(run_imitation(), RESUME)
 
 
-sft_app = single_command(with_options(sft, ImitationConfig, SFT_FLAGS))
+sft_app = settings_command(sft, ImitationConfig, SFT_FLAGS)

@@ -41,10 +41,9 @@ from gavel.judge.judge import Judge
 from gavel.llm.budget import prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.reports.judge_trust import JudgeReport, read_report, render_report
+from gavel.reports.judge_trust import Figure, JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.runs.run_directory import runs_root
 
 
@@ -55,7 +54,6 @@ def rubric(
     criteria: Annotated[bool, typer.Option("--criteria", help="Weighted criteria (JSON) instead of a text.")] = False,
 ) -> None:
     """Draft a rubric for a job with a judge model."""
-
     if out is not None and out.exists():
         raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
     client = Client(model or default_judge(), prices=prices_from_environment())
@@ -78,23 +76,16 @@ _REASON = 200
 
 
 def report(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE|RUN", help="Judged groups: what `gavel score --out` wrote, or a run's training."),
-    ],
-    reference: Annotated[
-        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="What `gavel score --out` wrote, or a run.")],
+    reference: Annotated[str | None, typer.Option(help="Metric to compare with. Default: independent_reward.")] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
     html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the figures as JSON; an undefined value is null.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON; undefined is null.")] = False,
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
     found = read_report(read_groups(file, by), reference, file.name)
-    page = _write_page(found, file, html)
+    page = write_judged_page(found, file, html)
     if as_json:
         typer.echo(json.dumps({**report_data(found), "report": str(page)}, indent=1))
         return
@@ -102,13 +93,8 @@ def report(
     say(Console(), f"Report: {page}")
 
 
-def write_judged_page(groups: Sequence[TrajectoryGroup], file: Path, page: Path | None = None) -> Path:
-    """Writes the report of the judged groups of a file, or of a run, beside it. Raises `GavelError` where nobody is
-    judged."""
-    return _write_page(read_report(groups, None, file.name), file, page)
-
-
-def _write_page(report: JudgeReport, file: Path, page: Path | None) -> Path:
+def write_judged_page(report: JudgeReport, file: Path, page: Path | None = None) -> Path:
+    """Writes the report of the judged groups of a file, or of a run, beside it."""
     beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
     page = page or (file / "judge.report.html" if file.is_dir() else beside)
     write_page(page, render_report(report))
@@ -117,27 +103,17 @@ def _write_page(report: JudgeReport, file: Path, page: Path | None) -> Path:
 
 def report_data(report: JudgeReport) -> dict[str, Any]:
     """The figures for programs: unrounded values, with their 95 % intervals."""
-    return {
-        "source": report.source,
-        "judges": report.judges,
-        "facts": report.facts,
-        "verdict": report.verdict,
-        "sections": [
-            {
-                "title": section.title,
-                "figures": [
-                    {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
-                    for figure in section.figures
-                ],
-            }
-            for section in report.sections
-        ],
+
+    def data(figure: Figure) -> dict[str, Any]:
+        return {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
+
+    fields = ("source", "judges", "facts", "verdict", "notes", "unscored")
+    return {name: getattr(report, name) for name in fields} | {
+        "sections": [{"title": each.title, "figures": [*map(data, each.figures)]} for each in report.sections],
         "disagreements": [
             {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
             for each in report.disagreements
         ],
-        "notes": report.notes,
-        "unscored": report.unscored,
     }
 
 
@@ -172,11 +148,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
 
 def golden(
     file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Labelled attempts: pairs with a winner, rankings, ratings (JSONL, CSV, Parquet, .gz), or groups of "
-            "known order. Default: the shipped set."
-        ),
+        Path | None, typer.Argument(help="Labelled pairs, rankings, ratings, ordered groups. Default: the shipped set.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
     rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
@@ -184,8 +156,7 @@ def golden(
     by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
     cassette: Annotated[
-        Path | None,
-        typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
+        Path | None, typer.Option(help="Stores the replies. Default: golden.sqlite of the runs.")
     ] = None,
 ) -> None:
     """Check a judge and its prompts on groups of known order."""
@@ -203,7 +174,6 @@ def golden(
     results = run_interruptibly(check_golden(engine, known))
     tape.close()
     _print_golden(results, " + ".join(engine.names))
-    _print_learnt(results)
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(
             f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
@@ -218,6 +188,7 @@ _ROWS = 40
 
 
 def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
+    """Prints a row for each group, and what they tell of the judge's noise and a jury's weights, as settings."""
     shown = results if len(results) <= _ROWS else [result for result in results if result.violated][:_ROWS]
     rows: list[tuple[str, str, str]] = []
     for result in shown:
@@ -241,11 +212,6 @@ def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
     console = Console()
     print_table(console, ("group", "right", "as it should be"), rows, right=("right",))
     say(console, " · ".join(account))
-
-
-def _print_learnt(results: Sequence[GoldenResult]) -> None:
-    """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
-
     gaps = [each.scores[a] - each.scores[b] for each in results if each.scores for a, b in each.group.pairs]
     if apart := [gap for gap in gaps if gap]:
         share = sum(gap > 0 for gap in apart) / len(apart)

@@ -1,15 +1,12 @@
-"""Commands whose modules are loaded when they run.
-
-`gavel --help` lists `train` with one line, and `gavel.cli.train` is loaded only for `gavel train …`. The module's `app`
-is the command: a Typer app with one command, or with several for a group.
-
-Help is plain text in groups: names stand whole at any width, and of many options those come first that a first run
+"""Help as plain text in groups: names stand whole at any width, and of many options those come first that a first run
 needs.
+
+The `app` of a command's module is a Typer app with one command, or with several for a group.
 """
 
-import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import typer
@@ -74,81 +71,13 @@ class PlainCommand(_Grouped, TyperCommand):
     """A command whose help is plain text."""
 
 
-def lazy_app(
-    name: str,
-    help_text: str,
-    commands: Mapping[str, str],
-    groups: Mapping[str, Sequence[str]],
-    functions: Mapping[str, Callable[..., None]],
-) -> typer.Typer:
-    """The program: a group of `commands` (name to one line of help), which the help lists in `groups`.
-
-    A command is the `app` of the module of `gavel.cli` that is named after it, with underscores for hyphens; or
-    `NAME_app` of the module that `_WITH` names; or one of `functions`.
-    """
-
-    class Group(PlainGroup):
-        def format_commands(self, ctx: Any, formatter: Any) -> None:
-            for title, names in groups.items():
-                with formatter.section(title):
-                    formatter.write_dl([(each, commands[each]) for each in names])
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            found, command, rest = super().resolve_command(ctx, args)
-            if command is not None and found is not None:
-                command = typer.main.get_command(_app_of(found, functions.get(found)))
-                command.name = found
-            return found, command, rest
-
-    app = typer.Typer(
-        name=name,
-        cls=Group,
-        no_args_is_help=True,
-        help=help_text,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    for command, line in commands.items():
-        app.command(command, help=line)(_listed)
-    return app
-
-
-_WITH = {
-    **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
-    **dict.fromkeys(("evolve", "sft"), "imitation"),
-    **dict.fromkeys(("serve-atropos", "send-atropos"), "atropos"),
-    "cluster": "backend",
-    "config": "train",
-    **dict.fromkeys(("keys", "serve-env"), "serve"),
-    **dict.fromkeys(("report", "view"), "runs"),
-    "scenarios": "new",
-}
-"""Commands whose module has another name."""
-
-
-def _app_of(command: str, function: Callable[..., None] | None) -> typer.Typer:
-    if function is not None:
-        return single_command(function)
-    module = importlib.import_module(f"gavel.cli.{_WITH.get(command, command).replace('-', '_')}")
-    return getattr(module, f"{command.replace('-', '_')}_app" if command in _WITH else "app")
-
-
-def _listed() -> None:
-    """Placeholder of a command in the listing; `Group.resolve_command` replaces it by the real one."""
+plain_app = partial(typer.Typer, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def group_app(help_text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
     """The `app` of a module with several commands: `gavel keys create`."""
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        cls=PlainGroup,
-        no_args_is_help=True,
-        help=help_text,
-    )
-    app.callback()(_listed)  # a group, also of one command
+    app = plain_app(add_completion=False, cls=PlainGroup, no_args_is_help=True, help=help_text)
+    app.callback()(lambda: None)  # a group, also of one command
     for name, function in commands.items():
         app.command(name, cls=PlainCommand)(function)
     return app
@@ -170,6 +99,6 @@ def single_command(
             command = typer.main.get_command(single_command((further or {})[name]))
             return command.make_context(f"{info_name} {name}", args[1:], parent, **extra)
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = plain_app(add_completion=False)
     app.command(cls=Command)(function)
     return app

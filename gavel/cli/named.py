@@ -28,13 +28,11 @@ own_scenarios: dict[str, Scenario] = {}
 
 def scenario_named(reference: str) -> Scenario:
     """The scenario of the calling file, a shipped one, or that of a file. Raises `ScenarioError`."""
-
     return own_scenarios.get(reference) or find_scenario(reference)
 
 
 def scenarios_named(reference: str, weights: Mapping[str, float]) -> Scenario | Mixture:
     """The scenario, or for `a+b` the mixture of several with these weights. Raises `ScenarioError`."""
-
     named = [scenario_named(each.strip()) for each in scenario_references(reference)]
     if len(named) > 1:
         return Mixture(named, read_weights(weights))
@@ -56,29 +54,20 @@ def find_run(named: str) -> Path | None:
     return next((path for path in (Path(named), runs_root() / named) if (path / "model.json").is_file()), None)
 
 
-def run_named(named: str) -> Path:
-    """The run's directory. Raises `GavelError` if there is none."""
-    if (found := find_run(named)) is None:
-        raise GavelError(
-            f"there is no run {named}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
-        )
-    return found
-
-
 def file_named(named: Path) -> Path:
     """The path itself, or the directory of the run that is so called where there is no such file (`project/name`)."""
     return named if named.exists() or str(named) == "-" else find_run(str(named)) or named
 
 
 def read_attempts(
-    file: Path | Sequence[Path], by: str | None = None, columns: Columns | None = None
+    files: Sequence[Path], by: str | None = None, columns: Columns | None = None
 ) -> list[TrajectoryGroup]:
-    """The groups of a file or a run, or of several (see `read_file`), with the truth that the columns of their rows
+    """The groups of files and runs (see `read_file`), with the truth that the columns of their rows
     hold; how they were read, and what cannot be compared, goes to stderr.
 
     Raises `JudgeError` for a group whose rows have different truths.
     """
-    paths = [file_named(each) for each in ([file] if isinstance(file, Path) else file)]
+    paths = [file_named(each) for each in files]
     for path in paths:
         if path.suffix == ".py":
             raise GavelError(

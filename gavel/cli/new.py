@@ -10,6 +10,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +21,10 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
-from gavel.cli.options import default_judge, typed_options
+from gavel.cli.options import default_judge
 from gavel.cli.terminal import plain, print_table, run_interruptibly
 from gavel.judge.drafts import check_can_write
-from gavel.judge.task_drafts import DraftedTask, Drafting, DraftRecord, split
+from gavel.judge.task_drafts import Drafting, DraftRecord, split
 from gavel.llm.budget import Budget, prices_from_environment
 from gavel.llm.client import ChatAgent, Client
 from gavel.prompts import render
@@ -31,52 +32,28 @@ from gavel.scenarios.mcp import McpServer, mcp, survey
 from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
 _TEMPLATES = Path(__file__).with_name("scaffold")
-_OF_A_SERVER = "With --mcp"
+_with_mcp = partial(typer.Option, rich_help_panel="With --mcp")
 
 
 def scenario(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Its name, and that of the folder: letters, digits, _ and -.")],
     mcp: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Draft tasks for the tools of this MCP server, a command or URL."),
+        str | None, typer.Option(metavar="ADDRESS", help="Draft tasks for an MCP server: a command or URL.")
     ] = None,
     mcp_env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An environment variable that the server needs: passed on to a command, to a URL the bearer token.",
-            rich_help_panel=_OF_A_SERVER,
-        ),
+        list[str] | None, _with_mcp(metavar="NAME", help="Variable that a command needs; of a URL, its token.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="Writes the tasks and judges the attempts. Default: GAVEL_JUDGE_MODEL.", rich_help_panel=_OF_A_SERVER
-        ),
+        str | None, _with_mcp(help="Writes the tasks, judges attempts. Default: GAVEL_JUDGE_MODEL.")
     ] = None,
-    agent: Annotated[
-        str | None, typer.Option(help="Attempts the tasks. Default: the same model.", rich_help_panel=_OF_A_SERVER)
-    ] = None,
-    tasks: Annotated[int, typer.Option(min=1, max=1000, help="Tasks to train on.", rich_help_panel=_OF_A_SERVER)] = 24,
-    held_out: Annotated[
-        int, typer.Option(min=0, max=1000, help="Tasks that are held out, beside those.", rich_help_panel=_OF_A_SERVER)
-    ] = 8,
-    attempts: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=16,
-            help="Attempts at each task, to see whether it can be solved. 0 calls no tool.",
-            rich_help_panel=_OF_A_SERVER,
-        ),
-    ] = 2,
-    about: Annotated[str, typer.Option(help="What the tasks shall be about.", rich_help_panel=_OF_A_SERVER)] = "",
+    agent: Annotated[str | None, _with_mcp(help="Attempts the tasks. Default: the same model.")] = None,
+    tasks: Annotated[int, _with_mcp(min=1, max=1000, help="Tasks to train on.")] = 24,
+    held_out: Annotated[int, _with_mcp(min=0, max=1000, help="Tasks that are held out, beside those.")] = 8,
+    attempts: Annotated[int, _with_mcp(min=0, max=16, help="At each task: can it be solved? 0 calls no tool.")] = 2,
+    about: Annotated[str, _with_mcp(help="What the tasks shall be about.")] = "",
     max_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--max-cost", "--max-cost-usd", help="US dollars that all of it may cost.", rich_help_panel=_OF_A_SERVER
-        ),
+        float | None, _with_mcp("--max-cost", "--max-cost-usd", help="US dollars of all of it.")
     ] = None,
 ) -> None:
     """Write a folder with a scenario that runs, and a test.
@@ -89,20 +66,47 @@ def scenario(
     folder = Path(name)
     words = re.sub(r"[_-]+", " ", name).strip().capitalize()
     values: dict[str, Any] = {"name": name.replace("-", "_"), "folder": name, "title": words}
-    if mcp is None and (typed := typed_options(context)):
+    sources = {each.opts[0]: context.get_parameter_source(each.name or "") for each in context.command.params}
+    typed = [name for name, each in sources.items() if name[:1] == "-" and each and each.name == "COMMANDLINE"]
+    if mcp is None and typed:
         raise GavelError(f"{typed[0]} is for a scenario that a model drafts.", "Name its server: --mcp ADDRESS.")
     goes_on = mcp is not None and (folder / RECORD).is_file() and not (folder / "scenario.py").exists()
     if folder.exists() and not goes_on:
         raise GavelError(f"{folder} is there already.", "Choose another name, or move it away.")
     if mcp is None:
-        _write(folder, {"scenario.py": "scenario.py.j2", "test_scenario.py": "test_scenario.py.j2"}, values)
-        return
+        return _write(folder, values)
     variables, budget = mcp_env or [], Budget(max_cost)
     client = Client(model or default_judge(), prices=prices_from_environment(), budget=budget)
     check_can_write(client, "tasks")
     server, player = _server(mcp, variables), ChatAgent(agent or client.name, budget)
-    bounds = {"tasks": tasks, "held_out": held_out, "attempts": attempts}
-    drafted = run_interruptibly(draft(folder, server, client, player, address=mcp, about=about, **bounds))
+    record = DraftRecord.read(folder / RECORD, mcp)
+    found = run_interruptibly(survey(server))
+    number = tasks + held_out
+    typer.echo(f"{server}: {counted(len(found.tools), 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
+    if attempts:
+        typer.echo(
+            f"{player.model} tries each of them {counted(attempts, 'time')}: "
+            "its calls are real, and change what the server holds."
+        )
+    drafting = Drafting(client, player, server, found, folder / RECORD, number, attempts, about, tell=typer.echo)
+    try:
+        drafted = split(run_interruptibly(drafting.run(record)), tasks, held_out)
+    except BaseException:
+        if record.seen is not None:
+            kept = counted(len(record.tasks), "drafted task")
+            typer.echo(
+                f"cost: {client.budget.cost}; {folder / RECORD} keeps {kept}: the same command goes on.", err=True
+            )
+        raise
+    used = [each for tasks_of_split in drafted for each in tasks_of_split]
+    typer.echo(f"{counted(len(drafted[0]), 'task')} to train on, {len(drafted[1])} held out.")
+    if record.left_out:
+        typer.echo(f"Left out: {record.left_out}.")
+    if always := sum(task.solved_share == 1 for task in used):
+        typer.echo(f"Solved by every attempt: {always} (a policy that is as good learns nothing from them).")
+    if len(used) < number:
+        typer.echo(f"warning: {number} were wanted; the drafts of this model do not come to more.", err=True)
+    typer.echo(f"cost: {client.budget.cost}")
     values |= {
         "address": repr(mcp),
         "is_command": server.url is None,
@@ -114,20 +118,16 @@ def scenario(
         split: [each.task().model_dump(mode="json", exclude_defaults=True) for each in found]
         for split, found in zip(("train", "held_out"), drafted, strict=True)
     }
-    templates = {"scenario.py": "mcp_scenario.py.j2", "test_scenario.py": "test_mcp_scenario.py.j2"}
-    _write(folder, templates, values, {"tasks.json": json.dumps(on_file, indent=1, ensure_ascii=False) + "\n"})
+    _write(folder, values, json.dumps(on_file, indent=1, ensure_ascii=False) + "\n")
     (folder / RECORD).rename(folder / "drafts.json")
 
 
-def _write(
-    folder: Path, templates: Mapping[str, str], values: Mapping[str, Any], texts: Mapping[str, str] | None = None
-) -> None:
+def _write(folder: Path, values: Mapping[str, Any], tasks: str | None = None) -> None:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    rendered = {
-        file: environment.from_string((_TEMPLATES / template).read_text("utf-8")).render(values)
-        for file, template in templates.items()
-    }
-    files = {**(texts or {}), **rendered}
+    files, of_mcp = ({}, "") if tasks is None else ({"tasks.json": tasks}, "mcp_")
+    for file, template in (("scenario.py", f"{of_mcp}scenario"), ("test_scenario.py", f"test_{of_mcp}scenario")):
+        text = (_TEMPLATES / f"{template}.py.j2").read_text("utf-8")
+        files[file] = environment.from_string(text).render(values)
     try:
         folder.mkdir(exist_ok=True)
         for file, text in files.items():
@@ -143,53 +143,6 @@ def _write(
 
 RECORD = "drafting.json"
 """File in the scenario's folder while its tasks are drafted."""
-
-
-async def draft(
-    folder: Path,
-    server: McpServer,
-    client: Client,
-    player: ChatAgent,
-    *,
-    address: str,
-    tasks: int,
-    held_out: int,
-    attempts: int,
-    about: str,
-) -> tuple[list[DraftedTask], list[DraftedTask]]:
-    """Drafts the tasks for the server's tools into `folder / RECORD`.
-
-    Raises `GavelError`; what there is by then stays in the record, and the next call goes on from there.
-    """
-    record = DraftRecord.read(folder / RECORD, address)
-    found = await survey(server)
-    number = tasks + held_out
-    typer.echo(f"{server}: {counted(len(found.tools), 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
-    if attempts:
-        typer.echo(
-            f"{player.model} tries each of them {counted(attempts, 'time')}: "
-            "its calls are real, and change what the server holds."
-        )
-    drafting = Drafting(client, player, server, found, folder / RECORD, number, attempts, about, tell=typer.echo)
-    try:
-        on_train, kept_back = split(await drafting.run(record), tasks, held_out)
-    except BaseException:
-        if record.seen is not None:
-            kept = counted(len(record.tasks), "drafted task")
-            typer.echo(
-                f"cost: {client.budget.cost}; {folder / RECORD} keeps {kept}: the same command goes on.", err=True
-            )
-        raise
-    used = [*on_train, *kept_back]
-    typer.echo(f"{counted(len(on_train), 'task')} to train on, {len(kept_back)} held out.")
-    if record.left_out:
-        typer.echo(f"Left out: {record.left_out}.")
-    if always := sum(task.solved_share == 1 for task in used):
-        typer.echo(f"Solved by every attempt: {always} (a policy that is as good learns nothing from them).")
-    if len(used) < number:
-        typer.echo(f"warning: {number} were wanted; the drafts of this model do not come to more.", err=True)
-    typer.echo(f"cost: {client.budget.cost}")
-    return on_train, kept_back
 
 
 def _server(address: str, variables: Sequence[str]) -> McpServer:

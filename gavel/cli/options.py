@@ -1,7 +1,7 @@
 """Command-line options made from the fields of a settings model, and those of judges and runs.
 
     FLAGS = [Flag("judge.orders", "--orders")]
-    app.command()(with_options(function, RunConfig, FLAGS))
+    app = settings_command(function, RunConfig, FLAGS)
 
 Type, range, choices, help and default of `--orders` are those of `RunConfig.judge.orders`. An option that is not given
 leaves no value, so that `given` holds what the user typed and nothing else.
@@ -13,33 +13,38 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.run_file import SHOW, Settings, Table, Where, merge, models_in, paths_beside, read_tables, validate
+from gavel.cli.terminal import say
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.panel.juror import jury
-from gavel.llm.cassette import Cassette
-from gavel.llm.providers import PROVIDER, model_id, names, register
-from gavel.llm.types import Message
+from gavel.llm.budget import Budget
+from gavel.llm.providers import is_local, model_id, register
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RecipeName, recipe_tables
 from gavel.trainer.embedded import SCENARIOS, TOOL_CALLER
 from gavel.trainer.loop.experiment import judges_of
-from gavel.trainer.run_config import EvolveRunConfig, RunConfig, engine_table, with_loss_kind
+from gavel.trainer.run_config import EvolveRunConfig, ModelConfig, RunConfig, engine_table, with_loss_kind
+
+if TYPE_CHECKING:
+    from gavel.trainer.loop.likelihood_judge import LikelihoodJudge
 
 STAND_IN = "stand-in"
 """The command line's default judge: rules, no key."""
@@ -67,6 +72,12 @@ class Flag:
         return self.name.lstrip("-").replace("-", "_")
 
 
+def flags_of(table: str, *fields: str) -> list[Flag]:
+    """Options of the fields of a table, each named after its field: `steps` is --steps; or `tasks_per_step=--tasks`."""
+    named = [field.partition("=") for field in fields]
+    return [Flag(f"{table}.{field}".lstrip("."), name or f"--{field.replace('_', '-')}") for field, _, name in named]
+
+
 class OptionError(GavelError):
     """An option's value cannot be read."""
 
@@ -86,6 +97,11 @@ def with_options(function: Callable[..., None], model: type[BaseModel], flags: S
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__, command.__name__ = function.__doc__, function.__name__
     return command
+
+
+def settings_command(function: Callable[..., None], model: type[BaseModel], flags: Sequence[Flag]) -> typer.Typer:
+    """The `app` of a module with one command, which has these options."""
+    return single_command(with_options(function, model, flags))
 
 
 def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Flag]) -> dict[tuple[str, ...], Any]:
@@ -121,14 +137,6 @@ def read_settings(
     """The settings of the options, which win over those of `tables`. Raises a `GavelError` that names the option."""
     chosen = given(values, model, flags)
     return validate(model, merge(tables or {}, chosen), (where or {}) | _option_names(chosen, flags), show)
-
-
-def typed_options(context: typer.Context) -> list[str]:
-    """The options that the user typed, by their long names."""
-    sources = {
-        parameter.opts[0]: context.get_parameter_source(parameter.name or "") for parameter in context.command.params
-    }
-    return [name for name, source in sources.items() if name[:1] == "-" and source and source.name == "COMMANDLINE"]
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
@@ -170,6 +178,8 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
     limits = {type(limit): limit for limit in field.metadata}
     low, high = limits.get(Ge), limits.get(Le)
     numeric = base in (int, float)
+    whole = flag.path.rpartition(".")[0]
+    tables = (whole, whole.partition(".")[0]) if whole else (model.__name__.removesuffix("Config").lower(),)
     option = typer.Option(
         f"{flag.name}/--no-{flag.name.removeprefix('--')}" if base is bool else flag.name,
         help=_help(model, field, flag),
@@ -177,20 +187,12 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
         min=low.ge if numeric and low else None,  # pyright: ignore[reportArgumentType]
         max=high.le if numeric and high else None,  # pyright: ignore[reportArgumentType]
         metavar="KEY=VALUE" if base is dict else None,
-        rich_help_panel=_group(model, flag.path),
+        rich_help_panel=next((_GROUPS[table] for table in tables if table in _GROUPS), None),
     )
     kind: Any = list[str] if base is dict or get_origin(annotation) in (list, tuple) else base
     return inspect.Parameter(
         flag.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
-
-
-def _group(model: type[BaseModel], path: str) -> str | None:
-    """The help's panel for the option."""
-    table = path.rpartition(".")[0]
-    while table and table not in _GROUPS:
-        table = table.rpartition(".")[0]
-    return _GROUPS.get(table or model.__name__.removesuffix("Config").lower())
 
 
 _GROUPS = {
@@ -245,87 +247,59 @@ def _base_type(annotation: Any) -> Any:
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 
 JUDGE_FLAGS = [  # of a JudgeConfig
-    Flag("models", "--judge"),
-    Flag("rubric", "--rubric"),
-    Flag("orders", "--orders"),
-    Flag("states", "--states"),
-    Flag("mode", "--mode"),
-    Flag("unseen", "--unseen"),
-    Flag("alone", "--alone"),
-    Flag("images", "--images"),
-    Flag("redact", "--redact"),
-    Flag("cache", "--cache"),
-    Flag("max_cost_usd", "--max-cost"),
-    Flag("max_tokens", "--max-judge-tokens"),
-    Flag("concurrency", "--judge-concurrency"),
+    *flags_of(
+        "", "models=--judge", "rubric", "orders", "states", "mode", "unseen", "alone", "images", "redact", "cache"
+    ),
+    *flags_of("", "max_cost_usd=--max-cost", "max_tokens=--max-judge-tokens", "concurrency=--judge-concurrency"),
     Flag("params", "--judge-param", by_key=True),
     Flag("cassette", "--cassette"),
 ]
 RUN_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
 MODEL_FLAGS = [
-    Flag("model.base_model", "--model"),
-    Flag("model.name", "--name"),
-    Flag("model.renderer", "--renderer"),
+    *flags_of("model", "base_model=--model", "name", "renderer"),
     Flag("model.policy.chat_template_kwargs", "--chat-template-kwarg", by_key=True),
 ]
 ENGINE_FLAGS = [
-    Flag("loop.max_tokens", "--max-tokens"),
-    Flag("loop.seed", "--seed"),
-    Flag("backend.max_context", "--max-context"),
-    Flag("backend.engine", "--engine"),
-    Flag("backend.engine.urls", "--vllm-url"),
-    Flag("backend.engine.replicas", "--vllm-replicas"),
+    *flags_of("loop", "max_tokens", "seed"),
+    *flags_of("backend", "max_context", "engine", "engine.urls=--vllm-url", "engine.replicas=--vllm-replicas"),
     Flag("backend.url", "--backend-url"),
 ]
-START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
 LORA_FLAGS = [
-    Flag("model.lora.rank", "--lora-rank"),
-    Flag("model.lora.alpha", "--lora-alpha"),
-    Flag("model.lora.rslora", "--rslora"),
+    *flags_of("model.lora", "rank=--lora-rank", "alpha=--lora-alpha", "rslora"),
     Flag("model.lora.targets", "--lora-target", "all linear layers"),
-    Flag("model.lora.experts", "--lora-experts"),
-    Flag("model.lora.dropout", "--lora-dropout"),
+    *flags_of("model.lora", "experts=--lora-experts", "dropout=--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
-]
-MEMORY_FLAGS = [
-    Flag("train.micro_batch_tokens", "--micro-batch-tokens"),
-    Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
 ]
 RUN_FLAGS = [
     *MODEL_FLAGS,
-    START_FLAG,
+    Flag("model.from_checkpoint", "--from-checkpoint"),
     *LORA_FLAGS,
     *RUN_JUDGE_FLAGS,
     Flag("weights", "--weights"),
     Flag("loop.turn_limits", "--turn-limits"),
     Flag("loop.reward", "--reward", "judge=1"),
-    Flag("loop.steps", "--steps"),
-    Flag("loop.tasks_per_step", "--tasks"),
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.evaluation_tasks", "--evaluation-tasks"),
-    Flag("loop.max_staleness", "--max-staleness"),
-    Flag("loop.refill", "--refill"),
-    Flag("loop.stall_seconds", "--stall-seconds"),
-    Flag("loop.on_alarm", "--on-alarm"),
-    Flag("loop.checks.every", "--check-judge-every"),
-    Flag("loop.checks.golden", "--golden"),
+    *flags_of("loop", "steps", "tasks_per_step=--tasks", "group_size", "evaluation_tasks", "max_staleness", "refill"),
+    *flags_of("loop", "stall_seconds", "on_alarm", "checks.every=--check-judge-every", "checks.golden=--golden"),
     Flag("loop.checks.second", "--second-judge"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
-    Flag("train.optimizer", "--optimizer"),
-    Flag("train.advantage", "--advantage"),
-    Flag("train.minimal_spread", "--minimal-spread"),
-    Flag("train.top_entropy", "--top-entropy"),
-    Flag("train.entropy_bonus", "--entropy-bonus"),
-    Flag("train.beta", "--beta"),
-    Flag("train.kl_in_reward", "--kl-in-reward"),
-    Flag("train.reference", "--reference"),
-    *MEMORY_FLAGS,
+    *flags_of("train", "optimizer", "advantage", "minimal_spread", "top_entropy", "entropy_bonus", "beta"),
+    *flags_of("train", "kl_in_reward", "reference", "micro_batch_tokens", "gradient_checkpointing"),
     *ENGINE_FLAGS,
-    Flag("backend.processes", "--nproc"),
-    Flag("backend.shard_base", "--shard-base"),
-    Flag("backend.tracker", "--tracker"),
+    *flags_of("backend", "processes=--nproc", "shard_base", "tracker"),
 ]
+_SETS = {
+    **{flag.name: [flag] for flag in RUN_FLAGS},
+    **{flag.name: [flag] for flag in flags_of("loop", "temperature", "concurrency", "final_tasks", "evaluate_every")},
+    "--slots": flags_of("backend", "slots"),
+    **{"model": MODEL_FLAGS, "lora": LORA_FLAGS, "judge": RUN_JUDGE_FLAGS, "engine": ENGINE_FLAGS},
+}
+
+
+def run_flags(*names: str, without: str = "") -> list[Flag]:
+    """Options of a run: by their names, or all of `model`, `lora`, `judge` or `engine`, `without` one."""
+    return [flag for name in names for flag in _SETS[name] if flag.name != without]
+
 
 Source = Annotated[
     str,
@@ -338,6 +312,7 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
 ]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect; ask nothing.")]
 Recipe = Annotated[
     RecipeName | None,
@@ -426,6 +401,18 @@ def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
     return judge if judge.models is not None else judge.model_copy(update={"models": default_judge()})
 
 
+def prepare_judge(
+    settings: JudgeConfig, scenario: Scenario | Mixture, directory: Path | None = None, budget: Budget | None = None
+) -> Judge:
+    """The judge of a scenario's attempts, checked and announced; one that costs money keeps its replies in
+    `directory`."""
+    settings = settings if directory is None else with_cassette(settings, directory)
+    judge = settings.build(scenario.rubric, budget=budget)
+    announce_stand_in(judge.names)
+    check_stand_in(judge, scenario)
+    return judge
+
+
 def announce_stand_in(names: Sequence[str]) -> None:
     """Says on stderr that the stand-in is the judge, if it is, and which judge model a key that is set makes usable."""
     if model_id(STAND_IN) not in names:
@@ -442,7 +429,6 @@ def check_stand_in(judge: Judge, scenario: Scenario | Mixture) -> None:
     """
     if model_id(STAND_IN) not in judge.names:
         return
-
     mixture = Mixture.of(scenario)
     judges = judges_of(mixture, judge)
     for each in mixture:
@@ -464,20 +450,11 @@ FILE_NAME = "cassettes.sqlite"
 
 def with_cassette(judge: JudgeConfig, directory: Path) -> JudgeConfig:
     """The same, with the cassette of `directory` where none is named and a model costs money."""
-    if judge.cassette is not None or all(model_id(name).startswith(f"{PROVIDER}/") for name in _models(judge)):
+    named = jury(judge.models) if judge.models else ()
+    models = [model for juror in named for model in juror.models if isinstance(model, str)]
+    if judge.cassette is not None or all(map(is_local, models)):
         return judge
     return judge.model_copy(update={"cassette": directory / FILE_NAME})
-
-
-def _models(judge: JudgeConfig) -> list[str]:
-    named = jury(judge.models) if judge.models else ()
-    return [model for juror in named for model in juror.models if isinstance(model, str)]
-
-
-def recorded(judge: JudgeConfig) -> Cassette | None:
-    """The cassette of the judge, to look replies up; None where there is none yet."""
-    path = judge.cassette
-    return Cassette(path, "replay") if path is not None and str(path) != "none" and Path(path).is_file() else None
 
 
 def replies_directory(out: Path | None) -> Path:
@@ -488,62 +465,50 @@ def replies_directory(out: Path | None) -> Path:
     return out.parent
 
 
-def replay_account(judge: Judge | None) -> str:
-    """`12 replies replayed from runs/demo/x/cassettes.sqlite`, or an empty text where none was."""
-    cassette = judge.cassette if judge else None
-    if cassette is None or not cassette.replayed:
-        return ""
-    return f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}"
+def close_replies(console: Console, judge: Judge) -> None:
+    """Says how many replies were replayed (`12 replies replayed from runs/demo/x/cassettes.sqlite`), and closes the
+    cassette."""
+    if (cassette := judge.cassette) is not None:
+        if cassette.replayed:
+            say(console, f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}")
+        cassette.close()
 
 
-def register_likelihood() -> None:
-    """Makes `likelihood` a judge model, whose weights are loaded with its first question."""
+@cache
+def _likelihood() -> "LikelihoodJudge":
+    from gavel.trainer.loop.likelihood_judge import load_judge
 
-    def first_reply(messages: list[Message]) -> str:
-        from gavel.trainer.loop.likelihood_judge import load_judge
+    return load_judge(partial(typer.echo, err=True))
 
-        judge = load_judge(partial(typer.echo, err=True))
-        register(LIKELIHOOD, judge.reply)
-        return judge.reply(messages)
 
-    if LIKELIHOOD not in names():
-        register(LIKELIHOOD, first_reply)
+register(LIKELIHOOD, lambda messages: _likelihood().reply(messages))
 
 
 class ModelChoiceError(GavelError):
     """No base model is named for a scenario that the default one does not fit."""
 
 
-def check_model(config: Run, given: Run, scenario: Scenario | Mixture) -> None:
-    """Raises `ModelChoiceError` where the built-in model would be trained on a job it was not made for, unasked.
+def check_model(
+    model: ModelConfig, scenario: Scenario | Mixture, else_: str = "its scores may rise while it learns nothing"
+) -> None:
+    """Raises `ModelChoiceError` where a built-in model would be used, unasked, on a job that it was not made for.
 
-    `given`: the configuration before defaults were filled in. A user who names the model gets a warning.
+    A user who named it gets a note instead, which says what comes of it: `else_`.
     """
-    named = "base_model" in given.model.model_fields_set
-    check_base_fits(config.model.base_model, scenario, named=named, else_="its scores may rise while it learns nothing")
-
-
-def check_base_fits(base: str, scenario: Scenario | Mixture, *, named: bool, else_: str) -> None:
-    """Raises `ModelChoiceError` where `base` is a built-in model that does not know the scenario.
-
-    A user who `named` it gets a note instead, which says what comes of it: `else_`.
-    """
+    base = model.base_model
     its_own = SCENARIOS.get(base)
     others = [each.name for each in Mixture.of(scenario) if each.name != its_own]
     if its_own is None or not others:
         return
     what = f"the built-in model {base} knows the scenario {its_own} alone"
-    if named:
+    if "base_model" in model.model_fields_set:
         typer.echo(f"Note: {what}; on {', '.join(others)} {else_}.", err=True)
         return
-    own = [
-        f"--model {name}, a tiny one made for this scenario; "
-        for name, its in SCENARIOS.items()
-        if its == scenario.name
-    ]
+    own = [name for name, its in SCENARIOS.items() if its == scenario.name]
+    made = f"--model {own[0]}, a tiny one made for this scenario; " if own else ""
     raise ModelChoiceError(
         f"{what}, and {others[0]} is another job.",
-        f"Name a base model: {''.join(own[:1])}--model {TOOL_CALLER}, a tiny one that calls any scenario's tools and "
+        f"Name a base model: {made}--model {TOOL_CALLER}, a tiny one that calls any scenario's tools and "
         "learns in minutes on a CPU; --model smollm2-135m, a small real one for a CPU (`make real` fetches it); on a "
         "GPU of 8 GiB --model Qwen/Qwen3-1.7B, of 24 GiB Qwen/Qwen3-4B, of 48 GiB Qwen/Qwen3-8B. `gavel plan MODEL` "
         "shows what another needs of memory, and --dry-run what the judge will cost.",

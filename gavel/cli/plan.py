@@ -11,8 +11,7 @@ from rich.console import Console
 
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
-from gavel.cli.options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS, Assignments, Flag, run_config, with_options
+from gavel.cli.options import Assignments, Flag, run_config, run_flags, settings_command
 from gavel.cli.terminal import print_table, say
 from gavel.trainer.run_config import RunConfig
 
@@ -20,13 +19,8 @@ if TYPE_CHECKING:
     from gavel.trainer.memory.plan import Device, MemoryPlan
 
 FLAGS = [
-    *LORA_FLAGS,
-    Flag("loop.group_size", "--group-size"),
-    Flag("loop.max_staleness", "--max-staleness"),
-    *(flag for flag in ENGINE_FLAGS if flag.name in ("--max-context", "--engine")),
-    *MEMORY_FLAGS,
-    Flag("backend.processes", "--nproc"),
-    Flag("backend.shard_base", "--shard-base"),
+    *run_flags("lora", "--group-size", "--max-staleness", "--max-context", "--engine", "--micro-batch-tokens"),
+    *run_flags("--gradient-checkpointing", "--nproc", "--shard-base"),
 ]
 _MODEL = Flag("model.base_model", "MODEL")
 _GIB = 2**30
@@ -34,13 +28,10 @@ _USUAL_GPU = 80.0
 
 
 def plan(
-    model: Annotated[
-        str, typer.Argument(help="Base model: a directory, a hub id, or a built-in one: embedded/returns-desk.")
-    ],
+    model: Annotated[str, typer.Argument(help="A directory, a hub id, or a built-in one: embedded/returns-desk.")],
     values: Mapping[str, Any],
     gpu: Annotated[
-        float | None,
-        typer.Option("--gpu", min=0, help="GiB of the GPU; 0: this machine's CPU. Default: the GPU here, else 80."),
+        float | None, typer.Option(min=0, help="GiB; 0: this machine's CPU. Default: the GPU here, or 80.")
     ] = None,
     assignments: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, in bytes.")] = False,
@@ -102,20 +93,13 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
         "all at once": plan.needed,
     }
     print_table(console, ("", "GiB"), [(what, gib(count)) for what, count in needs.items()], right=("GiB",))
-    each = gib(plan.cache_per_conversation)
-    say(
-        console,
-        f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {gib(plan.all_logits)} GiB.",
-    )
+    each, logits = gib(plan.cache_per_conversation), gib(plan.all_logits)
+    say(console, f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {logits} GiB.")
     say(console, f"A group of {plan.group_size} that shares half of its context: {plan.largest_group:,} unique tokens.")
     if plan.fits:
-        checkpointing = "with" if plan.checkpointing else "without"
+        how = f"{'with' if plan.checkpointing else 'without'} checkpointing"
         smaller = f"; passes of up to {plan.whole_pass_tokens:,} without" if plan.whole_pass_tokens else ""
-        say(
-            console,
-            f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.",
-        )
-        return
+        return say(console, f"It fits, {how} and micro-batches of {plan.micro_batch_tokens:,} tokens{smaller}.")
     from gavel.trainer.memory.plan import size
 
     say(console, f"It does not fit: {size(plan.missing)} missing. What helps:")
@@ -130,4 +114,4 @@ def _count(number: int) -> str:
     return str(number)
 
 
-app = single_command(with_options(plan, RunConfig, FLAGS))
+app = settings_command(plan, RunConfig, FLAGS)

@@ -17,8 +17,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -104,25 +103,20 @@ def validate(model: type[Settings], tables: Table, where: Where, show: str = SHO
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
     path = _path_in(tables, first)
-    prefix = _prefix(where, path)
+    place = next((where[path[:n]] for n in range(len(path), 0, -1) if path[:n] in where), "")
+    prefix = f"{place}: " if place else ""
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
-        known = _known_fields(model, path[:-1], tables)
+        known, kind = _known_fields(model, path[:-1], tables)
         nearest = difflib.get_close_matches(path[-1], known, 1, _SIMILAR)
         table = f"[{'.'.join(path[:-1])}]" if path[1:] else "the top of the configuration"
-        kind = _at_path(tables, path[:-1]).get("kind")
-        there_are = f"With kind {kind} there are" if isinstance(kind, str) and "kind" in known else "There are"
+        there_are = f"With kind {kind} there are" if kind and "kind" in known else "There are"
         remedy = f"Did you mean {nearest[0]}?" if nearest else f"{there_are}: {', '.join(known)}."
         raise RunFileError(f"{prefix}{table} has no {path[-1]}.", remedy)
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
     what = what[:1].lower() + what[1:]
     got = "" if isinstance(first["input"], dict) or first["type"] == "missing" else f", not {first['input']!r}"
     raise RunFileError(f"{prefix}{name}: {what}{got}.", show)
-
-
-def _prefix(where: Where, path: tuple[str, ...]) -> str:
-    place = next((where[path[:n]] for n in range(len(path), 0, -1) if path[:n] in where), "")
-    return f"{place}: " if place else ""
 
 
 def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:
@@ -140,29 +134,19 @@ def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _at_path(tables: Table, path: tuple[str, ...]) -> Table:
+def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) -> tuple[list[str], str]:
+    """The fields of the table at `path`, and its `kind`, if it has one: of several models that may stand there, only
+    that of this kind counts."""
+    models, kind = [model], ""
     for name in path:
         tables = tables[name]
-    return tables
-
-
-def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) -> list[str]:
-    """The fields of the table at `path`; of several models that may stand there, those of the table's `kind`."""
-    annotations, inner = [model], tables
-    for name in path:
-        inner = inner.get(name, {})
-        annotations = [found for each in annotations for found in _at(each, name)]
-        if isinstance(inner, dict) and "kind" in inner:
-            models = [one for each in annotations for one in models_in(each)]
-            annotations = [one for one in models if one.model_fields["kind"].default == inner["kind"]]
-    return list(dict.fromkeys(field for each in annotations for one in models_in(each) for field in one.model_fields))
-
-
-def _at(annotation: Any, name: str) -> list[Any]:
-    """The types that `name` may have in a table of this type."""
-    if get_origin(annotation) is dict:
-        return [get_args(annotation)[1]]
-    return [one.model_fields[name].annotation for one in models_in(annotation) if name in one.model_fields]
+        fields = [each.model_fields[name] for each in models if name in each.model_fields]
+        if fields:  # else the name is a key in a table of models
+            models = [one for field in fields for one in models_in(field.annotation)]
+        kind = str(tables.get("kind", "")) if isinstance(tables, dict) else ""
+        if kind:
+            models = [one for one in models if one.model_fields["kind"].default == kind]
+    return list(dict.fromkeys(field for one in models for field in one.model_fields)), kind
 
 
 def to_toml(settings: BaseModel, derived_from: BaseModel | None = None) -> str:
@@ -227,10 +211,10 @@ def toml_value(value: Any) -> str:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models among the members of a union, or the model itself."""
-    if get_origin(annotation) in (Union, UnionType):
-        return [model for member in get_args(annotation) for model in models_in(member)]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    """The models that a union, a list or a table of this type holds, or the model itself."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for member in get_args(annotation) for model in models_in(member)]
 
 
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)

@@ -19,7 +19,7 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.named import run_named
+from gavel.cli.named import find_run
 from gavel.cli.terminal import plain, print_table, print_warning
 from gavel.reports.run_figures import read_run
 from gavel.reports.run_outcome import outcome_of_run
@@ -41,7 +41,6 @@ def runs(
 
     Ends with status 1 for a DIRECTORY that is not there.
     """
-
     root = runs_root(directory)
     if directory is not None and not directory.exists():
         raise GavelError(
@@ -81,15 +80,17 @@ def _age(seconds: float) -> str:
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="As `gavel runs` lists it, or its directory.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Default: report.html of the run (run.html of a demo's)."),
+        Path | None, typer.Option("--out", "-o", help="Default: the run's report.html (demo: run.html).")
     ] = None,
 ) -> None:
     """Write a run's report as a page: curves, scores, what was left out, cost, samples; and say what came of the run.
 
     While it goes on or afterwards.
     """
-    directory = run_named(run)
+    if (directory := find_run(run)) is None:
+        raise GavelError(
+            f"there is no run {run}.", "Name it as `gavel runs` lists it (project/name), or by its directory."
+        )
     page, read = write_run_report(directory, out), read_run(directory)
     for line in outcome_of_run(directory, read.rows):
         typer.echo(line)
@@ -107,14 +108,9 @@ _UPDATE_SECONDS = 2.0
 
 def view(
     directory: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Holds runs and judged files; or one run, or one judged file. Default: GAVEL_RUNS, else runs."
-        ),
+        Path | None, typer.Argument(help="Runs and judged files, or one of them. Default: GAVEL_RUNS, else runs.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Beyond this machine, the page's address has a token.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine with a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8095,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
@@ -137,8 +133,13 @@ def view(
             f"{shown} is no judged file in JSON lines.",
             f"Judge it first: gavel score {shlex.quote(str(directory))} --out judged.jsonl.",
         )
-    root = _root_of(shown)
-    index = Index(root, _index_file(shown), shown)
+    # the directory of projects: of a file its own, else above a project or a run in it
+    root = shown.parent if shown.is_file() or next(shown.glob("*/model.json"), None) else shown
+    if (shown / "model.json").is_file():
+        root = shown.parent.parent
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    file = Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(shown)).hexdigest()[:20]}.sqlite")
+    index = Index(root, file, shown)
     token = None if host in LOOPBACK else secrets.token_urlsafe(24)
     listener = listen(host, port)
     stopping = threading.Event()
@@ -179,20 +180,6 @@ def _keep_up(index: "Index", list_runs: Callable[[], list[RunSummary]], stopping
             told = error.message
         if stopping.wait(_UPDATE_SECONDS):
             return
-
-
-def _root_of(shown: Path) -> Path:
-    """The directory of projects, for a run or a project in it; the directory of a file."""
-    if shown.is_file():
-        return shown.parent
-    if (shown / "model.json").is_file():
-        return shown.parent.parent
-    return shown.parent if next(shown.glob("*/model.json"), None) else shown
-
-
-def _index_file(root: Path) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:20]}.sqlite")
 
 
 app, report_app, view_app = map(single_command, (runs, report, view))

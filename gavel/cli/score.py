@@ -9,10 +9,12 @@ With --batch the calls of the judge go through the vendor's batch interface. The
 """
 
 import asyncio
+import contextlib
 import logging
 import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,22 +26,20 @@ from rich.table import Table
 from gavel.base.errors import GavelError, first_error
 from gavel.base.text import counted
 from gavel.cli.judge import write_judged_page
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import read_attempts
 from gavel.cli.options import (
     JUDGE_FLAGS,
     STAND_IN,
     DryRun,
     announce_stand_in,
+    close_replies,
     judge_config,
-    recorded,
-    replay_account,
     replies_directory,
+    settings_command,
     with_cassette,
     with_default_judge,
-    with_options,
 )
-from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress
+from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress, status_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
@@ -47,7 +47,9 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.batch import BatchCassette, Batches, batch_price, connection
 from gavel.llm.budget import Budget, cost_in_words, prices_from_environment
-from gavel.llm.providers import PROVIDER, model_id
+from gavel.llm.cassette import Cassette
+from gavel.llm.providers import is_local, model_id
+from gavel.reports.judge_trust import read_report
 from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
@@ -62,53 +64,36 @@ _WARNINGS = 3
 """The judge's own, of which the most common are printed."""
 _MOST_REPORTED = 500
 """Groups; the intervals of more take longer than anyone expects to wait at the end."""
-Files = Path | Sequence[Path]
 
 
 def score(
     values: Mapping[str, Any],
     file: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs, a run; see docs/files.md. - is standard "
-            "input."
-        ),
+        list[Path], typer.Argument(help="JSONL, JSON, CSV, parquet, logs, a run: see docs/files.md; - is stdin.")
     ],
     by: Annotated[
         str | None,
         typer.Option(
             "--by",
             "--group-column",
-            help="Field (dotted path) that groups the rows, or `opening`: the messages before the assistant's first. "
-            "Default: the task's id and the opening.",
+            help="Field (dotted path) that groups rows, or `opening`. Default: task and opening.",
         ),
     ] = None,
     prompt_column: Annotated[
-        str | None, typer.Option(help="Column (dotted path) of what was asked, where the file's format is not known.")
+        str | None, typer.Option(help="Column (dotted path) of what was asked, in a plain table.")
     ] = None,
     answer_column: Annotated[
-        list[str] | None,
-        typer.Option(help="Column of the answer. Repeat it for a table with several answers in a row."),
+        list[str] | None, typer.Option(help="Column of the answer. Repeatable: several in a row.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the judged groups: .jsonl, .jsonl.zst, .csv or .parquet; - is standard output. What it "
-            "holds of an earlier run with the same settings is not judged again."
-        ),
+        Path | None, typer.Option(help="Judged groups: .jsonl(.zst), .csv, .parquet; - is stdout. What it has is kept.")
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Replace the output file, do not go on with it.")] = False,
     retry_unscored: Annotated[
-        bool,
-        typer.Option(
-            "--retry-unscored",
-            help="FILE holds judged groups: judge those again in which nobody was scored, and keep the others.",
-        ),
+        bool, typer.Option("--retry-unscored", help="FILE is judged: judge again the groups without a score.")
     ] = False,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
+        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day; needs --out.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -118,171 +103,153 @@ def score(
     """
     config = judge_config(values)
     columns = Columns(prompt_column, tuple(answer_column or ())) if prompt_column or answer_column else None
-    if dry_run:
-        print_estimate(file, config, by, out, fresh=fresh, columns=columns, retry_unscored=retry_unscored)
-    else:
-        score_and_print(file, config, by, out, fresh=fresh, batch=batch, columns=columns, retry_unscored=retry_unscored)
+    scoring = Scoring(file, by, out, columns=columns, fresh=fresh, retry_unscored=retry_unscored)
+    scoring.print_estimate(config) if dry_run else scoring.run(config, batch=batch)
 
 
-def print_estimate(
-    file: Files,
-    config: JudgeConfig,
-    by: str | None = None,
-    out: Path | None = None,
-    *,
-    fresh: bool = False,
-    columns: Columns | None = None,
-    retry_unscored: bool = False,
-) -> None:
-    """Prints what judging the file's groups would take, but for those that `out` holds already; nothing is asked.
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What is scored, and where the scores go."""
 
-    Replies that are on the cassette cost nothing.
-    """
+    files: Sequence[Path]
+    by: str | None = None
+    out: Path | None = None
+    columns: Columns | None = None
+    fresh: bool = False
+    """What `out` holds is judged again."""
+    retry_unscored: bool = False
+    """The files hold judged groups: those in which somebody was scored are kept."""
 
-    groups = read_attempts(file, by, columns)
-    config = with_cassette(with_default_judge(config), replies_directory(out))
-    judge = config.build(cassette=recorded(config))
-    done = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}
-    if out is not None and not fresh:
-        done |= judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
-    estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
-    already = f", {len(done):,} judged already" if done else ""
-    typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
+    def print_estimate(self, config: JudgeConfig) -> None:
+        """Prints what judging the groups would take, but for those that `out` holds already; nothing is asked.
 
+        Replies that are on the cassette cost nothing.
+        """
+        groups = self._read()
+        config = with_cassette(with_default_judge(config), replies_directory(self.out))
+        path = Path(config.cassette or "none")
+        judge = config.build(cassette=Cassette(path, "replay") if path.is_file() else None)
+        done = self._scored_before(groups, judge)
+        if (output := self.output(judge)) is not None and not self.fresh:
+            done |= output.peek(groups)
+        estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
+        already = f", {len(done):,} judged already" if done else ""
+        typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
 
-def score_and_print(
-    file: Files,
-    config: JudgeConfig,
-    by: str | None = None,
-    out: Path | None = None,
-    *,
-    fresh: bool = False,
-    batch: bool = False,
-    columns: Columns | None = None,
-    retry_unscored: bool = False,
-) -> None:
-    """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
+    def run(self, config: JudgeConfig, *, batch: bool = False) -> None:
+        """Scores the groups and prints their table; on stderr when standard output receives the groups.
 
-    When the judge stops for good (a spent budget, a wrong key), what was judged until then is printed and kept.
+        When the judge stops for good (a spent budget, a wrong key), what was judged until then is printed and kept.
 
-    Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
-    Ctrl-C says what is kept, and exits with status 130.
-    """
-    config = with_cassette(with_default_judge(config), replies_directory(out))
-    batches = BatchScoring(config, out) if batch else None
-    output = None
-    try:
-        judge = batches.judge() if batches else config.build()
-        output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
-        answer = batches.answer if batches else None
-        options = {"fresh": fresh, "retry_unscored": retry_unscored}
-        judged = run_interruptibly(
-            score_file(file, judge, by=by, columns=columns, out=output, answer_first=answer, **options)
-        )
-        if batches and judge.stopped is None:
-            batches.batches.remove()
-    except KeyboardInterrupt:
-        typer.echo(_kept(output, out), err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        if batches:
-            batches.batches.close()
-    stopped = judge.stopped
-    shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
-    if shown or stopped is None:
-        console = Console(stderr=isinstance(output, JudgedStream))
-        earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
-        print_scores(console, shown, by, out=out, earlier=earlier, cost=None if batches else judge.budget.cost)
-    if replayed := replay_account(judge):
-        typer.echo(replayed, err=True)
-    if judge.cassette:
-        judge.cassette.close()
-    if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
-        try:  # the scores are kept whether or not the report can be written
-            if len(shown) > _MOST_REPORTED:
-                typer.echo(f"How far to trust these scores: gavel judge report {shlex.quote(str(out))}", err=True)
-            else:
-                typer.echo(f"Report: {write_judged_page(shown, out)}")
-        except GavelError as error:
-            typer.echo(f"The report was not written: {error.message}", err=True)
-    if stopped is not None:
-        is_kept = bool(shown) and isinstance(output, JudgedFile)
-        kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
-        missing = len(judged) - len(shown)
-        raise JudgeError(
-            f"not judged: {missing:,} of {counted(len(judged), 'group')}: {stopped.message}",
-            stopped.remedy + kept,
-        ) from stopped
-    wholes = [group.judgement for group in judged if group.judgement]
-    failed = [whole for whole in wholes if whole.status == "unscored" and (whole.calls or whole.warnings)]
-    if failed:  # a group with nothing to compare is no failure
-        reason = failed[0].reason
-        again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
-        raise JudgeError(
-            f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
-            f"{again}ame another judge (--judge MODEL)"
-            + (", smaller groups or more reply tokens (--judge-param max_tokens=N)." if judge.asks_servers else _RULES),
-        )
-
-
-async def score_file(
-    file: Files,
-    judge: Judge,
-    *,
-    by: str | None = None,
-    columns: Columns | None = None,
-    out: Output | Path | None = None,
-    fresh: bool = False,
-    retry_unscored: bool = False,
-    answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
-) -> list[TrajectoryGroup]:
-    """The judged groups of `file` (see `read_file`), also written to `out`; its progress goes to stderr.
-
-    `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
-    `fresh`. `retry_unscored`: keeps the groups of a judged `file` in which somebody was scored. `answer_first` receives
-    the groups that are left to judge, before the first of them is judged. Raises `RowError` or `StoreError` when the
-    file cannot be read, and `GavelError` when the judge has no key or `out` cannot be used; nothing is judged then.
-    """
-    groups = await asyncio.to_thread(read_attempts, file, by, columns)
-    announce_stand_in(judge.names)
-    judge.check()
-    if set(judge.names) == {model_id(STAND_IN)}:
-        check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
-    if isinstance(out, Path):
-        out = judged_output(out, judge.settings, is_input=_is_among(file, out))
-    kept = scored_already(_names(file), groups, judge.settings) if retry_unscored else {}
-    if out is None:
-        if answer_first:
-            await answer_first([group for index, group in enumerate(groups) if index not in kept])
-        judged = await _judge_all(groups, kept, judge, None)
-    else:
-        done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
-        for index in kept.keys() - done.keys():
-            await asyncio.to_thread(out.append, index, kept[index])
-        done = kept | done
-        if done:
-            typer.echo(f"Judged already: {len(done):,} of {counted(len(groups), 'group')}.", err=True)
+        Raises a `GavelError` when a file is not usable, and after all else is done when the judge failed on a group.
+        Ctrl-C says what is kept, and exits with status 130.
+        """
+        out = self.out
+        config = with_cassette(with_default_judge(config), replies_directory(out))
+        batches = BatchScoring(config, out) if batch else None
+        output = None
         try:
-            if answer_first:
-                await answer_first([group for index, group in enumerate(groups) if index not in done])
-            judged = await _judge_all(groups, done, judge, out)
-            await asyncio.to_thread(out.finish)
+            judge = batches.judge() if batches else config.build()
+            output = self.output(judge)
+            judged = run_interruptibly(self.score(judge, output, batches.answer if batches else None))
+            if batches and judge.stopped is None:
+                batches.batches.remove()
+        except KeyboardInterrupt:
+            typer.echo(_kept(output, out), err=True)
+            raise typer.Exit(INTERRUPTED) from None
         finally:
-            out.close()
-    stopped = judge.stopped.message if judge.stopped else ""
-    return [judged[index] if index in judged else unscored(group, stopped) for index, group in enumerate(groups)]
+            if batches:
+                batches.batches.close()
+        stopped = judge.stopped
+        shown = [each for each in judged if not stopped or (each.judgement and each.judgement.status != "unscored")]
+        if shown or stopped is None:
+            console = Console(stderr=isinstance(output, JudgedStream))
+            earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
+            cost = None if batches else judge.budget.cost
+            print_scores(console, shown, self.by, out=out, earlier=earlier, cost=cost)
+        close_replies(Console(stderr=True), judge)
+        if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
+            try:  # the scores are kept whether or not the report can be written
+                if len(shown) > _MOST_REPORTED:
+                    typer.echo(f"How far to trust these scores: gavel judge report {shlex.quote(str(out))}", err=True)
+                else:
+                    typer.echo(f"Report: {write_judged_page(read_report(shown, None, out.name), out)}")
+            except GavelError as error:
+                typer.echo(f"The report was not written: {error.message}", err=True)
+        if stopped is not None:
+            is_kept = bool(shown) and isinstance(output, JudgedFile)
+            kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
+            missing = f"{len(judged) - len(shown):,} of {counted(len(judged), 'group')}"
+            raise JudgeError(f"not judged: {missing}: {stopped.message}", stopped.remedy + kept) from stopped
+        wholes = [group.judgement for group in judged if group.judgement]
+        failed = [whole for whole in wholes if whole.status == "unscored" and (whole.calls or whole.warnings)]
+        if failed:  # a group with nothing to compare is no failure
+            reason = failed[0].reason
+            again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
+            smaller = ", smaller groups or more reply tokens (--judge-param max_tokens=N)."
+            raise JudgeError(
+                f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
+                f"{again}ame another judge (--judge MODEL){smaller if judge.asks_servers else _RULES}",
+            )
+
+    async def score(
+        self,
+        judge: Judge,
+        output: Output | None,
+        answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
+    ) -> list[TrajectoryGroup]:
+        """The judged groups, also written to `output`, which keeps what it holds; progress goes to stderr.
+
+        `answer_first` receives the groups that are left to judge, before the first of them is judged. Raises `RowError`
+        or `StoreError` when a file cannot be read, and `GavelError` when the judge has no key or `output` cannot be
+        used; nothing is judged then.
+        """
+        groups = await asyncio.to_thread(self._read)
+        announce_stand_in(judge.names)
+        judge.check()
+        if set(judge.names) == {model_id(STAND_IN)}:
+            check_readable(judge.rubric, [truth_of(group) for group in groups], whole=False)
+        done = self._scored_before(groups, judge)
+        with contextlib.closing(output) if output is not None else contextlib.nullcontext():
+            if output is not None:
+                earlier = await asyncio.to_thread(output.begin, groups, fresh=self.fresh)
+                for index in done.keys() - earlier.keys():
+                    await asyncio.to_thread(output.append, index, done[index])
+                done |= earlier
+                if done:
+                    typer.echo(f"Judged already: {len(done):,} of {counted(len(groups), 'group')}.", err=True)
+            missing = {index: group for index, group in enumerate(groups) if index not in done}
+            if answer_first:
+                await answer_first([*missing.values()])
+            judged = done | await _judge_all(missing, judge, output)
+            if output is not None:
+                await asyncio.to_thread(output.finish)
+        stopped = judge.stopped.message if judge.stopped else ""
+        return [judged[index] if index in judged else unscored(group, stopped) for index, group in enumerate(groups)]
+
+    def output(self, judge: Judge) -> Output | None:
+        """Where the groups go that this judge scores."""
+        if (out := self.out) is None:
+            return None
+        is_input = out.exists() and any(each.exists() and out.samefile(each) for each in self.files)
+        return judged_output(out, judge.settings, is_input=is_input)
+
+    def _read(self) -> list[TrajectoryGroup]:
+        return read_attempts(self.files, self.by, self.columns)
+
+    def _scored_before(self, groups: Sequence[TrajectoryGroup], judge: Judge) -> dict[int, TrajectoryGroup]:
+        names = ", ".join(map(str, self.files))
+        return scored_already(names, groups, judge.settings) if self.retry_unscored else {}
 
 
 async def _judge_all(
-    groups: Sequence[TrajectoryGroup], done: Mapping[int, TrajectoryGroup], judge: Judge, out: Output | None
+    groups: Mapping[int, TrajectoryGroup], judge: Judge, out: Output | None
 ) -> dict[int, TrajectoryGroup]:
-    judged = dict(done)
-    if any(group.trajectories for index, group in enumerate(groups) if index not in done):
+    judged: dict[int, TrajectoryGroup] = {}
+    if any(group.trajectories for group in groups.values()):
         judge.probe_when_asked()
-    left = len(groups) - len(done)
-    status = (lambda: judge.status) if judge.asks_servers else (lambda: "")
     writing = asyncio.Lock()
-    with show_progress(Console(stderr=True), "judging", left, "groups", status) as advance:
+    with show_progress(Console(stderr=True), "judging", len(groups), "groups", status_of(judge)) as advance:
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.
@@ -300,19 +267,9 @@ async def _judge_all(
 
         with first_error():
             async with asyncio.TaskGroup() as tasks:
-                for index, group in enumerate(groups):
-                    if index not in judged:
-                        tasks.create_task(score(index, group))
+                for index, group in groups.items():
+                    tasks.create_task(score(index, group))
     return judged
-
-
-def _is_among(file: Files, out: Path) -> bool:
-    files = [file] if isinstance(file, Path) else file
-    return out.exists() and any(each.exists() and out.samefile(each) for each in files)
-
-
-def _names(file: Files) -> str:
-    return str(file) if isinstance(file, Path) else ", ".join(map(str, file))
 
 
 def _place(out: Path | None) -> str:
@@ -439,7 +396,7 @@ class BatchScoring:
         budget = Budget(config.max_cost_usd, config.max_tokens)
         for juror in config.build().jurors:
             for model in juror.models:
-                if isinstance(model, str) and not (name := model_id(model)).startswith(f"{PROVIDER}/"):
+                if isinstance(model, str) and not is_local(name := model_id(model)):
                     connection(name, juror.params)  # others are code of this process
                     if each := batch_price(name, prices, juror.params):
                         prices[name] = each
@@ -470,4 +427,4 @@ class BatchScoring:
         return self._config.build(cassette=self._cassette)
 
 
-app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))
+app = settings_command(score, JudgeConfig, JUDGE_FLAGS)

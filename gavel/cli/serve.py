@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,11 +22,12 @@ from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
-    RUN_JUDGE_FLAGS,
-    Flag,
     announce_stand_in,
+    flags_of,
     parse_assignments,
     read_settings,
+    run_flags,
+    settings_command,
     with_default_judge,
     with_options,
 )
@@ -39,29 +40,28 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from gavel.judge.service.engine.admission import KeyStore
-    from gavel.scenarios.scenario import Scenario
 
 _SHOW = "`gavel serve --check` shows every setting with its description."
 _MAKE = f"gavel serve --check > {FILE_NAME}"
 _PASSWORD = re.compile(r"(://[^:/@]*:).*(@)")
 SERVE_FLAGS = [
-    Flag("host", "--host"),
-    Flag("port", "--port"),
-    Flag("processes", "--processes"),
-    Flag("database", "--database"),
-    Flag("otel", "--otel"),
-    *RUN_JUDGE_FLAGS,
+    *flags_of("", "host", "port", "processes", "database", "otel"),
+    *run_flags("judge"),
+]
+
+
+Database = Annotated[
+    str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)
+]
+Config = Annotated[
+    Path | None, typer.Option(help=f"The service's settings as TOML. Default: {FILE_NAME}, where there is one.")
 ]
 
 
 def serve(
     values: Mapping[str, Any],
-    config: Annotated[
-        Path | None, typer.Option(help=f"Settings as TOML. Default: {FILE_NAME}, where there is one.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the settings, print all of them as TOML, and do not serve.")
-    ] = False,
+    config: Config = None,
+    check: Annotated[bool, typer.Option("--check", help="Check and print all settings as TOML; do not serve.")] = False,
 ) -> None:
     """Serve the judge over HTTP: POST /v1/score takes a group and answers with its scores.
 
@@ -73,21 +73,16 @@ def serve(
     if settings.otel:
         need_extra("otel", "--otel")
     if check:
-        typer.echo(_checked(settings), nl=False)
-        return
+        settings.read_rubrics()
+        for name, key in settings.keys.items():
+            key.token_hash(name)
+        settings.judge.build().check()
+        shown = {"database": _PASSWORD.sub(r"\1***\2", settings.database)}
+        return typer.echo(to_toml(settings.model_copy(update=shown)), nl=False)
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
     from gavel.judge.service.http.server import serve as run
 
     run(settings, typer.echo, silence_libraries)
-
-
-def _checked(settings: ServiceConfig) -> str:
-    """The settings as TOML, without the database's password. Raises a `GavelError` for what they name in vain."""
-    settings.read_rubrics()
-    for name, key in settings.keys.items():
-        key.token_hash(name)
-    settings.judge.build().check()
-    return to_toml(settings.model_copy(update={"database": _PASSWORD.sub(r"\1***\2", settings.database)}))
 
 
 def service_config(values: Mapping[str, Any], file: Path | None = None) -> ServiceConfig:
@@ -114,21 +109,12 @@ def _environment() -> dict[str, dict[tuple[str, ...], Any]]:
     return found
 
 
-app = single_command(with_options(serve, ServiceConfig, SERVE_FLAGS))
+app = settings_command(serve, ServiceConfig, SERVE_FLAGS)
 
 
 KEY_FLAGS = [
-    Flag("projects", "--project"),
-    Flag("judges", "--judge"),
-    Flag("max_cost_usd", "--max-cost"),
-    Flag("requests_per_minute", "--requests-per-minute"),
-    Flag("concurrent_groups", "--concurrent-groups"),
-]
-Database = Annotated[
-    str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)
-]
-Config = Annotated[
-    Path | None, typer.Option(help=f"The service's settings as TOML. Default: {FILE_NAME}, where there is one.")
+    *flags_of("", "projects=--project", "judges=--judge", "max_cost_usd=--max-cost"),
+    *flags_of("", "requests_per_minute", "concurrent_groups"),
 ]
 
 
@@ -138,7 +124,7 @@ def create(
     database: Database = None,
     config: Config = None,
     print_hash: Annotated[
-        bool, typer.Option("--print-hash", help="Store nothing; print the key, and its entry for gavel.toml.")
+        bool, typer.Option("--print-hash", help="Store nothing; print key and entry for gavel.toml.")
     ] = False,
 ) -> None:
     """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
@@ -149,8 +135,10 @@ def create(
         token, _ = new_token()
         entry = KeyConfig(**scope.model_dump(exclude_defaults=True), hash=HASH_PREFIX + token_hash(token))
         typer.echo(token)
-        typer.echo(_entry(name, entry), err=True)
-        return
+        validate(ServiceConfig, {"keys": {name: entry.model_dump()}}, {})
+        lines = [f"{field} = {toml_value(value)}" for field, value in entry.model_dump(exclude_defaults=True).items()]
+        table = f'[keys."{name}"]' if "." in name else f"[keys.{name}]"
+        return typer.echo("\n".join([table, *sorted(lines)]), err=True)
     with _store(database, config) as store:
         token, key = store.create(name, scope)
     typer.echo(token)
@@ -161,20 +149,17 @@ def list_keys(
     database: Database = None,
     config: Config = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list; times in seconds since 1970, an empty scope may use all.")
+        bool, typer.Option("--json", help="JSON; times in Unix seconds, an empty scope may use all.")
     ] = False,
 ) -> None:
     """List the keys with what they may do and have spent; never the keys themselves."""
-
     with _store(database, config) as store:
         found = store.all_now()
     if as_json:
         fields = ("id", "name", "created_at", "revoked_at", "spent_usd", "unpriced_groups")  # not its token's hash
-        scopes = [key.scope.model_dump(mode="json", exclude_defaults=True) for key in found]
-        listed = [
-            {name: getattr(key, name) for name in fields} | {"scope": scope}
-            for key, scope in zip(found, scopes, strict=True)
-        ]
+        listed = [{name: getattr(key, name) for name in fields} for key in found]
+        for key, entry in zip(found, listed, strict=True):
+            entry["scope"] = key.scope.model_dump(mode="json", exclude_defaults=True)
         return typer.echo(json.dumps(listed, indent=1))
     console = Console()
     if not found:
@@ -202,13 +187,6 @@ def revoke(
     typer.echo(f"Key {key} is revoked.")
 
 
-def _entry(name: str, key: KeyConfig) -> str:
-    """The key as a table of gavel.toml."""
-    validate(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
-    lines = [f"{field} = {toml_value(value)}" for field, value in key.model_dump(exclude_defaults=True).items()]
-    return "\n".join([f'[keys."{name}"]' if "." in name else f"[keys.{name}]", *sorted(lines)])
-
-
 @contextmanager
 def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
     need_extra("service", "gavel keys")
@@ -228,7 +206,6 @@ keys_app = group_app(
 )
 
 
-Protocol = Literal["AgentGym", "OpenEnv"]
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 
 
@@ -236,14 +213,12 @@ def serve_env(
     scenario: Annotated[str, typer.Argument(help="A shipped scenario, file.py, or an address: as for gavel train.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 36001,
     host: Annotated[
-        str, typer.Option(help=f"Address to listen on. Beyond this machine, {KEY_VARIABLE} must hold a key.")
+        str, typer.Option(help=f"Address to listen on; beyond this machine {KEY_VARIABLE} is needed.")
     ] = "127.0.0.1",
     most: Annotated[int, typer.Option("--most", min=1, help="Environments that may be open at once.")] = 256,
-    idle_minutes: Annotated[
-        float, typer.Option(min=0.01, help="After which an environment that nobody asks for is ended.")
-    ] = 15.0,
+    idle_minutes: Annotated[float, typer.Option(min=0.01, help="After which an unused environment is ended.")] = 15.0,
     openenv: Annotated[
-        bool, typer.Option("--openenv", help="Speak OpenEnv's protocol (WebSocket /ws, MCP) in place of AgentGym's.")
+        bool, typer.Option("--openenv", help="Speak OpenEnv's protocol in place of AgentGym's.")
     ] = False,
 ) -> None:
     """Serve a scenario to AgentGym's or OpenEnv's clients, and to gavel train agentgym:URL or openenv:URL elsewhere.
@@ -258,19 +233,25 @@ def serve_env(
             f"Set it to a long secret, here and for gavel train: export {KEY_VARIABLE}=$(openssl rand -hex 24)",
         )
     silence_libraries()
-    asyncio.run(_serve(scenario, host, port, "OpenEnv" if openenv else "AgentGym", key, most, 60 * idle_minutes))
+    world, limits = scenario_named(scenario), {"key": key, "idle_seconds": 60 * idle_minutes}
+    if openenv:
+        from gavel.integrations.openenv.server import OpenEnvService
+
+        protocol, application = "OpenEnv", OpenEnvService(world, sessions=most, **limits).app()
+    else:
+        from gavel.integrations.agentgym.server import create_app
+
+        protocol, application = "AgentGym", create_app(world, most=most, **limits)
+    asyncio.run(_serve(application, f"{world.name} · {{}} · {protocol}'s protocol", protocol.lower(), host, port))
 
 
-async def _serve(
-    reference: str, host: str, port: int, protocol: Protocol, key: str | None, most: int, idle_seconds: float
-) -> None:
+async def _serve(application: "web.Application", headline: str, reference: str, host: str, port: int) -> None:
     from aiohttp import web
 
     from gavel.trainer.serving.listener import address_of, listen
 
-    scenario = scenario_named(reference)
     listener = listen(host, port)
-    runner = web.AppRunner(_application(scenario, protocol, key, most, idle_seconds), access_log=None)
+    runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     ended = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -278,23 +259,10 @@ async def _serve(
     try:
         await web.SockSite(runner, listener).start()
         url = address_of(listener, host)
-        typer.echo(f"{scenario.name} · {url} · {protocol}'s protocol · Ctrl-C ends it")
-        typer.echo(f"gavel check {protocol.lower()}:{url}")
+        typer.echo(f"{headline.format(url)} · Ctrl-C ends it\ngavel check {reference}:{url}")
         await ended.wait()
     finally:
         await runner.cleanup()
-
-
-def _application(
-    scenario: "Scenario", protocol: Protocol, key: str | None, most: int, idle_seconds: float
-) -> "web.Application":
-    if protocol == "OpenEnv":
-        from gavel.integrations.openenv.server import OpenEnvService
-
-        return OpenEnvService(scenario, sessions=most, idle_seconds=idle_seconds, key=key).app()
-    from gavel.integrations.agentgym.server import create_app
-
-    return create_app(scenario, key=key, most=most, idle_seconds=idle_seconds)
 
 
 serve_env_app = single_command(serve_env)

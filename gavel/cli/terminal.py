@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -33,6 +33,9 @@ from rich.text import Text
 from gavel.base.errors import GavelError
 from gavel.base.text import duration
 from gavel.scenarios.deadline import end_other_tasks
+
+if TYPE_CHECKING:
+    from gavel.judge.judge import Judge
 
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -270,7 +273,7 @@ class Work:
     """The current work and its progress."""
 
     def __init__(self, what: str = "starting", total: int = 0) -> None:
-        self.doing(what, total)
+        Work.doing(self, what, total)  # not that of a display, which is not made yet
 
     def doing(self, what: str, total: int = 0) -> None:
         self.what, self.done, self.total, self._began = what, 0, total, time.monotonic()
@@ -337,6 +340,11 @@ def show_progress(
     say(console, " · ".join(filter(None, parts)))
 
 
+def status_of(judge: "Judge") -> Callable[[], str]:
+    """The text shown while waiting for the judge; empty for one that asks no server."""
+    return lambda: judge.status if judge.asks_servers else ""
+
+
 _LABEL, _WORD = 8, 12
 """Columns of a label, and of a heading's word, that may be folded."""
 _GAP = 2
@@ -352,9 +360,17 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     label, *widths = [max(text.cell_len for text in column) for column in columns]
     spare = console.width - _GAP * len(widths)
     if label + sum(widths) > spare:
-        widths = [_narrowest(column) for column in columns[1:]]
+        words = [[min(cell_len(word), _WORD) for word in head.plain.split()] for head in heads[1:]]
+        figures = [max(text.cell_len for text in column[1:]) for column in columns[1:]]
+        widths = [max([figure, *each]) for figure, each in zip(figures, words, strict=True)]
         if spare - sum(widths) < min(label, _LABEL):
-            return _print_stacked(console, heads, lines)
+            if heads[0].plain:
+                console.print(heads[0], style="bold", soft_wrap=True)
+            for name, *cells in lines:
+                console.print(name, soft_wrap=True)
+                for heading, cell in zip(heads[1:], cells, strict=True):
+                    console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
+            return
         label = min(label, spare - sum(widths))
     table = Table(box=None, pad_edge=False)
     table.add_column(heads[0], overflow="fold", width=label)
@@ -363,18 +379,3 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     for line in lines:
         table.add_row(*line)
     console.print(table)
-
-
-def _narrowest(column: Sequence[Text]) -> int:
-    heading, *figures = column
-    words = (min(cell_len(word), _WORD) for word in heading.plain.split())
-    return max([*words, *(figure.cell_len for figure in figures)])
-
-
-def _print_stacked(console: Console, heads: Sequence[Text], lines: Sequence[Sequence[Text]]) -> None:
-    if heads[0].plain:
-        console.print(heads[0], style="bold", soft_wrap=True)
-    for label, *figures in lines:
-        console.print(label, soft_wrap=True)
-        for heading, figure in zip(heads[1:], figures, strict=True):
-            console.print(Text.assemble("  ", heading, ": ", figure), soft_wrap=True)

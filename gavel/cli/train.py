@@ -6,55 +6,44 @@ Torch is imported by `run_training` alone, once scenario, judge and settings are
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
-from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import scenarios_named
 from gavel.cli.options import (
     RUN_FLAGS,
     Assignments,
     DryRun,
+    Fresh,
     Recipe,
     Source,
-    announce_stand_in,
     check_model,
-    check_stand_in,
-    register_likelihood,
+    prepare_judge,
     run_config,
-    with_cassette,
-    with_options,
+    settings_command,
 )
 from gavel.cli.run_file import to_toml
 from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
 from gavel.cli.training import (
-    RunDisplay,
     check_begun,
-    check_fresh_is_here,
     check_run,
-    open_backend,
     open_run,
     print_run_estimates,
     read_seen_lengths,
     run_directory_of,
-    say_outcome,
     trainable,
     with_tasks_there_are,
 )
-from gavel.judge.judge import Judge
 from gavel.scenarios.mixture import Mixture
-from gavel.scenarios.scenario import Scenario
-from gavel.trainer.config import TrainConfig
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.run_directory import run_path, runs_root
+from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.run_listing import read_wanted_steps
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
@@ -64,7 +53,7 @@ def train(
     source: Source,
     values: Mapping[str, Any],
     assignments: Assignments = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    fresh: Fresh = False,
     recipe: Recipe = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -78,26 +67,19 @@ def train(
     given = run_config(source, values, assignments, recipe=recipe)
     config = given.resolved()
     scenario = scenarios_named(config.scenario, config.weights)
-
     for each in Mixture.of(scenario):
         check_rewards(each, config.loop.reward)
         check_turn_limits(each, config.loop.turn_limits)
-    assert config.model.name is not None
-    directory = run_path(runs_root(), scenario.name, config.model.name)
-    config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
-    register_likelihood()
-    judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
-    if judge is not None:
-        announce_stand_in(judge.names)
-        check_stand_in(judge, scenario)
+    directory = run_directory_of(trainable(config, scenario.name))
+    judge = prepare_judge(config.judge, scenario, directory) if "judge" in config.loop.reward else None
     if not (fresh or config.backend.url):
         check_begun(config, scenario, judge, directory)
-    check_model(config, given, scenario)
+    check_model(config.model, scenario)
     if dry_run:
         check_run(config, scenario, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
         loop, fewer = with_tasks_there_are(config.loop, scenario)
-        return print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer)
+        return run_interruptibly(print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer))
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
@@ -106,62 +88,46 @@ def train(
 
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
-    run_to_end(run_training(config, scenario, judge, given=given, fresh=fresh), RESUME)
 
+    async def run_training() -> None:
+        console, loop = Console(), config.loop
+        async with open_run(console, trainable(config, scenario.name), config, judge, fresh=fresh) as run:
+            rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
+            reward = (
+                f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
+            )
+            state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
+            say(console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
+            planned = read_wanted_steps(directory, ()) if state and run.there is None else None
+            is_planned = planned in (None, loop.steps)
+            if planned and not (is_planned or {"total_steps", "warmup_steps"} <= given.train.model_fields_set):
+                say(
+                    console,
+                    f"It was begun for {counted(planned, 'step')} and goes on to {loop.steps}: the learning rate now "
+                    f"warms up for {counted(config.train.warmup_steps or 0, 'step')} and falls until step "
+                    f"{config.train.total_steps}, so this is not the run that --steps {loop.steps} alone would have "
+                    "given (--fresh).",
+                )
+            say(console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
+            display = run.display(loop.steps, partial(run.begun, config, given))
+            with display.shown():
+                await train_scenario(run.model, scenario, judge, loop, config.train, display)
+        if run.start >= loop.steps:
+            say(console, f"The run was finished after step {run.start}; for more, raise --steps.")
+        judges = judge.names if judge else ()
+        run.say_outcome(max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
+        if points := [row for row in run.rows if row["split"] == EVALUATION]:
+            first, last = points[0], points[-1]
+            rows = [
+                (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
+                for name, value in last.items()
+                if name not in _COUNTS and not name.startswith("judge/")
+            ]
+            tasks = counted(round(last["trajectories"]), "held-out task")
+            print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
+        run.say_end()
 
-async def run_training(
-    config: RunConfig, scenario: Scenario | Mixture, judge: Judge | None, *, given: RunConfig, fresh: bool = False
-) -> None:
-    """Trains until `config.loop.steps`, continuing an earlier run, and prints what came of it, before and after.
-
-    `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
-    earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
-    """
-    console = Console()
-    loop, model, there = config.loop, trainable(config, scenario.name), config.backend.url
-    check_fresh_is_here(config.backend, fresh)
-    backend = await open_backend(config.backend, config)
-    async with open_run(console, model, backend, judge, fresh=fresh, there=there) as run:
-        rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
-        reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
-        state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
-        say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
-        if state and there is None:
-            tell_new_schedule(console, run_directory_of(model), loop.steps, config.train, given.train)
-        say(console, f"Endpoint: {run.backend.endpoint(model).limits}")
-        points = run.backend.history(model, EVALUATION)
-        first = next((row.get("success") for row in points if row["step"] == 0), None)
-        begun = partial(run.begun, config, given)
-        display = RunDisplay(console, loop.steps, run.start, first, on_start=begun, judge=judge, report=run.report)
-        with display.shown():
-            await train_scenario(model, scenario, judge, loop, config.train, display)
-    if run.start >= loop.steps:
-        say(console, f"The run was finished after step {run.start}; for more, raise --steps.")
-    judges = judge.names if judge else ()
-    say_outcome(console, run.rows, max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
-    if points := [row for row in run.rows if row["split"] == EVALUATION]:
-        first, last = points[0], points[-1]
-        rows = [
-            (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
-            for name, value in last.items()
-            if name not in _COUNTS and not name.startswith("judge/")
-        ]
-        tasks = counted(round(last["trajectories"]), "held-out task")
-        print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
-    run.say_end()
-
-
-def tell_new_schedule(console: Console, directory: Path, steps: int, train: TrainConfig, given: TrainConfig) -> None:
-    """Says that a run which goes on for another number of steps changes how its learning rate rises and falls."""
-    planned = read_wanted_steps(directory, ())
-    if planned in (None, steps) or {"total_steps", "warmup_steps"} <= given.model_fields_set:
-        return
-    say(
-        console,
-        f"It was begun for {counted(planned, 'step')} and goes on to {steps}: the learning rate now warms up for "
-        f"{counted(train.warmup_steps or 0, 'step')} and falls until step {train.total_steps}, so this is not the "
-        f"run that --steps {steps} alone would have given (--fresh).",
-    )
+    run_to_end(run_training(), RESUME)
 
 
 def config(
@@ -179,4 +145,4 @@ def config(
     typer.echo(f"{about}\n\n{to_toml(given.resolved(), given)}".encode(), nl=False)  # UTF-8, whatever the terminal is
 
 
-app, config_app = (single_command(with_options(each, RunConfig, RUN_FLAGS)) for each in (train, config))
+app, config_app = (settings_command(each, RunConfig, RUN_FLAGS) for each in (train, config))

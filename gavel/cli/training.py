@@ -3,14 +3,18 @@
 Torch is imported when a backend is opened.
 """
 
+import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import math
 import os
 import shutil
+import signal
+import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +30,9 @@ from gavel.base.extras import missing_parts
 from gavel.base.files import write_atomically
 from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
-from gavel.cli.options import replay_account
+from gavel.cli.options import close_replies
 from gavel.cli.run_file import Run, paths_seen_from, to_toml
-from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, run_interruptibly, say, waiting_for
+from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, say, waiting_for
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
@@ -42,7 +46,7 @@ from gavel.trainer.embedded import EMBEDDED
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation, most_comparisons
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
-from gavel.trainer.loop.train_loop import Observer, StepReport
+from gavel.trainer.loop.train_loop import EVALUATION, Observer, StepReport
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
@@ -63,16 +67,8 @@ if TYPE_CHECKING:
 
 def trainable(config: RunConfig | EvolveRunConfig | ImitationConfig, project: str) -> TrainableModel:
     """The model of a run; the project of one that plays is the scenario's name."""
-    model = config.model
-    return TrainableModel(
-        name=model.base_model if model.name is None else model.name,
-        project=project,
-        base_model=model.base_model,
-        lora=model.lora,
-        policy=model.policy,
-        from_checkpoint=model.from_checkpoint,
-        renderer=model.renderer,
-    )
+    settings: dict[str, Any] = {**dict(config.model), "name": config.model.name or config.model.base_model}
+    return TrainableModel(**settings, project=project)
 
 
 def run_directory_of(model: TrainableModel) -> Path:
@@ -80,23 +76,21 @@ def run_directory_of(model: TrainableModel) -> Path:
 
 
 async def open_backend(
-    backend: BackendConfig, config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
+    config: RunConfig | EvolveRunConfig | ImitationConfig, path: str | None = None
 ) -> "LocalBackend | RemoteBackend":
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
-    if backend.url is not None:
-        return await remote_backend(backend.url)
+    if config.backend.url is not None:
+        return await remote_backend(config.backend.url)
+    staleness = config.loop.max_staleness if isinstance(config, RunConfig) else 0
+    return local_backend(config.backend, path, versions=staleness + 1 + config.backend.earlier_policies)
+
+
+def local_backend(settings: BackendConfig, path: str | Path | None = None, **more: Any) -> "LocalBackend":
+    """The backend of this machine with these settings, and `more` arguments of `LocalBackend`."""
     with waiting_for(TRAINER):
         from gavel.trainer.backends.local import LocalBackend
-    return LocalBackend(
-        path,
-        engine=backend.engine,
-        slots=backend.slots,
-        max_context=backend.max_context,
-        max_reply=backend.max_reply,
-        versions=(config.loop.max_staleness if isinstance(config, RunConfig) else 0) + 1 + backend.earlier_policies,
-        shard_base=backend.shard_base,
-        tracker=backend.tracker,
-    )
+    names = ("engine", "slots", "max_context", "max_reply", "shard_base", "tracker")
+    return LocalBackend(path, **{name: getattr(settings, name) for name in names}, **more)
 
 
 @dataclass(slots=True)
@@ -127,6 +121,17 @@ class OpenRun:
         if self.replaced is not None:
             self.replaced.delete()
 
+    def display(self, steps: int, begun: Callable[[], None]) -> "RunDisplay":
+        """Shows the training; `begun` is called once, with its first piece of work."""
+        points = self.backend.history(self.model, EVALUATION)
+        first = next((row.get("success") for row in points if row["step"] == 0), None)
+        return RunDisplay(self.console, steps, self.start, first, begun, self.judge, self.report)
+
+    def say_outcome(self, **about: Any) -> None:
+        """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""
+        for line in outcome_in_words(self.rows, **about):
+            say(self.console, line)
+
     def say_end(self) -> None:
         """Prints how much was replayed, and the paths of report and run."""
         if self.judge is not None:
@@ -141,19 +146,21 @@ class OpenRun:
 async def open_run(
     console: Console,
     model: TrainableModel,
-    backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]",
+    config: RunConfig | EvolveRunConfig | ImitationConfig,
     judge: Judge | None = None,
     *,
     fresh: bool = False,
-    there: str | None = None,
+    backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend] | None" = None,
     page: Path | None = None,
 ) -> AsyncGenerator[OpenRun]:
-    """Registers the model. Around the work; after it the judge's cost is told, and the report is written before the
-    backend closes, which shows it at the tracker.
+    """Registers the model at the `backend` (default: that of `config`). Around the work; after it the judge's cost is
+    told, and the report is written before the backend closes, which shows it at the tracker.
 
     `fresh`: moves an earlier run of this name aside until `begun`. `page`: default report.html of the run.
     """
-    leads = os.environ.get("RANK", "0") == "0"
+    leads, there = os.environ.get("RANK", "0") == "0", config.backend.url
+    check_fresh_is_here(config.backend, fresh)
+    backend = backend or await open_backend(config)
     async with contextlib.AsyncExitStack() as stack:
         replaced = None
         if fresh and leads:
@@ -183,30 +190,41 @@ def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
         )
 
 
-def say_outcome(
-    console: Console,
-    rows: Sequence[dict[str, Any]],
-    *,
-    max_tokens: int | None = None,
-    scenario: str = "SCENARIO",
-    judges: Sequence[str] = (),
-) -> None:
-    """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""
-    for line in outcome_in_words(rows, max_tokens=max_tokens, scenario=scenario, judges=judges):
-        say(console, line)
+@contextlib.asynccontextmanager
+async def run_gavel(*arguments: str, **options: Any) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A process of the `gavel` command that ends with this block, or with this process.
+
+    `options` in capitals are environment variables, others those of `subprocess`.
+    """
+    variables = {name: value for name, value in options.items() if name.isupper()}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gavel", *arguments),
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches it once, from here
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        **{name: value for name, value in options.items() if name not in variables},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _GRACE)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
-def close_replies(console: Console, judge: Judge) -> None:
-    """Says how many replies were replayed, and closes the cassette."""
-    if replayed := replay_account(judge):
-        say(console, replayed)
-    if judge.cassette:
-        judge.cassette.close()
+_GRACE = 60.0
+"""Seconds that an interrupted process has to finish its step."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
 
 
-def status_of(judge: Judge) -> Callable[[], str]:
-    """The text shown while waiting for the judge; empty for one that asks no server."""
-    return lambda: judge.status if judge.asks_servers else ""
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
 
 
 _SHARE = 50
@@ -215,13 +233,11 @@ logger = logging.getLogger(__name__)
 
 
 class LiveReport:
-    """The page of one run directory. A page that cannot be written is warned of, and the run goes on."""
+    """The page of one run directory, by default its report.html. A page that cannot be written is warned of, and the
+    run goes on."""
 
     def __init__(self, directory: Path, page: Path | None = None) -> None:
-        """`page`: default report.html of the run."""
-        self._directory = directory
-        self._page = page
-        self._due = 0.0
+        self._directory, self._page, self._due = directory, page, 0.0
 
     def write_if_due(self) -> None:
         """Writes the page unless the time since the last one is short beside what that one took."""
@@ -247,7 +263,7 @@ _RECENT = 5
 """Steps whose mean time tells how long the others will take."""
 
 
-class RunDisplay(Observer):
+class RunDisplay(Work, Observer):
     """Follows a training loop on `console`."""
 
     def __init__(
@@ -260,15 +276,13 @@ class RunDisplay(Observer):
         judge: Judge | None = None,
         report: LiveReport | None = None,
     ) -> None:
-        """`on_start` is called once, when the loop begins its first piece of work. `judge`: whose cost is shown.
-        `report`: is written after each evaluation."""
-        self._console = console
-        self._steps, self._step = steps, start
+        """`on_start` is called once, when the loop begins its first piece of work."""
+        super().__init__()
+        self._console, self._steps, self._step = console, steps, start
         self._first = self._latest = first_success
         self._score: float | None = None
         self._wins: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
-        self._work = Work()
         self._of_steps: list[float] = []
         self._untold = False
         self._rollouts, self._failures = 0, list[str]()
@@ -286,7 +300,7 @@ class RunDisplay(Observer):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        told = waiting_for(lambda: f"step {self._step}/{self._steps}: {self._work.words}")
+        told = waiting_for(lambda: f"step {self._step}/{self._steps}: {self.words}")
         try:
             with self._progress if self._console.is_terminal else told:
                 yield
@@ -296,16 +310,13 @@ class RunDisplay(Observer):
                 failed = f"{len(self._failures):,} of {counted(self._rollouts, 'rollout')} failed"
                 say(self._console, f"{failed}; the first: {self._failures[0]}", "yellow")
 
-    def doing(self, what: str) -> None:
+    def doing(self, what: str, total: int = 0) -> None:
         if self._on_start is not None:
             self._on_start()
             self._on_start = None
         if what != EVALUATING:  # whose line has the step's figures too
             self._tell()
-        self._work.doing(what)
-
-    def advanced(self, done: int, total: int) -> None:
-        self._work.advanced(done, total)
+        super().doing(what)
 
     def stepped(self, report: StepReport) -> None:
         self._score = report.result.metrics.get("judge_score")
@@ -357,7 +368,7 @@ class RunDisplay(Observer):
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
         if live:
-            parts.append(self._work.words)
+            parts.append(self.words)
         if self._of_steps and self._step < self._steps:
             left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
             parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
@@ -382,7 +393,7 @@ def with_tasks_there_are(loop: LoopConfig, scenario: "Scenario | Mixture") -> tu
     return loop.model_copy(update={"tasks_per_step": groups}), told
 
 
-def print_run_estimates(
+async def print_run_estimates(
     estimates: Sequence[tuple[str, Judge | None, LoopConfig, int]],
     scenario: "Scenario | Mixture | None",
     member_tokens: dict[str, int],
@@ -394,39 +405,7 @@ def print_run_estimates(
     assume, by label. `note`: stands below. Raises `JudgeError` before anything is printed;
     for a key that is not set, which the estimate does not need, after it.
     """
-    judges = [judge for _, judge, _, _ in estimates if judge is not None]
-    with defer_missing_key(judges):
-        for name, judge, loop, runs in estimates:
-            if name:
-                typer.echo(name)
-            if judge is None:
-                typer.echo("The reward gives the judge no weight: it is not asked.")
-                continue
-            groups = runs * loop.steps * loop.tasks_per_step
-            steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
-            typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
-            for label, tokens in member_tokens.items():
-                estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
-                typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
-            if scenario is not None and (comparisons := runs * most_comparisons(Mixture.of(scenario), loop)):
-                estimate = run_interruptibly(estimate_run(judge, comparisons, 2, max(member_tokens.values())))
-                typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
-            if loop.refill:
-                further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
-                typer.echo(
-                    f"At most {counted(further, 'further group')} in place of those without a signal come on top."
-                )
-        if note:
-            typer.echo(note)
-        if judges:
-            free = "groups of identical rollouts, and replies on a cassette, cost nothing"
-            typer.echo(f"Repeated calls come on top; {free}.")
-
-
-@contextlib.contextmanager
-def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
-    """Raises a judge's error before the block (an estimate), but a missing key only after it."""
-    missing_key = None
+    judges, missing_key = [judge for _, judge, _, _ in estimates if judge is not None], None
     for judge in judges:
         try:
             judge.check()
@@ -434,7 +413,29 @@ def defer_missing_key(judges: Iterable[Judge]) -> Generator[None]:
             if not isinstance(error.__cause__, MissingKeyError):
                 raise
             missing_key = missing_key or error
-    yield
+    for name, judge, loop, runs in estimates:
+        if name:
+            typer.echo(name)
+        if judge is None:
+            typer.echo("The reward gives the judge no weight: it is not asked.")
+            continue
+        groups = runs * loop.steps * loop.tasks_per_step
+        steps = f"{counted(loop.steps, 'step')} of " if loop.steps > 1 else ""
+        typer.echo(f"{steps}{counted(loop.tasks_per_step, 'group')} of {loop.group_size}. Nothing was asked.")
+        for label, tokens in member_tokens.items():
+            estimate = await estimate_run(judge, groups, loop.group_size, tokens)
+            typer.echo(f"{label} ({counted(tokens, 'token')} each): {estimate.words}")
+        if scenario is not None and (comparisons := runs * most_comparisons(Mixture.of(scenario), loop)):
+            estimate = await estimate_run(judge, comparisons, 2, max(member_tokens.values()))
+            typer.echo(f"At most, to compare held-out attempts with the base's, on top: {estimate.words}")
+        if loop.refill:
+            further = runs * loop.steps * math.floor(loop.refill * loop.tasks_per_step)
+            typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")
+    if note:
+        typer.echo(note)
+    if judges:
+        free = "groups of identical rollouts, and replies on a cassette, cost nothing"
+        typer.echo(f"Repeated calls come on top; {free}.")
     if missing_key is not None:
         raise missing_key
 
@@ -453,7 +454,10 @@ def check_run(config: RunConfig, scenario: "Scenario | Mixture", root: Path, *, 
             typer.echo("Base model and starting checkpoint were not looked for: that needs the extra train.", err=True)
             return
         model = trainable(config, scenario.name)
-        check_base(model.base_model)
+        if model.base_model not in EMBEDDED:  # which are a part of Gavel; for others torch is loaded
+            from gavel.trainer.policy.policy import check_exists, load_config, source_of
+
+            (load_config if Path(source_of(model.base_model)).is_dir() else check_exists)(model.base_model)
         if not fresh:
             directory.check(describe_model(model))
         if model.from_checkpoint is not None:
@@ -466,35 +470,16 @@ def check_run(config: RunConfig, scenario: "Scenario | Mixture", root: Path, *, 
         directory.discard_if_new()
 
 
-def check_base(base_model: str) -> None:
-    """Raises `GavelError` for a base model that is not here and that the hub does not have."""
-    if base_model in EMBEDDED:
-        return  # it is a part of Gavel; for others torch is loaded
-    from gavel.trainer.policy.policy import check_exists, load_config, source_of
-
-    (load_config if Path(source_of(base_model)).is_dir() else check_exists)(base_model)
-
-
 def check_begun(config: RunConfig, scenario: "Scenario | Mixture", judge: Judge | None, directory: Path) -> None:
     """Raises `RunDirectoryError` where the run in `directory` was begun as another experiment, or on another base."""
     check_description(directory, {"base_model": config.model.base_model}, "model.json")
     check_description(directory, describe_run(Mixture.of(scenario), judge, config.loop, config.train))
 
 
-def keep_lengths(scenario: "Scenario | Mixture", tokens: int, players: str) -> None:
-    """Keeps how long the longest episode was that `gavel check` played, for later dry runs. `players`: by whom."""
-    file = _kept(scenario)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"tokens": tokens, "players": players}) + "\n", encoding="utf-8")
-    except OSError as error:
-        print_warning(f"the lengths were not kept for --dry-run: {file} cannot be written: {error.strerror or error}")
-
-
 def read_seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -> dict[str, int]:
     """Lengths of a rollout to assume, by label; of several scenarios, those of the longest."""
     try:
-        seen = [json.loads(_kept(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]
+        seen = [json.loads(lengths_file(each).read_text(encoding="utf-8")) for each in Mixture.of(scenario)]
         longest = max(seen, key=lambda each: each["tokens"])
         if max_context is not None and longest["tokens"] > max_context:
             took = f"an episode of `gavel check` took {longest['tokens']:,} tokens"
@@ -506,5 +491,6 @@ def read_seen_lengths(scenario: "Scenario | Mixture", max_context: int | None) -
         return {label: longest, "At an eighth of that (`gavel check` tells how long they are)": max(longest // 8, 1)}
 
 
-def _kept(scenario: "Scenario | Mixture") -> Path:
+def lengths_file(scenario: "Scenario | Mixture") -> Path:
+    """The file that keeps how long the longest episode of `gavel check` was, and who played it."""
     return run_path(runs_root(), scenario.name, "x").parent / "check.json"

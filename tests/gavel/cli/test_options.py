@@ -13,10 +13,9 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from gavel.base.errors import GavelError
-from gavel.cli import train
+from gavel.cli import options, train
 from gavel.cli.app import SettingsError, load_dotenv
-from gavel.cli.demo import LIKELIHOOD
-from gavel.cli.options import ModelChoiceError, check_model, default_judge, register_likelihood, run_config
+from gavel.cli.options import LIKELIHOOD, ModelChoiceError, check_model, default_judge, run_config
 from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
 from gavel.llm import providers
 from gavel.llm.budget import prices_from_environment
@@ -326,7 +325,7 @@ def test_what_is_printed_reads_back_as_the_same_configuration(tmp_path: Path, op
 
 def check(scenario: str, **model: Any) -> None:
     given = RunConfig.model_validate({"scenario": scenario, "model": model})
-    check_model(given.resolved(), given, find_scenario(scenario))
+    check_model(given.resolved().model, find_scenario(scenario))
 
 
 @pytest.mark.parametrize("scenario", ["booking_desk", "writing"])
@@ -392,14 +391,10 @@ def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatc
         def reply(self, messages: list[dict[str, str]]) -> str:
             return json.dumps({"scores": []})
 
-    monkeypatch.setattr(providers, "_models", dict(providers._models))
-    providers._models.pop(LIKELIHOOD, None)
     made: list[Stub] = []
     monkeypatch.setattr(likelihood_judge, "load_judge", lambda say: made.append(Stub()) or made[-1])
-    register_likelihood()
-    assert not made
+    options._likelihood.cache_clear()
     for _ in range(2):
         assert providers.answer(LIKELIHOOD, []).text == '{"scores": []}'
-    register_likelihood()  # leaves the loaded one
-    assert providers.answer(LIKELIHOOD, []).text == '{"scores": []}'
     assert len(made) == 1
+    options._likelihood.cache_clear()

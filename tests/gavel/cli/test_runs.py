@@ -219,7 +219,7 @@ def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_how_a_file_was_read_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"prompt": text, "completion": "x", "task": 1} for text in ("[red]a\x1b[2J", "b")]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (group,) = read_attempts(tmp_path / "rows.jsonl", "task")
+    (group,) = read_attempts([tmp_path / "rows.jsonl"], "task")
     assert len(group) == 2
     out, told = capsys.readouterr()
     assert out == ""

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.cli.options import replies_directory, with_cassette
-from gavel.cli.score import print_estimate, print_scores, score_and_print, score_file
+from gavel.cli.score import Scoring, print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -49,6 +49,17 @@ def parcels(groups: int) -> list[dict[str, Any]]:
     """Rows of two attempts a group, whose number is `n`."""
     asks = [{"role": "user", "content": f"Where is parcel {n}?"} for n in range(groups)]
     return [{"n": n, "messages": [ask, messages[1]]} for n, ask in enumerate(asks) for messages in (GOOD, SILENT)]
+
+
+async def score_file(path: Path, judge: Judge, *, out: Path | None = None, **more: Any) -> list[TrajectoryGroup]:
+    scoring = Scoring([path], out=out, **more)
+    return await scoring.score(judge, scoring.output(judge))
+
+
+def score_and_print(
+    path: Path, judge: JudgeConfig, by: str | None = None, out: Path | None = None, *, batch: bool = False, **more: Any
+) -> None:
+    Scoring([path], by, out, **more).run(judge, batch=batch)
 
 
 def printed(groups: list[TrajectoryGroup], by: str | None = None) -> str:
@@ -274,19 +285,19 @@ def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
     path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "judged.jsonl"
     cassette = tmp_path / "replies.sqlite"
     config = paid(endpoint, cassette=str(cassette))
-    print_estimate(path, config, "n", out)
+    Scoring([path], "n", out).print_estimate(config)
     assert "4 groups: 4 calls, about" in capsys.readouterr().out
     assert not cassette.exists()
     score_and_print(path, config, "n", out)
     whole, asked = out.read_text(), len(endpoint.requests)
     out.write_text("".join(whole.splitlines(keepends=True)[:3]))
     capsys.readouterr()
-    print_estimate(path, config, "n", out)
+    Scoring([path], "n", out).print_estimate(config)
     assert "4 groups, 3 judged already: 1 reply on the cassette, no call." in capsys.readouterr().out
-    print_estimate(path, config, "n", out, fresh=True)
+    Scoring([path], "n", out, fresh=True).print_estimate(config)
     assert "4 groups: 4 replies on the cassette, no call. Nothing was asked." in capsys.readouterr().out
     with pytest.raises(GavelError, match="was judged with orders"):
-        print_estimate(path, config.model_copy(update={"orders": 2}), "n", out)
+        Scoring([path], "n", out).print_estimate(config.model_copy(update={"orders": 2}))
     assert len(endpoint.requests) == asked
     assert out.read_text() == "".join(whole.splitlines(keepends=True)[:3])
 
