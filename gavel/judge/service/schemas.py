@@ -29,7 +29,7 @@ from pydantic_core import to_json
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.errors import Problem, ServiceError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import History, Trajectory, as_item
@@ -58,29 +58,24 @@ SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
-def unix_seconds(text: str) -> float:
-    """Parses an ISO 8601 time to Unix seconds. Raises `ValueError`."""
-    try:
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except ValueError:
-        raise ValueError(f"{text:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds") from None
-
-
-def _as_seconds(value: object) -> object:
+def _unix_seconds(value: object) -> object:
+    """Unix seconds, also of an ISO 8601 time, in UTC if it names no zone."""
     if not isinstance(value, str):
         return value
     try:
         return float(value)
     except ValueError:
         pass
-    try:
-        return unix_seconds(value)
-    except ValueError:
-        return unix_seconds(value.replace(" ", "+"))  # a time zone's +, which means a space in a URL
+    for text in (value, value.replace(" ", "+")):  # a time zone's +, which means a space in a URL
+        try:
+            read = datetime.fromisoformat(text)
+            return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        except ValueError:
+            continue
+    raise ValueError(f"{value:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds")
 
 
-Seconds = Annotated[float, BeforeValidator(_as_seconds)]
+Seconds = Annotated[float, BeforeValidator(_unix_seconds)]
 
 
 ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -524,19 +519,8 @@ class Verdict(BaseModel):
             update={"members": members, "group": group, "problem": self.problem and "erased", "questions": []}
         )
 
-    def answer(self, judgement: str, project: str, created_at: float, finished_at: float) -> JudgementOut:
-        """The response over HTTP."""
-        whole = self.group or GroupJudgement(status="unscored", reason=self.problem)
-        shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
-        members = [
-            MemberOut(id=name, **scored_fields(member)) for name, member in zip(self.ids, self.members, strict=True)
-        ]
-        own: dict[str, Any] = {"id": judgement, "status": self.status, "scores": [member.score for member in members]}
-        times: dict[str, Any] = {"project": project, "created_at": created_at, "finished_at": finished_at}
-        return JudgementOut(members=members, **{**shared, **own, **times})
 
-
-Status = Literal[PendingStatus, FinishedStatus]
+Status = Literal["open", PendingStatus, FinishedStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,36 +549,52 @@ class Record:
         return self.finished_at is not None
 
     @property
+    def reason(self) -> str | None:
+        """Why not all members are scored."""
+        return self.verdict.group.reason if self.verdict and self.verdict.group else None
+
+    @property
     def answer(self) -> JudgementOut | PendingOut:
         """The response of `GET /v1/judgements/{id}`."""
-        if self.verdict is None or self.finished_at is None:
-            status = "running" if self.status == "running" else "queued"
-            return PendingOut(id=self.id, status=status, project=self.project, created_at=self.created_at)
-        return self.verdict.answer(self.id, self.project, self.created_at, self.finished_at)
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("id", "status", "project", "created_at")}
+        if (verdict := self.verdict) is None:
+            return PendingOut(**own)
+        whole = verdict.group or GroupJudgement(status="unscored", reason=verdict.problem)
+        shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
+        members = [
+            MemberOut(id=name, **scored_fields(member))
+            for name, member in zip(verdict.ids, verdict.members, strict=True)
+        ]
+        own |= {"scores": [member.score for member in members], "finished_at": self.finished_at}
+        return JudgementOut(members=members, **{**shared, **own})
+
+    def raise_failure(self) -> None:
+        """Raises the `Problem` of a failed judgement; otherwise does nothing."""
+        if (verdict := self.verdict) is not None and verdict.group is None:
+            raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": self.id})
+
+    def judgements(self) -> dict[str, Judgement]:
+        """The members' judgements by id, in the request's order. Raises `Problem` for an unfinished or failed one."""
+        if self.verdict is None:
+            why = "the group is not judged yet; it is stored, and judging goes on."
+            raise Problem(503, "not-judged-yet", why, "Send the same request again.", {"Retry-After": "5"})
+        self.raise_failure()
+        return dict(zip(self.verdict.ids, self.verdict.members, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
     """A member to be accepted, and the name of its group."""
 
-    key_id: str
-    project: str
+    request: MemberRequest
     group: str
-    member: str
-    payload: bytes
-    """The trajectory as JSON, compressed."""
-    size: int
-    """Bytes of the uncompressed trajectory."""
-    content_hash: str
-    expected: int
+    key_id: str
+    judge: str
+    trajectory: bytes
+    """The trajectory as JSON."""
     options: bytes
     """Judging options of the group, as JSON."""
-    settings_hash: str
-    """Hash of all options that members of a group must share."""
-    judge: str
-    retain: bool
     deadline_seconds: float
-    on_deadline: OnDeadline
     max_size: int
     """Max bytes of all members of a group together."""
     no_more_groups: ServiceError | None = None
@@ -607,17 +607,15 @@ class NewMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group in the database."""
+    """A group in the database, whose members arrive separately."""
 
-    id: str
     name: str
-    project: str
-    key_id: str
     expected: int
     arrived: int
     deadline_at: float
-    closed_at: float | None
+    record: Record
+    """Its judgement, or what is known of it while the group is open or waits."""
 
     @property
     def is_open(self) -> bool:
-        return self.closed_at is None
+        return self.record.status == "open"

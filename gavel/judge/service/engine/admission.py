@@ -1,7 +1,7 @@
 """Authentication, rate limits and budgets: API keys as one process of the service enforces them.
 
-Keys, their spending and their numbers of unfinished groups are read from the database every two seconds, and updated
-locally in between. Configured keys are those of this process's settings. A service without keys requires none.
+Keys and their spending are read from the database every two seconds, and updated locally in between. Configured keys
+are those of this process's settings. A service without keys requires none.
 Browsers send the key as the password of HTTP's Basic authentication, which pages ask for.
 """
 
@@ -20,13 +20,13 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.errors import NotFoundError, OverBudgetError, Problem, ServiceError, UnauthorizedError
 from gavel.judge.service.schemas import KeyScope, Record, key_id_of, new_token, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import UNFINISHED_GROUPS, over_budget, too_busy
+from gavel.judge.service.store.judgement_store import over_budget
 from gavel.judge.service.store.tables import keys
 
 _LOG = logging.getLogger(__name__)
@@ -84,21 +84,10 @@ class KeyStore:
 
 def _file(connection: sa.Connection, scopes: Mapping[str, KeyScope]) -> None:
     """Creates rows for the configured keys, by id; existing rows keep their spending."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     for key_id, scope in scopes.items():
         row = _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), "", scope, time.time(), None, 0.0, 0))
         changed = {"scope": row["scope"]}
         connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
-
-
-def _unfinished(connection: sa.Connection) -> Counter[str]:
-    """Number of groups that are open or not judged yet, by key."""
-    counted: Counter[str] = Counter()
-    for table, ended in UNFINISHED_GROUPS:
-        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
-        for key_id, number in connection.execute(query):
-            counted[key_id] += number
-    return counted
 
 
 def _columns(key: Key) -> dict[str, object]:
@@ -126,16 +115,29 @@ class Caller:
 
     key_id: str = ""
     """Id of the API key; empty without keys."""
-    projects: tuple[str, ...] | None = None
-    """Projects that it may use; None = all."""
-    judges: frozenset[str] | None = None
-    """Judge models that may judge for it; None = all that the service allows."""
     key_name: str = ""
+    scope: KeyScope | None = None
+    """What the key may do; None without keys."""
     traceparent: str | None = None
     """W3C trace context of the request; None if it has none, or tracing is off."""
 
+    @property
+    def projects(self) -> tuple[str, ...] | None:
+        """Projects that it may use; None = all."""
+        return (tuple(self.scope.projects) or None) if self.scope else None
+
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects
+
+    def check(self, project: str, judges: Sequence[str]) -> None:
+        """Raises `Problem` for a project or judge that the caller may not use."""
+        self.visible(project)
+        allowed = set(self.scope.judges) if self.scope else set[str]()
+        if allowed and (others := set(judges) - allowed):
+            why = f"this key is not for the judge {', '.join(sorted(others))}."
+            raise Problem(
+                403, "forbidden", why, f"Its judges: {', '.join(sorted(allowed))}; name one of them as judge."
+            )
 
     def visible(self, project: str | None) -> Collection[str] | None:
         """The projects of a list, None = all: the named one, or the caller's. Raises `Problem`."""
@@ -170,8 +172,6 @@ class Admission:
         self._keys: dict[str, Key] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
         """US dollars spent since the last refresh, by key."""
-        self._unfinished: Counter[str] = Counter()
-        """Unfinished groups by key."""
         self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
         """Times of the last minute's requests, by key or address, on a monotonic clock."""
         self._read_at = -math.inf
@@ -198,8 +198,6 @@ class Admission:
         for key_id, scope in self._of_settings.items():
             found[key_id] = replace(found[key_id], token_hash=self._hashes[key_id], scope=scope)
         self._keys, self._spent = found, defaultdict(float)
-        if any(key.scope.concurrent_groups for key in found.values()):
-            self._unfinished = await self._database.read(_unfinished)
 
     async def authenticate(self, authorization: str | None, address: str = "", *, is_page: bool = False) -> Caller:
         """The caller with this Authorization header, from this address; pages are counted apart from requests. Raises
@@ -230,44 +228,16 @@ class Admission:
         if most is not None and (seconds := self._seconds_to_wait(who, most)):
             why = f"the key may make {most} requests a minute."
             raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
-        return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None, key.name)
-
-    def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
-        """Raises `Problem` for a project or judge that the caller may not use."""
-        caller.visible(project)
-        if caller.judges is not None and (others := set(judges) - caller.judges):
-            why = f"this key is not for the judge {', '.join(sorted(others))}."
-            remedy = f"Its judges: {', '.join(sorted(caller.judges))}; name one of them as judge."
-            raise Problem(403, "forbidden", why, remedy)
-
-    def scope(self, caller: Caller) -> KeyScope | None:
-        """The scope of the caller's key; None without a key."""
-        key = self._keys.get(caller.key_id)
-        return None if key is None else key.scope
-
-    def refusal(self, caller: Caller) -> ServiceError | None:
-        """Reason why the caller may start no group, as far as this process knows; the store checks again at the
-        start."""
-        key = self._keys.get(caller.key_id)
-        if key is None:
-            return None
-        return self.spent(key.id) or too_busy(self._unfinished[key.id], key.scope)
+        return Caller(key.id, key.name, key.scope)
 
     def spent(self, key_id: str) -> OverBudgetError | None:
         """Reason why the key may spend no more, as far as this process knows."""
         key = self._keys.get(key_id)
         return key and over_budget(key.spent_usd + self._spent[key_id], key.unpriced_groups, key.scope)
 
-    def begun(self, caller: Caller) -> None:
-        """Counts an accepted group of the caller."""
-        if caller.key_id:
-            self._unfinished[caller.key_id] += 1
-
     def finished(self, record: Record) -> None:
-        """Counts a group that was judged here."""
-        if record.key_id:
-            self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
-            self._spent[record.key_id] += record.cost_usd or 0.0
+        """Records the cost of a group that was judged here."""
+        self._spent[record.key_id] += record.cost_usd or 0.0
 
     @asynccontextmanager
     async def room(self, key_id: str) -> AsyncGenerator[None]:

@@ -2,10 +2,11 @@
 
     engine = Engine(config, Database.open(config.database))
     await engine.start()
-    record = await engine.score(request)          # finished, or still pending after limits.wait_seconds
+    record = await engine.submit(request)
+    record = await engine.result(record)          # finished, or still pending after limits.wait_seconds
     await engine.stop()
 
-A request is in the database before `submit` returns, and its judgement before `score` or `result` returns it.
+A request is in the database before `submit` returns, and its judgement before `result` returns it.
 
 There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
 budget. Only models and modes that the settings name are allowed, so that no request reaches an address of its choice.
@@ -185,11 +186,10 @@ class Engine:
         self.worker = Worker(self)
         self.rendezvous = Rendezvous(self)
         self.counts = {"queued": 0, "running": 0}
-        """Unfinished groups of all processes, as of the last poll."""
+        """Unfinished groups of all processes as of the last poll, and those that were queued here since."""
         self.is_stopping = False
         self._stop_by = 0.0
         """Event loop time at which unfinished judging is left to the next start."""
-        self._queued_since = self._counted = 0
         self._clocks_apart = time.time() - time.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -235,11 +235,9 @@ class Engine:
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Record:
         """Accepts a group: it is stored, and will be judged. Raises a `ServiceError` if it is rejected."""
-        project = caller.project_of(request.project) if caller.key_id else request.project
+        project = caller.project_of(request.project)
         judge, group = self.check(request, project, caller)
-        if caller.key_id and idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
-            raise refusal
-        queued = self.counts["queued"] + self._queued_since
+        queued = self.counts["queued"]
         begun = len(self.worker.running) + self.worker.reserved
         is_mine = not queued and begun < self.config.limits.concurrent_groups
         if not is_mine and queued >= self.config.limits.waiting_groups:
@@ -256,63 +254,49 @@ class Engine:
             created_at=time.time(),
             traceparent=caller.traceparent,
         )
-        owner, scope = self.worker.owner if is_mine else None, self.admission.scope(caller)
+        owner = self.worker.owner if is_mine else None
         self.worker.reserved += is_mine
-        counted = self._counted
         try:
             record, is_new = await self.store.accept(
-                record, payload, owner, idempotency_key=idempotency_key, scope=scope
+                record, payload, owner, idempotency_key=idempotency_key, scope=caller.scope
             )
         finally:
             self.worker.reserved -= is_mine
-        if is_new:
-            self.admission.begun(caller)
         if is_new and is_mine:
             self.worker.begin(record.id, self.worker.judge(record, request.ids, judge, group))
         elif is_new:
-            self._queued_since += counted == self._counted  # a group that came during the count may be included already
+            self.counts["queued"] += 1
             self.worker.wake()
         return record
 
-    async def score(
-        self,
-        request: ScoreRequest,
-        caller: Caller = ANYONE,
-        idempotency_key: str | None = None,
-        wait: float | None = None,
-    ) -> Record:
-        """Accepts a group and waits up to `wait` seconds (None: `limits.wait_seconds`) for its judgement.
-
-        The record may be unfinished. Raises a `ServiceError` for a request that is not accepted.
-        """
-        return await self.result(await self.submit(request, caller, idempotency_key), wait)
-
     async def result(self, record: Record, wait: float | None = None) -> Record:
-        """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` if it was deleted."""
-        if record.finished_at is not None:
-            return record
+        """The finished record, or the unfinished one after `wait` seconds (None: `limits.wait_seconds`).
+
+        What is not to be retained is erased from the database, since it is answered now. Raises `NotFoundError` if the
+        judgement was deleted.
+        """
+        seconds = self.config.limits.wait_seconds if wait is None else wait
         with self.waiters.waiting(record.id) as future:
-            if record.id not in self.worker.running:
-                current = await self.store.get(record.id)
-                if current is None:
-                    raise judgement_not_found(record.id)
-                if current.is_finished:
-                    return current
-                record = current
-            try:
-                async with asyncio.timeout(self.config.limits.wait_seconds if wait is None else wait):
-                    finished = await future
-            except TimeoutError:
-                return record
-        if finished is None:
-            raise judgement_not_found(record.id)
-        return finished
+            if not record.is_finished and record.status != "open" and record.id not in self.worker.running:
+                record = await self.get(record.id)
+            if not record.is_finished and seconds:
+                try:
+                    async with asyncio.timeout(seconds):
+                        record = await future or await self.get(record.id)  # which raises for a deleted one
+                except TimeoutError:
+                    record = await self.store.get(record.id) or record
+        if record.is_finished and not record.retain:
+            await self.store.erase_after_answer(record.id)
+        return record
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
         """The record of a judgement that the caller may see. Raises `NotFoundError`."""
         record = await self.store.get(judgement)
         if record is None or not caller.may_use(record.project):
-            raise judgement_not_found(judgement)
+            raise NotFoundError(
+                f"there is no judgement {judgement}, or it was deleted.",
+                "It is of another project, or the id is not right; a deleted group can be sent again.",
+            )
         return record
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
@@ -323,11 +307,6 @@ class Engine:
         await self.store.delete(judgement)
         self.worker.cancel(judgement)
         self.waiters.settle(judgement, None)
-
-    async def answered(self, record: Record) -> None:
-        """Erases the data of a judgement that is not to be retained, once its answer was sent."""
-        if record.is_finished and not record.retain:
-            await self.store.erase_after_answer(record.id)
 
     def check(self, request: ScoreRequest, project: str, caller: Caller) -> tuple[Judge, TrajectoryGroup]:
         """The judge and the group of an acceptable request. Raises a `ServiceError` for any other."""
@@ -342,8 +321,7 @@ class Engine:
         if len(set(request.ids)) < len(request.ids):
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
         judge, group = self.judges.prepare(request)
-        if caller.key_id:
-            self.admission.check(caller, project, judge.names)
+        caller.check(project, judge.names)
         return judge, group
 
     def finished(self, judgement: str, record: Record | None) -> None:
@@ -368,8 +346,7 @@ class Engine:
                     self.waiters.settle(each, record)
 
     async def _count(self) -> None:
-        self.counts, self._queued_since = await self.store.counts(), 0
-        self._counted += 1
+        self.counts = await self.store.counts()
         self.metrics.waiting(self.counts, len(self.waiters))
 
     async def _expire(self) -> None:
@@ -383,10 +360,3 @@ async def load_libraries() -> None:
     """Judges a group with a free model, so that no request waits for lazily imported libraries."""
     group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
     await Judge("constant").score(group)
-
-
-def judgement_not_found(judgement: str) -> NotFoundError:
-    """The error for a judgement that the caller cannot see or that does not exist."""
-    return NotFoundError(
-        f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."
-    )

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from importlib.metadata import version
@@ -51,17 +51,11 @@ from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
 _LOG = logging.getLogger(__name__)
-_BODIES = (
-    ScoreRequest,
-    MemberRequest,
-    wires.OrsScoreGroup,
-    wires.NemoVerify,
-    wires.NemoCompare,
-    wires.SlimeSamples,
-    ProblemOut,
-)
+_BODIES = (ScoreRequest, MemberRequest, *wires.BODIES, ProblemOut)
 _OF_ANY = (400, 403, 421, 503)
 """Statuses that any request may get: repeated headers, a cross-site page, a foreign Host, no capacity."""
+_OF_GROUPS = (*_OF_ANY, 401, 404, 408, 409, 413, 415, 422, 429, 502)
+"""Statuses of routes that take or give groups."""
 _ONCE = ("Host", "Authorization", "X-API-Key", "Idempotency-Key")
 """Headers that may occur only once: a second one would be ignored silently."""
 _HEADERS = {
@@ -123,10 +117,10 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
         redirect_slashes=False,
     )
     app.state.engine = engine
-    app.state.places = wires.Places()
+    app.state.slime_samples = {}
     app.add_middleware(Guard, state=app.state, is_on_loopback=is_loopback(config.host))
     for router in (scores.router, wires.router):
-        app.include_router(router, responses=documented(*_OF_ANY, 401, 429))
+        app.include_router(router, responses=documented(*_OF_GROUPS))
     app.include_router(health, responses=documented(*_OF_ANY))
     app.include_router(pages.router)
     app.mount("/assets", pages.assets)
@@ -146,22 +140,18 @@ def settle_process() -> None:
 
 
 @contextlib.contextmanager
-def _stop_at_signals(engine: Engine) -> Any:
+def _stop_at_signals(engine: Engine) -> Generator[None]:
     """Tells the engine of a signal at once: the server tells the application only after all connections are closed."""
-    loop = asyncio.get_running_loop()
-    before: dict[int, Any] = {}
+    loop, before = asyncio.get_running_loop(), dict[int, Any]()
 
     def stop(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(engine.begin_stopping)
-        if callable(before[number]):
-            before[number](number, frame)
+        if callable(handler := before.get(number)):
+            handler(number, frame)
 
-    try:
+    with contextlib.suppress(ValueError):  # not in the main thread, as a server in a test
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.getsignal(number)
-            signal.signal(number, stop)
-    except ValueError:  # not in the main thread, as a server in a test
-        before.clear()
+            before[number] = signal.signal(number, stop)
     try:
         yield
     finally:
@@ -202,17 +192,20 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    """The one place where errors become answers; pages show them as pages."""
     match error:
         case ServiceError():
-            return response(error)
+            problem = error
         case JudgeError() | LlmError():
-            return response(Problem(502, "judge-failed", error.message, error.remedy))
+            problem = Problem(502, "judge-failed", error.message, error.remedy)
         case RequestValidationError():
-            return response(validation_problem(error.errors()))
+            problem = validation_problem(error.errors())
         case HTTPException():
-            return response(_routing_problem(request, error))
+            problem = _routing_problem(request, error)
         case _:
             raise error
+    is_page = request.scope.get("route") in pages.router.routes
+    return pages.problem_page(request, problem) if is_page else response(problem)
 
 
 def _routing_problem(request: Request, error: HTTPException) -> Problem:

@@ -15,16 +15,10 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError
-from gavel.judge.service.schemas import (
-    STATUSES,
-    KeyScope,
-    PageQuery,
-    Record,
-    Verdict,
-)
+from gavel.judge.service.schemas import STATUSES, KeyScope, PageQuery, Record, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys, members, replies
@@ -37,18 +31,14 @@ SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
 """The columns of a record without its verdict, in order."""
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements for groups are built once: building one takes longer than running it.
-_INSERT = {
-    "sqlite": sqlite.insert(judgements).on_conflict_do_nothing().returning(_c.id),
-    "postgresql": postgresql.insert(judgements).on_conflict_do_nothing().returning(_c.id),
-}
-"""Stores a request, unless its idempotency key is known; by database dialect."""
+_INSERT = insert(judgements).on_conflict_do_nothing().returning(_c.id)
+"""Stores a request, unless its idempotency key is known."""
 _FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None)).returning(_c.id)
 """Stores an outcome, unless there is one."""
 _OF_KEY = sa.select(keys.c.spent_usd, keys.c.unpriced_groups).where(keys.c.id == sa.bindparam("of_key"))
-UNFINISHED_GROUPS = ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
 _UNFINISHED = [
     sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
-    for table, ended in UNFINISHED_GROUPS
+    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
 ]
 _EXPIRED_AT_ONCE = 200
 """Max judgements that one transaction deletes."""
@@ -242,7 +232,7 @@ def _accept(
     refusal = refusal_of_group(connection, record.key_id, scope)
     if refusal is not None and sent["idempotency_key"] is None:
         return refusal
-    if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
+    if refusal is None and connection.execute(_INSERT, values).first() is not None:
         return accepted, True
     same_key = (
         _c.key_id == record.key_id,

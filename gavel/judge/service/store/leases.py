@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.base.processes import is_dead
 from gavel.judge.service.schemas import Record
@@ -52,7 +52,6 @@ def beats(connection: sa.Connection) -> dict[str, int]:
 
 def beat(connection: sa.Connection, owner: str, clock: str) -> None:
     """Writes a heartbeat."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     row = insert(processes).values(owner=owner, clock=clock, beats=1)
     connection.execute(row.on_conflict_do_update(index_elements=["owner"], set_={"beats": _p.beats + 1}))
 

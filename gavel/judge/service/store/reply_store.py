@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import compress, decompress, replies
@@ -29,12 +29,7 @@ _REPLIES = (
     .where(_r.key == sa.bindparam("question"))
     .order_by(_r.id)
 )
-_KEEP = {
-    "sqlite": sqlite.insert(replies).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(replies).on_conflict_do_nothing(),
-}
-
-
+_KEEP = insert(replies).on_conflict_do_nothing()
 _DELETED_AT_ONCE = 500
 """Max keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
@@ -98,7 +93,7 @@ class Replies:
         return found
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        self._connection.execute(_KEEP[self._connection.dialect.name], [_row(entry) for entry in entries])
+        self._connection.execute(_KEEP, [_row(entry) for entry in entries])
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:

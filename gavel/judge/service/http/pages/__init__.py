@@ -1,61 +1,11 @@
-"""View data of the pages: filters, rows, score bars, and numbers and times as text.
-
-filter = ListFilter(status="finished", since="2026-11-22T09:00")
-filter.query                       what the store is asked for
-filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
-"""
+"""View data of the pages: rows, score bars, and numbers and times as text."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlencode
 
-from gavel.judge.service.schemas import PageQuery
 from gavel.scenarios.judgement import Judgement, Vote
-
-PAGE_SIZE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class ListFilter:
-    """The fields of the filter form, as text; empty = all."""
-
-    project: str = ""
-    status: str = ""
-    """One of `STATUSES`."""
-    judge: str = ""
-    since: str = ""
-    """Earliest time in UTC, such as 2026-11-22T09:00, inclusive."""
-    until: str = ""
-    """Latest time, exclusive."""
-    before: str = ""
-    """Id of the last judgement of the previous page."""
-
-    @classmethod
-    def read(cls, values: Mapping[str, str]) -> "ListFilter":
-        """Parses the filter in a query string; other names are ignored."""
-        return cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether any filter besides paging is set."""
-        return replace(self, before="") != ListFilter()
-
-    @property
-    def query(self) -> PageQuery:
-        """The store's query. Raises pydantic's `ValidationError`."""
-        given: dict[str, object] = {name: value for name, value in asdict(self).items() if value}
-        if self.status:
-            given["status"] = [self.status]
-        return PageQuery.model_validate({**given, "limit": PAGE_SIZE})
-
-    def address(self, **changes: str) -> str:
-        """The list's URL with these fields changed; from its first page, unless `before` is among them."""
-        named = asdict(self) | {"before": "", **changes}
-        query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
-        return f"/?{query}" if query else "/"
-
 
 WIDTH, HEIGHT, MARGIN = 128, 20, 5
 """Size of a score bar, and its margin left and right."""
