@@ -246,50 +246,26 @@ class JudgeClient:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The judging options of its requests."""
-        return dict(self._options)
-
-
-_WHOLE = (
-    "status",
-    "reason",
-    "calls",
-    "cached_calls",
-    "prompt_tokens",
-    "completion_tokens",
-    "cost_usd",
-    "models",
-    "warnings",
-)
-
 
 def _judged(group: TrajectoryGroup, answer: Mapping[str, Any]) -> TrajectoryGroup:
     """The group with its judgement. Raises `JudgeError` for a judgement that failed."""
     if answer["status"] == "failed":
         raise JudgeError(str(answer["members"][0]["reason"]), "Look at the service's log; then send it again.")
-    members = [judgement_of(one) for one in answer["members"]]
-    kept = {name: answer[name] for name in _WHOLE if name in answer}
-    return with_judgements(group, members, GroupJudgement(**kept))
+    members = [Judgement.model_validate(member) for member in answer["members"]]
+    return with_judgements(group, members, GroupJudgement.model_validate(answer))
 
 
 def _sent_form(trajectory: Trajectory) -> dict[str, Any]:
     """A member in the form of `POST /v1/score`."""
-    form: dict[str, Any] = {"messages": trajectory.messages(), "status": trajectory.status}
     histories: Sequence[History] = trajectory.additional_histories
-    optional = {
-        "tools": trajectory.tools,
-        "histories": [_history(history) for history in histories],
-        "status_reason": trajectory.status_reason,
-        "agent": trajectory.agent,
-    }
-    return form | {name: value for name, value in optional.items() if value}
+    form: dict[str, Any] = {name: getattr(trajectory, name) for name in ("tools", "status", "status_reason", "agent")}
+    form |= {"histories": [_history(history) for history in histories]}
+    return {"messages": trajectory.messages(), **{name: value for name, value in form.items() if value}}
 
 
 def _history(history: History) -> dict[str, Any]:
-    form: dict[str, Any] = {"messages": to_messages(history.messages_and_choices)}
-    return form | {name: value for name, value in (("tools", history.tools), ("agent", history.agent)) if value}
+    form = {"messages": to_messages(history.messages_and_choices), "tools": history.tools, "agent": history.agent}
+    return {name: value for name, value in form.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,18 +283,7 @@ class MemberScore:
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Parses the response of `/v1/groups/{group}/members`."""
-        return cls(judgement_of(answer), answer["status"], answer["judgement"], answer["arrived"])
-
-
-def judgement_of(answer: Mapping[str, Any]) -> Judgement:
-    """The judgement in the response about a member."""
-    return Judgement(
-        score=answer["score"],
-        standard_error=answer["standard_error"],
-        explanation=answer["explanation"],
-        flags=answer["flags"],
-        reason=answer["reason"],
-    )
+        return cls(Judgement.model_validate(answer), answer["status"], answer["judgement"], answer["arrived"])
 
 
 class RefusalError(JudgeError):

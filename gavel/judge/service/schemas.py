@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import to_json
 
-from gavel.judge.errors import JudgeError
+from gavel.base.errors import GavelError
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.errors import Problem, ServiceError
 from gavel.scenarios.group import TrajectoryGroup
@@ -474,7 +474,7 @@ class Verdict(BaseModel):
         return cls(ids=ids, members=members, group=judged.judgement)
 
     @classmethod
-    def failed(cls, ids: list[str], error: JudgeError) -> "Verdict":
+    def failed(cls, ids: list[str], error: GavelError) -> "Verdict":
         """The verdict of a group whose judge could not be called."""
         members = [Judgement(reason=error.message) for _ in ids]
         return cls(ids=ids, members=members, problem=error.message, remedy=error.remedy)

@@ -38,6 +38,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -84,6 +85,10 @@ class Judges:
                     f"There are: {names}. Presets are the service's setting rubrics; or send the text as rubric.",
                 )
         try:
+            for number, member in enumerate(request.trajectories):
+                said = [message for each in (member, *member.histories) for message in each.messages]
+                if member.status != "failed" and (misnamed := misnamed_assistant(said)):
+                    raise JudgeError(f"trajectory {number} of the group (counted from 0): {misnamed[0]}", misnamed[1])
             group = request.group(preset)
             judge.rubric.for_task(truth_of(group))
             if set(judge.names) == {stand_in.MODEL}:

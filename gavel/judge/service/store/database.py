@@ -257,25 +257,27 @@ class Database:
         than `room` free bytes. Checks at most once a second."""
         async with self._probing:
             if time.monotonic() - self._found_at >= _FOUND_SECONDS:
-                self._found = await self._problem(room)
+                self._found = None
+                try:
+                    await self._probe(room)
+                except DatabaseUnavailableError as error:
+                    self._found = error
                 self._found_at = time.monotonic()
         if self._found is not None:
             raise DatabaseUnavailableError(self._found.message, self._found.remedy)
 
-    async def _problem(self, room: int) -> DatabaseUnavailableError | None:
+    async def _probe(self, room: int) -> None:
         try:
             if self._file is not None and (free := shutil.disk_usage(self._file.parent).free) < room:
-                return DatabaseUnavailableError(
+                raise DatabaseUnavailableError(
                     f"the disk of {self._file} has {free:,} bytes left, which is less than one request may have.",
                     "Make room on it, or set retention_days, which deletes old judgements.",
                 )
-            await self.read(read_version)
-            await self.write(write_version, seconds=_PROBE_SECONDS)
-        except DatabaseUnavailableError as error:
-            return error
         except OSError as error:
-            return DatabaseUnavailableError(f"the disk of {self._file} cannot be read: {error}.", "Look at the disk.")
-        return None
+            why = f"the disk of {self._file} cannot be read: {error}."
+            raise DatabaseUnavailableError(why, "Look at the disk.") from error
+        await self.read(read_version)
+        await self.write(write_version, seconds=_PROBE_SECONDS)
 
     async def truncate_log(self) -> bool:
         """Empties SQLite's write-ahead log, which holds data erased before; PostgreSQL does that itself.

@@ -10,7 +10,6 @@ import secrets
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -89,8 +88,34 @@ class Store:
         """
         lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
         request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
-        sent = {"idempotency_key": idempotency_key, "request_hash": request_hash}
-        work = partial(_accept, record=record, payload=payload, sent=sent, lease=lease, scope=scope)
+
+        def work(connection: sa.Connection) -> tuple[Record, bool] | ServiceError:
+            values = columns_of(record, payload) | lease  # compressed in the writer's thread
+            values |= {"idempotency_key": idempotency_key, "request_hash": request_hash}
+            accepted = dataclasses.replace(record, status=values["status"])
+            refusal = refusal_of_group(connection, record.key_id, scope)
+            if refusal is not None and idempotency_key is None:
+                return refusal
+            if refusal is None and connection.execute(_INSERT, values).first() is not None:
+                return accepted, True
+            same = sa.select(*SUMMARY, _c.result, _c.request_hash).where(_c.idempotency_key == idempotency_key)
+            same = same.where(_c.key_id == record.key_id, _c.project == record.project)
+            if (row := connection.execute(same).one_or_none()) is None:
+                assert refusal is not None
+                return refusal
+            if row.request_hash != request_hash:
+                why = "this Idempotency-Key was used before with another request."
+                remedy = "Use a new key for each group; send the same body when you try again."
+                return Problem(422, "idempotency-key-reused", why, remedy)
+            if row.status != "failed":
+                return record_of(row, row.result), False
+            if refusal is not None:
+                return refusal
+            renewed = ("status", "finished_at", "result", "payload", "lease_owner", "leases")
+            again = {name: values[name] for name in renewed}
+            connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
+            return dataclasses.replace(accepted, id=row.id, created_at=row.created_at), True
+
         accepted = await self.database.write(work, _order_of_charges(record))
         if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
             raise accepted
@@ -105,9 +130,25 @@ class Store:
         `ledger`: the requests, if the judge was called. `at`: Unix seconds, None = now; an outcome that is stored again
         with the same time, as after a lost response of the database, is charged once.
         """
-        ledger = ledger or Ledger()
+        ledger, at = ledger or Ledger(), time.time() if at is None else at
         verdict = verdict.with_questions(ledger.questions)
-        work = partial(_finish, record=record, verdict=verdict, at=time.time() if at is None else at, ledger=ledger)
+
+        def work(connection: sa.Connection) -> Record | None:
+            columns = outcome_columns(verdict, at)  # compressed in the writer's thread
+            values = columns if record.retain else {**columns, "payload": None}
+            if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
+                if not record.retain:
+                    delete_replies(connection, verdict.reply_keys)
+                _charge(connection, record.key_id, ledger)
+                kept = {column.name: columns[column.name] for column in SUMMARY if column.name in columns}
+                return dataclasses.replace(record, **kept, verdict=verdict)
+            row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
+            if row is None:
+                delete_replies(connection, verdict.reply_keys)
+            if row is None or row.finished_at != at:  # else this write is repeated
+                _charge(connection, record.key_id, ledger)
+            return None if row is None else record_of(row, row.result)
+
         self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
 
@@ -147,12 +188,9 @@ class Store:
 
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
-
-        def work(connection: sa.Connection) -> bytes | None:
-            packed = connection.execute(sa.select(_c.payload).where(_c.id == judgement)).scalar_one_or_none()
-            return None if packed is None else decompress(packed)
-
-        return await self.database.read(work)
+        query = sa.select(_c.payload).where(_c.id == judgement)
+        packed = await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+        return None if packed is None else decompress(packed)
 
     async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
         """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
@@ -163,13 +201,11 @@ class Store:
 
     async def erase_after_answer(self, judgement: str) -> None:
         """Reduces a judgement that is not to be retained to scores and costs."""
+        query = sa.select(_c.result).where(_c.id == judgement, _c.retain.is_(False))
+        update = sa.update(judgements).where(_c.id == judgement)
 
         def work(connection: sa.Connection) -> None:
-            result = connection.execute(
-                sa.select(_c.result).where(_c.id == judgement, _c.retain.is_(False))
-            ).scalar_one_or_none()
-            if verdict := unpack(result):
-                update = sa.update(judgements).where(_c.id == judgement)
+            if verdict := unpack(connection.execute(query).scalar_one_or_none()):
                 connection.execute(update.values(payload=None, result=pack(verdict.bare())))
 
         self.erasures += 1
@@ -178,28 +214,18 @@ class Store:
     async def delete(self, judgement: str) -> bool:
         """Deletes a judgement with its transcripts and replies; returns whether it existed. A running one will not be
         finished."""
-
-        def work(connection: sa.Connection) -> bool:
-            return _delete(connection, [judgement]) > 0
-
         self.erasures += 1
-        return await self.database.write(work, "group")
+        return await self.database.write(lambda connection: _delete(connection, [judgement]), "group") > 0
 
     async def delete_before(self, seconds: float) -> int:
         """Deletes finished judgements and replies older than this Unix time; returns the number of judgements."""
-
-        def some(connection: sa.Connection) -> int:
-            old = sa.select(_c.id).where(_c.id < first_id_at(seconds), _c.finished_at.is_not(None))
-            return _delete(connection, connection.execute(old.limit(_EXPIRED_AT_ONCE)).scalars().all())
-
-        def others(connection: sa.Connection) -> None:
-            connection.execute(sa.delete(replies).where(replies.c.replied_at < seconds))
-
+        old = sa.select(_c.id).where(_c.id < first_id_at(seconds), _c.finished_at.is_not(None)).limit(_EXPIRED_AT_ONCE)
+        old_replies = sa.delete(replies).where(replies.c.replied_at < seconds)
         deleted = 0
         self.erasures += 1
-        while count := await self.database.write(some):
+        while count := await self.database.write(lambda c: _delete(c, c.execute(old).scalars().all())):
             deleted += count
-        await self.database.write(others)
+        await self.database.write(lambda connection: connection.execute(old_replies).close())
         return deleted
 
     async def overwrite_erased(self) -> None:
@@ -209,51 +235,9 @@ class Store:
 
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""
-        query = (
-            sa.select(_c.status, sa.func.count().label("groups")).where(_c.finished_at.is_(None)).group_by(_c.status)
-        )
-
-        def work(connection: sa.Connection) -> dict[str, int]:
-            return {row.status: row.groups for row in connection.execute(query)}
-
-        return {"queued": 0, "running": 0} | await self.database.read(work)
-
-
-def _accept(
-    connection: sa.Connection,
-    record: Record,
-    payload: bytes,
-    sent: dict[str, Any],
-    lease: dict[str, Any],
-    scope: KeyScope | None,
-) -> tuple[Record, bool] | ServiceError:
-    values = {**columns_of(record, payload), **sent, **lease}
-    accepted = dataclasses.replace(record, status=values["status"])
-    refusal = refusal_of_group(connection, record.key_id, scope)
-    if refusal is not None and sent["idempotency_key"] is None:
-        return refusal
-    if refusal is None and connection.execute(_INSERT, values).first() is not None:
-        return accepted, True
-    same_key = (
-        _c.key_id == record.key_id,
-        _c.project == record.project,
-        _c.idempotency_key == sent["idempotency_key"],
-    )
-    row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one_or_none()
-    if row is None:
-        assert refusal is not None
-        return refusal
-    if row.request_hash != sent["request_hash"]:
-        why = "this Idempotency-Key was used before with another request."
-        remedy = "Use a new key for each group; send the same body when you try again."
-        return Problem(422, "idempotency-key-reused", why, remedy)
-    if row.status != "failed":
-        return record_of(row, row.result), False
-    if refusal is not None:
-        return refusal
-    again = {name: values[name] for name in ("status", "finished_at", "result", "payload", "lease_owner", "leases")}
-    connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
-    return dataclasses.replace(accepted, id=row.id, created_at=row.created_at), True
+        query = sa.select(_c.status, sa.func.count()).where(_c.finished_at.is_(None)).group_by(_c.status)
+        found = await self.database.read(lambda connection: connection.execute(query).all())
+        return {"queued": 0, "running": 0} | dict(found)
 
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
@@ -290,23 +274,6 @@ def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
         return None
     why = f"the key has {most} unfinished groups, as many as it may have."
     return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
-
-
-def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: float, ledger: Ledger) -> Record | None:
-    columns = outcome_columns(verdict, at)  # compressed in the writer's thread
-    values = columns if record.retain else {**columns, "payload": None}
-    if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
-        if not record.retain:
-            delete_replies(connection, verdict.reply_keys)
-        _charge(connection, record.key_id, ledger)
-        kept = {column.name: columns[column.name] for column in SUMMARY if column.name in columns}
-        return dataclasses.replace(record, **kept, verdict=verdict)
-    row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
-    if row is None:
-        delete_replies(connection, verdict.reply_keys)
-    if row is None or row.finished_at != at:  # else this write is repeated
-        _charge(connection, record.key_id, ledger)
-    return None if row is None else record_of(row, row.result)
 
 
 def _order_of_charges(record: Record) -> str:

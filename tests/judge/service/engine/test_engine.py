@@ -21,7 +21,7 @@ from gavel.judge.service.engine.admission import Key, KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.telemetry import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest
+from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
@@ -279,11 +279,17 @@ TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
     "header",
     ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
 )
-def test_what_is_no_trace_context_begins_a_trace(header: str):
+async def test_what_is_no_trace_context_begins_a_trace(header: str):
+    spans = []
+
+    async def judging() -> Verdict:
+        spans.append(get_current_span())
+        return Verdict.unscored(["a"], "for a test")
+
     for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
         record = Record("j", "", "", "running", "a judge", 2, retain=True, created_at=0.0, traceparent=sent)
-        with Tracing(TracerProvider()).judgement(record):
-            span = get_current_span()
+        await Tracing(TracerProvider()).judgement(record, judging())
+        span = spans[-1]
         assert isinstance(span, ReadableSpan)
         assert (span.parent and span.parent.span_id) == parent
 
