@@ -208,14 +208,6 @@ class JudgingOptions(BaseModel):
     retain: Boolean = True
     """False: transcripts and replies are erased once the answer is given."""
 
-    @property
-    def listed_criteria(self) -> list[tuple[str, str, float]]:
-        """Name, text and weight of each criterion."""
-        return [
-            (f"criterion {place}", one, 1.0) if isinstance(one, str) else (one.name, one.text, one.weight)
-            for place, one in enumerate(self.criteria or (), start=1)
-        ]
-
 
 class ScoreRequest(JudgingOptions):
     """A group of attempts at the same task, to be scored relative to each other."""
@@ -230,10 +222,7 @@ class ScoreRequest(JudgingOptions):
     def group(self, preset: str | None = None) -> TrajectoryGroup:
         """The group to judge; `preset` is the text of the rubric that it names. Raises `JudgeError` for invalid
         criteria."""
-        criteria = [
-            one if isinstance(one, str) else {"name": one.name, "text": one.text, "weight": one.weight}
-            for one in self.criteria or ()
-        ]
+        criteria = [one if isinstance(one, str) else one.model_dump() for one in self.criteria or ()]
         truth = read_truth({"rubric": self.rubric or preset, "reference": self.reference, "criteria": criteria})
         members = [member.trajectory() for member in self.trajectories]
         return TrajectoryGroup(members, metadata={KEY: truth.dump()} if truth else {})

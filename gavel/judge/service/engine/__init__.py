@@ -2,7 +2,6 @@
 
 record = await engine.result(await engine.submit(ScoreRequest(trajectories=[...])))
 
-engine      accepts and answers, by which judge        worker     judges what this process has leased
-rendezvous  groups whose members arrive one by one     admission  who asks: keys, rates and budgets as enforced
-telemetry   what is counted and traced
+engine     accepts and answers, by which judge                  worker     judges what this process has leased
+admission  who asks: keys, rates and budgets as enforced        telemetry  what is counted and traced
 """

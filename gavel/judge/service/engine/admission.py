@@ -15,9 +15,8 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
@@ -44,16 +43,16 @@ _k = keys.c
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key's row."""
+    """An API key: a row of the table."""
 
     id: str
     name: str
     token_hash: str
     scope: KeyScope
     created_at: float
-    revoked_at: float | None
-    spent_usd: float
-    unpriced_groups: int
+    revoked_at: float | None = None
+    spent_usd: float = 0.0
+    unpriced_groups: int = 0
     """Judged groups of unknown cost."""
 
 
@@ -66,9 +65,8 @@ class KeyStore:
     def create(self, name: str, scope: KeyScope) -> tuple[str, Key]:
         """Creates a key; returns it and its token, which is stored nowhere."""
         token, key_id = new_token()
-        key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
-        values = _columns(key)
-        self._database.write_now(lambda connection: connection.execute(sa.insert(keys).values(values)).close())
+        key = Key(key_id, name, token_hash(token), scope, time.time())
+        self._database.write_now(lambda connection: connection.execute(sa.insert(keys), asdict(key)).close())
         return token, key
 
     def revoke(self, key_id: str) -> None:
@@ -82,31 +80,16 @@ class KeyStore:
         return self._database.read_now(_all)
 
 
+def _all(connection: sa.Connection) -> list[Key]:
+    return [Key(*row) for row in connection.execute(sa.select(keys).order_by(_k.created_at, _k.id))]
+
+
 def _file(connection: sa.Connection, scopes: Mapping[str, KeyScope]) -> None:
     """Creates rows for the configured keys, by id; existing rows keep their spending."""
     for key_id, scope in scopes.items():
-        row = _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), "", scope, time.time(), None, 0.0, 0))
-        changed = {"scope": row["scope"]}
-        connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
-
-
-def _columns(key: Key) -> dict[str, object]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "token_hash": key.token_hash,
-        "scope": key.scope.model_dump_json(exclude_defaults=True, include=set(KeyScope.model_fields)),
-        "created_at": key.created_at,
-        "spent_usd": 0.0,
-        "unpriced_groups": 0,
-    }
-
-
-def _all(connection: sa.Connection) -> list[Key]:
-    names = [field.name for field in fields(Key)]
-    rows = connection.execute(sa.select(*(_k[name] for name in names)).order_by(_k.created_at, _k.id)).mappings()
-    found: list[dict[str, Any]] = [{**row, "scope": KeyScope.model_validate_json(row["scope"])} for row in rows]
-    return [Key(**each) for each in found]
+        row = asdict(Key(key_id, key_id.removeprefix(_OF_SETTINGS), "", scope, time.time()))
+        statement = insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_={"scope": scope})
+        connection.execute(statement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@
     record = await engine.result(record)          # finished, or still pending after limits.wait_seconds
     await engine.stop()
 
+Groups whose members arrive separately (`join_group`) become judgements like others: by the process that the last member
+reaches, or by the first one that sees the deadline pass. A waiting caller costs a future; messages are in the database.
+
 A request is in the database before `submit` returns, and its judgement before `result` returns it.
 
 There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
@@ -26,12 +29,12 @@ from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import ANYONE, Admission, Caller
-from gavel.judge.service.engine.rendezvous import Rendezvous
 from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas import Record, ScoreRequest
+from gavel.judge.service.schemas import GroupRecord, MemberRequest, NewMember, Record, ScoreRequest
 from gavel.judge.service.store.database import Database, every
+from gavel.judge.service.store.group_store import GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.llm.budget import Budget
@@ -47,6 +50,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 """Seconds between polls for judgements that other processes may finish."""
 _LOOKED_UP_AT_ONCE = 500
+_KEEP_SECONDS = 5.0
+"""Seconds between writes of the remaining time of open groups."""
 _COUNT_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
@@ -177,8 +182,8 @@ class Waiters:
 class Engine:
     """One process of the service. Created and used in one event loop."""
 
-    def __init__(self, config: ServiceConfig, database: Database, tracing: Tracing | None = None) -> None:
-        """Raises `JudgeError` for a judge that cannot be created. `tracing` overrides the settings."""
+    def __init__(self, config: ServiceConfig, database: Database) -> None:
+        """Raises `JudgeError` for a judge that cannot be created."""
         self.config = config
         self.database = database
         self.store = Store(database)
@@ -187,11 +192,13 @@ class Engine:
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
-        self.tracing = tracing or (Tracing.exporting() if config.otel else None)
+        self.tracing = Tracing.exporting() if config.otel else None
         self.worker = Worker(self)
-        self.rendezvous = Rendezvous(self)
+        self.groups = GroupStore(database)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes as of the last poll, and those that were queued here since."""
+        self._open_groups = 0
+        """Open groups of all processes: as of the last poll, plus those started here since."""
         self.is_stopping = False
         self._stop_by = 0.0
         """Event loop time at which unfinished judging is left to the next start."""
@@ -206,10 +213,11 @@ class Engine:
         await self.worker.start()
         watches = [
             every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
+            every(_KEEP_SECONDS, self.groups.keep_time, "the time of open groups is not kept"),
             every(_COUNT_SECONDS, self._count, "groups are not counted"),
             every(_OVERWRITE_SECONDS, self.store.overwrite_erased, "the database's log is not emptied yet"),
             every(_REFRESH_SECONDS, self.admission.refresh, "API keys are not read", after=_REFRESH_SECONDS),
-            every(_POLL_SECONDS, self.rendezvous.look, "open groups are not watched"),
+            every(_POLL_SECONDS, self._close_due, "open groups are not watched"),
         ]
         if self.config.retention_days is not None:
             watches.append(every(_RETENTION_SECONDS, self._expire, "old judgements are not deleted yet"))
@@ -274,6 +282,60 @@ class Engine:
             self.worker.wake()
         return record
 
+    async def join_group(
+        self, name: str, request: MemberRequest, caller: Caller, *, begins_rounds: bool = False
+    ) -> GroupRecord:
+        """Stores a member of the group `name`, once; returns the group's current state.
+
+        `begins_rounds`: a closed group's name begins another group. Raises a `ServiceError` for a member that does not
+        fit.
+        """
+        limits = self.config.limits
+        if request.expected > limits.members:
+            raise InvalidRequestError(
+                f"the group expects {request.expected} members; at most {limits.members} are allowed.",
+                "Make smaller groups, or raise the service's setting limits.members.",
+            )
+        request = request.model_copy(update={"project": caller.project_of(request.project)})
+        member, options = request.trajectory_in, request.options
+        alone = ScoreRequest(trajectories=[member], **options.model_dump())
+        judge, _ = self.check(alone, request.project, caller)
+        full = OverloadedError(f"{self._open_groups:,} groups wait for members already.", "Try again later.")
+        new = NewMember(
+            request,
+            group=name,
+            key_id=caller.key_id,
+            judge=", ".join(judge.names),
+            trajectory=member.model_dump_json(exclude_defaults=True).encode(),
+            options=options.model_dump_json(exclude_defaults=True).encode(),
+            deadline_seconds=request.deadline_seconds or limits.deadline_seconds,
+            max_size=limits.body_bytes,
+            no_more_groups=full if self._open_groups >= limits.open_groups else None,
+            scope=caller.scope,
+            begins_rounds=begins_rounds,
+        )
+        group = await self.groups.join(new)
+        if not group.is_open:
+            self.worker.wake()
+        self._open_groups += group.is_open and group.arrived == 1
+        return group
+
+    async def find_group(self, name: str, member: str, project: str, caller: Caller) -> GroupRecord:
+        """The group that a member is in. Raises `NotFoundError`."""
+        project = caller.project_of(project)
+        group = await self.groups.find(caller.key_id, project, name, member) if caller.may_use(project) else None
+        if group is None:
+            raise NotFoundError(
+                f"there is no member {member!r} in a group {name!r}.",
+                "POST it to /v1/groups/{group}/members first; groups belong to a project and an API key.",
+            )
+        return group
+
+    async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
+        """An open group and the ids of its members so far; None if the caller has none."""
+        found = None if "\0" in group else await self.groups.open_group(group)
+        return None if found is None or not caller.may_use(found[0].record.project) else found
+
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds (None: `limits.wait_seconds`).
 
@@ -307,7 +369,7 @@ class Engine:
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
         """Deletes a judgement with its transcripts and replies, or the open group that would get it. Raises
         `NotFoundError`."""
-        if await self.rendezvous.open_group(judgement, caller) is None:
+        if await self.open_group(judgement, caller) is None:
             await self.get(judgement, caller)
         await self.store.delete(judgement)
         self.worker.cancel(judgement)
@@ -335,6 +397,11 @@ class Engine:
             self.metrics.judged(record)
             self.admission.finished(record)
         self.waiters.settle(judgement, record)
+
+    async def _close_due(self) -> None:
+        if await self.groups.close_due():
+            self.worker.wake()
+        self._open_groups = await self.groups.open_groups()
 
     async def _look_elsewhere(self) -> None:
         """Resolves waits for judgements that other processes finish or delete; when stopping, those for members too."""

@@ -229,7 +229,7 @@ async def join(
     """
     member = await read_json(request, MemberRequest)
     name, waits = member.id, member.wait if wait is None else wait
-    joined = await engine.rendezvous.join(group, member, caller)
+    joined = await engine.join_group(group, member, caller)
     del member  # frees memory while it waits: its messages are in the database
     return _answer_member(joined, name, await wait_for(request, joined.record, None if waits else 0))
 
@@ -251,7 +251,7 @@ async def get_member(
     wait: Seconds = 0,
 ) -> Response:
     """The member's score, or 202 while its group is not judged."""
-    found = await engine.rendezvous.find(group, id, project, caller)
+    found = await engine.find_group(group, id, project, caller)
     seconds = min(wait, engine.config.limits.wait_seconds)
     return _answer_member(found, id, await wait_for(request, found.record, seconds))
 

@@ -271,7 +271,7 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
     }
     packed = zlib.compress(body, 1)  # the response repeats the body
     is_round = asked.group_id is None
-    group = await engine.rendezvous.join(asked.group, validated(MemberRequest, member), caller, begins_rounds=is_round)
+    group = await engine.join_group(asked.group, validated(MemberRequest, member), caller, begins_rounds=is_round)
     del body, asked, params, member  # frees memory while it waits: its messages are in the database
     scored = (await wait_for(request, group.record)).judgements()[name]
     answer = json.loads(zlib.decompress(packed)) | {"reward": scored.score or 0.0, "mask_sample": scored.score is None}
@@ -358,7 +358,7 @@ async def remote_rm(
             "messages": asked.messages,
             "reference": asked.reference,
         }
-        joined = await engine.rendezvous.join(name, validated(MemberRequest, member), caller, begins_rounds=True)
+        joined = await engine.join_group(name, validated(MemberRequest, member), caller, begins_rounds=True)
         record = await wait_for(request, joined.record)
     return JSONResponse(_reward(record.judgements()[id], record))
 

@@ -20,7 +20,7 @@ from gavel.judge.service.errors import Problem, ServiceError
 from gavel.judge.service.schemas import GroupRecord, NewMember, Record, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns, refusal_of_group
-from gavel.judge.service.store.tables import compress, decompress, groups, judgements, members, processes
+from gavel.judge.service.store.tables import groups, judgements, members, processes
 
 _g, _m, _j = groups.c, members.c, judgements.c
 _IS_OPEN = _g.closed_at.is_(None)
@@ -253,7 +253,7 @@ def _refusal(row: Any, new: NewMember) -> Problem | None:
 def _insert(
     connection: sa.Connection, row: Any, new: NewMember, content_hash: str, clock: DeadlineClock
 ) -> GroupRecord:
-    member = {"id": new.request.id, "content_hash": content_hash, "payload": compress(new.trajectory)}
+    member = {"id": new.request.id, "content_hash": content_hash, "payload": new.trajectory}
     connection.execute(sa.insert(members), {"group_id": row.id, **member})
     row = connection.execute(_ARRIVED, {"of_group": row.id, "more": len(new.trajectory)}).one()
     return _close(connection, row, clock) if row.arrived == row.expected else _record(row, clock)
@@ -268,7 +268,7 @@ def _close(connection: sa.Connection, row: Any, clock: DeadlineClock) -> GroupRe
     connection.execute(sa.update(groups).where(_g.id == row.id).values(closed_at=time.time(), **left))
     connection.execute(sa.update(members).where(of_group).values(payload=None))
     closed = _record(row, clock, is_open=False)
-    trajectories = b",".join(decompress(member.payload) for member in came)
+    trajectories = b",".join(member.payload for member in came)
     rest = b"," + row.options[1:] if row.options != _NO_OPTIONS else b"}"
     values = columns_of(closed.record, b'{"trajectories":[' + trajectories + b"]" + rest)  # a ScoreRequest
     if row.on_deadline == "unscored" and row.arrived < row.expected:

@@ -20,13 +20,13 @@ from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError
 from gavel.judge.service.schemas import STATUSES, KeyScope, PageQuery, Record, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import delete_replies
-from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys, members, replies
+from gavel.judge.service.store.tables import groups, judgements, keys, members, replies
 from gavel.llm.budget import Ledger
 from gavel.scenarios.judgement import GroupJudgement
 
 _c = judgements.c
-SUMMARY_NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "verdict")
-SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
+_FIELDS = tuple(field.name for field in dataclasses.fields(Record))
+SUMMARY = tuple(_c[name] for name in _FIELDS[:-1])
 """The columns of a record without its verdict, in order."""
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements for groups are built once: building one takes longer than running it.
@@ -90,7 +90,7 @@ class Store:
         request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
 
         def work(connection: sa.Connection) -> tuple[Record, bool] | ServiceError:
-            values = columns_of(record, payload) | lease  # compressed in the writer's thread
+            values = columns_of(record, payload) | lease
             values |= {"idempotency_key": idempotency_key, "request_hash": request_hash}
             accepted = dataclasses.replace(record, status=values["status"])
             refusal = refusal_of_group(connection, record.key_id, scope)
@@ -108,7 +108,7 @@ class Store:
                 remedy = "Use a new key for each group; send the same body when you try again."
                 return Problem(422, "idempotency-key-reused", why, remedy)
             if row.status != "failed":
-                return record_of(row, row.result), False
+                return record_of(row), False
             if refusal is not None:
                 return refusal
             renewed = ("status", "finished_at", "result", "payload", "lease_owner", "leases")
@@ -134,7 +134,7 @@ class Store:
         verdict = verdict.with_questions(ledger.questions)
 
         def work(connection: sa.Connection) -> Record | None:
-            columns = outcome_columns(verdict, at)  # compressed in the writer's thread
+            columns = outcome_columns(verdict, at)
             values = columns if record.retain else {**columns, "payload": None}
             if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
                 if not record.retain:
@@ -147,7 +147,7 @@ class Store:
                 delete_replies(connection, verdict.reply_keys)
             if row is None or row.finished_at != at:  # else this write is repeated
                 _charge(connection, record.key_id, ledger)
-            return None if row is None else record_of(row, row.result)
+            return None if row is None else record_of(row)
 
         self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
@@ -175,7 +175,7 @@ class Store:
 
         def work(connection: sa.Connection) -> dict[str, Record]:
             query = _WITH_RESULT.where(_c.id.in_(list(ids)))
-            return {row.id: record_of(row, row.result) for row in connection.execute(query)}
+            return {row.id: record_of(row) for row in connection.execute(query)}
 
         return await self.database.read(work) if ids else {}
 
@@ -189,8 +189,7 @@ class Store:
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
         query = sa.select(_c.payload).where(_c.id == judgement)
-        packed = await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
-        return None if packed is None else decompress(packed)
+        return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
 
     async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
         """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
@@ -205,8 +204,8 @@ class Store:
         update = sa.update(judgements).where(_c.id == judgement)
 
         def work(connection: sa.Connection) -> None:
-            if verdict := unpack(connection.execute(query).scalar_one_or_none()):
-                connection.execute(update.values(payload=None, result=pack(verdict.bare())))
+            if verdict := connection.execute(query).scalar_one_or_none():
+                connection.execute(update.values(payload=None, result=verdict.bare()))
 
         self.erasures += 1
         await self.database.write(work)
@@ -295,8 +294,8 @@ def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
     ids = list(ids)
     if not ids:
         return 0
-    results = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
-    delete_replies(connection, {key for result in results if (v := unpack(result)) for key in v.reply_keys})
+    verdicts = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
+    delete_replies(connection, {key for verdict in verdicts if verdict for key in verdict.reply_keys})
     connection.execute(sa.delete(members).where(members.c.group_id.in_(ids)))
     connection.execute(sa.delete(groups).where(groups.c.id.in_(ids)))
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
@@ -315,28 +314,20 @@ def _filtered(query: PageQuery, projects: Collection[str] | None) -> sa.Executab
     return statement.order_by(_c.id.desc()).limit(query.limit + 1)
 
 
-def pack(verdict: Verdict) -> bytes:
-    return compress(verdict.model_dump_json(exclude_defaults=True).encode())
-
-
-def unpack(result: bytes | None) -> Verdict | None:
-    return None if result is None else Verdict.model_validate_json(decompress(result))
-
-
-def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
-    """The record of a row whose first columns are those of `SUMMARY`."""
-    return Record(*row[: len(SUMMARY)], verdict=unpack(result))
+def record_of(row: Sequence[Any]) -> Record:
+    """The record of a row that begins with the columns of `SUMMARY`, and maybe `result`."""
+    return Record(*row[: len(_FIELDS)])
 
 
 def columns_of(record: Record, payload: bytes) -> dict[str, Any]:
     """The values of a new row."""
     fixed: dict[str, Any] = {"result": None, "lease_owner": None, "leases": 0, "request_hash": ""}
-    return {name: getattr(record, name) for name in SUMMARY_NAMES} | fixed | {"payload": compress(payload)}
+    return {name: getattr(record, name) for name in _FIELDS[:-1]} | fixed | {"payload": payload}
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:
     """The columns that finishing a judgement sets, except for its payload."""
     whole = verdict.group or GroupJudgement(status="unscored")
     spent = {name: getattr(whole, name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")}
-    outcome = {"status": verdict.status, "finished_at": finished_at, "result": pack(verdict), "lease_owner": None}
+    outcome = {"status": verdict.status, "finished_at": finished_at, "result": verdict, "lease_owner": None}
     return {**spent, **outcome}

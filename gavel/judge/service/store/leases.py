@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONF
 from gavel.base.processes import is_dead
 from gavel.judge.service.schemas import Record
 from gavel.judge.service.store.judgement_store import SUMMARY, record_of
-from gavel.judge.service.store.tables import decompress, judgements, processes
+from gavel.judge.service.store.tables import judgements, processes
 
 _c, _p = judgements.c, processes.c
 _UNFINISHED = _c.finished_at.is_(None)
@@ -80,7 +80,7 @@ def take(
     )
     found: Any = connection.execute(leased).all()
     rows: list[Any] = sorted(found, key=lambda row: row.id)
-    return [(record_of(row), decompress(row.payload), row.leases) for row in rows]
+    return [(record_of(row[: len(SUMMARY)]), row.payload, row.leases) for row in rows]
 
 
 def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str]:

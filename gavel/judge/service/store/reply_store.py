@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.tables import compress, decompress, replies
+from gavel.judge.service.store.tables import replies
 from gavel.llm.cassette import Cassette, Entry, Question, StorageThread
 from gavel.llm.types import Accept, Reply
 
@@ -88,8 +88,7 @@ class Replies:
     def replies(self, key: str) -> list[Reply]:
         found: list[Reply] = []
         for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
-            words = decompress(text).decode("utf-8", "surrogatepass")
-            found.append(Reply(words, *rest, cached=True, key=key, repaired_by=repaired_by))
+            found.append(Reply(text, *rest, cached=True, key=key, repaired_by=repaired_by))
         return found
 
     def keep(self, entries: Sequence[Entry]) -> None:
@@ -108,12 +107,11 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
 
 def _row(entry: Entry) -> dict[str, object]:
     question, reply = entry
-    text = reply.text.encode("utf-8", "surrogatepass")
     return {
         "key": question.key,
-        "text_hash": hashlib.sha256(text).hexdigest(),
+        "text_hash": hashlib.sha256(reply.text.encode("utf-8", "surrogatepass")).hexdigest(),
         "model": question.model,
-        "text": compress(text),
+        "text": reply.text,
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
         "cost_usd": reply.cost_usd,

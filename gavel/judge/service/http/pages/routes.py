@@ -106,7 +106,7 @@ async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> 
     visible = viewer.visible(shown["project"] or None)
     found, has_more = await engine.store.page(validated(PageQuery, given), visible)
     has_open = given.keys() <= {"project", "status"} and shown["status"] in ("", "unfinished")
-    open_groups = await engine.rendezvous.store.waiting(visible, _OPEN_GROUPS) if has_open else []
+    open_groups = await engine.groups.waiting(visible, _OPEN_GROUPS) if has_open else []
     judges = [*engine.judges.default.names, *engine.config.judges, *(record.judge for record in found)]
 
     def address(**changes: str) -> str:
@@ -171,7 +171,7 @@ async def judgement(
 
 
 async def _open_group(id: str, request: Request, engine: Engine, viewer: Caller) -> Response | None:
-    found = await engine.rendezvous.open_group(id, viewer)
+    found = await engine.open_group(id, viewer)
     if found is None:
         return None
     group, came = found
