@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 import httpx
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from gavel.base.network import is_on_this_machine
+from gavel.base.network import is_on_this_machine, server_address
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
@@ -74,20 +74,14 @@ class JudgeClient:
 
         Raises `JudgeError` when there is no address.
         """
-        url = url or os.environ.get(URL_VARIABLE)
-        if not url or not url.startswith(("http://", "https://")):
-            raise JudgeError(
-                f"{url!r} is no address of a judge service." if url else "no address of a judge service is given.",
-                _ADDRESS,
-            )
+        if not (url := url or os.environ.get(URL_VARIABLE)):
+            raise JudgeError("no address of a judge service is given.", _ADDRESS)
         try:
             address = httpx.URL(url)
-            if not address.host:
-                raise httpx.InvalidURL("it names no host")
-        except httpx.InvalidURL as error:
+            self.url = server_address(str(address.copy_with(userinfo=b"")))
+        except (httpx.InvalidURL, ValueError) as error:
             raise JudgeError(f"the address of the judge service cannot be read: {error}.", _ADDRESS) from error
         key = key or address.password or address.username
-        self.url = str(address.copy_with(userinfo=b"")).rstrip("/")
         self.deadline = deadline
         self._options = {**(options or {}), **({"project": project} if project else {})}
         self._connect(key or os.environ.get(KEY_VARIABLE))

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.errors import NotFoundError, OverBudgetError, Problem, ServiceError, UnauthorizedError
+from gavel.judge.service.errors import NotFoundError, Problem, ServiceError, UnauthorizedError
 from gavel.judge.service.schemas import KeyScope, Record, key_id_of, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import over_budget
@@ -213,14 +213,12 @@ class Admission:
             raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
         return Caller(key.id, key.name, key.scope)
 
-    def spent(self, key_id: str) -> OverBudgetError | None:
-        """Reason why the key may spend no more, as far as this process knows."""
-        key = self._keys.get(key_id)
-        return key and over_budget(key.spent_usd + self._spent[key_id], key.unpriced_groups, key.scope)
-
     def finished(self, record: Record) -> None:
         """Records the cost of a group that was judged here."""
-        self._spent[record.key_id] += record.cost_usd or 0.0
+        cost = record.cost_usd or 0.0
+        self._spent[record.key_id] += cost
+        if cost or record.status not in ("failed", "unscored"):
+            self._dearest[record.key_id] = max(self._dearest.get(record.key_id, 0.0), cost)
 
     @asynccontextmanager
     async def room(self, key_id: str) -> AsyncGenerator[None]:
@@ -239,19 +237,14 @@ class Admission:
             async with self._changed:
                 self._changed.notify_all()
 
-    def judged(self, key_id: str, cost_usd: float) -> None:
-        """Records the cost of a group, which the key's known spending includes already."""
-        self._dearest[key_id] = max(self._dearest.get(key_id, 0.0), cost_usd)
-
     def _has_room(self, key_id: str) -> bool:
         """Raises `OverBudgetError` if the key's budget is spent."""
-        if (refused := self.spent(key_id)) is not None:
-            raise refused
-        key, running = self._keys.get(key_id), self._running[key_id]
-        if key is None or key.scope.max_cost_usd is None or not running:
+        if (key := self._keys.get(key_id)) is None or key.scope.max_cost_usd is None:
             return True
-        left = key.scope.max_cost_usd - key.spent_usd - self._spent[key_id]
-        return key_id in self._dearest and self._dearest[key_id] * (running + 1) <= left
+        spent, running = key.spent_usd + self._spent[key_id], self._running[key_id]
+        if (refused := over_budget(spent, key.unpriced_groups, key.scope)) is not None:
+            raise refused
+        return not running or self._dearest.get(key_id, math.inf) * (running + 1) <= key.scope.max_cost_usd - spent
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
         """Counts one request; returns the seconds to wait, 0 if it is allowed."""
@@ -267,13 +260,9 @@ class Admission:
 def _token(authorization: str) -> str:
     """The key in an Authorization header: a Bearer token, or the password of Basic, which clients derive from a URL."""
     scheme, _, value = authorization.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return value.strip()
-        case "basic":
-            try:
-                return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
-            except (binascii.Error, ValueError):
-                return ""
-        case _:
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
             return ""
+    return value.strip() if scheme.lower() == "bearer" else ""

@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -112,25 +113,21 @@ class Metrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
 
-        def counter(name: str, help: str, *labels: str) -> Counter:
-            return Counter(f"gavel_{name}", help, labels, registry=registry)
-
-        def histogram(name: str, help: str, *labels: str) -> Histogram:
-            return Histogram(f"gavel_{name}_seconds", help, labels, buckets=_SECONDS, registry=registry)
-
-        def gauge(name: str, help: str, mode: Literal["livemostrecent", "livesum"], *labels: str) -> Gauge:
-            return Gauge(f"gavel_{name}", help, labels, registry=registry, multiprocess_mode=mode)
-
-        self._groups = counter("groups", "Groups judged, by status.", "status")
-        self._calls = counter("judge_calls", "Calls to judge models, by who answered.", "answered_by")
-        self._tokens = counter("judge_tokens", "Tokens that were paid for.", "kind")
+        counter = partial(Counter, namespace=_SCOPE, registry=registry)
+        histogram = partial(Histogram, namespace=_SCOPE, buckets=_SECONDS, registry=registry)
+        gauge = partial(Gauge, namespace=_SCOPE, registry=registry)
+        self._groups = counter("groups", "Groups judged, by status.", ["status"])
+        self._calls = counter("judge_calls", "Calls to judge models, by who answered.", ["answered_by"])
+        self._tokens = counter("judge_tokens", "Tokens that were paid for.", ["kind"])
         self._cost = counter("judge_cost_usd", "US dollars, where the price is known.")
         self._unpriced = counter("unpriced_groups", "Groups whose cost is not known.")
-        self._group_seconds = histogram("group", "From acceptance to the judgement.")
-        self._requests = histogram("request", "Requests over HTTP, by route and status.", "route", "status")
+        self._group_seconds = histogram("group_seconds", "From acceptance to the judgement.")
+        by_route = "Requests over HTTP, by route and status."
+        self._requests = histogram("request_seconds", by_route, ["route", "status"])
         unfinished = "Groups of all processes that are not judged yet."
-        self._unfinished = gauge("unfinished_groups", unfinished, "livemostrecent", "status")
-        self._waiters = gauge("waiting_requests", "Requests that wait for a judgement.", "livesum")
+        self._unfinished = gauge("unfinished_groups", unfinished, ["status"], multiprocess_mode="livemostrecent")
+        waiting = "Requests that wait for a judgement."
+        self._waiters = gauge("waiting_requests", waiting, multiprocess_mode="livesum")
 
     def judged(self, record: Record) -> None:
         """Counts a finished group."""

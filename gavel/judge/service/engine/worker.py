@@ -221,8 +221,6 @@ class Worker:
                     verdict = await (tracing.judgement(record, asking) if tracing else asking)
                     judging.ledger = judging.progress = None
                     await self._over(record, verdict, ledger)
-                    if ledger.usd or verdict.status not in ("failed", "unscored"):
-                        admission.judged(record.key_id, ledger.usd)
             except OverBudgetError as error:
                 judging.ledger = None
                 await self._over(record, Verdict.unscored(ids, error.message))

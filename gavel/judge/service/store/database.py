@@ -19,9 +19,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -147,18 +146,13 @@ _FOUND_SECONDS = 1.0
 Work = Callable[[sa.Connection], _T]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending(Generic[_T]):
-    work: Work[_T]
-    future: "asyncio.Future[_T]"
+class _Pending(NamedTuple):
+    work: Work[Any]
+    future: "asyncio.Future[Any]"
     order: str
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self.future.get_loop()
 
-
-def _settle(outcomes: "list[tuple[_Pending[Any], Any]]") -> None:
+def _settle(outcomes: list[tuple[_Pending, Any]]) -> None:
     """Resolves the futures with their results or exceptions, in their event loop."""
     for pending, outcome in outcomes:
         if pending.future.done():
@@ -192,7 +186,7 @@ class Database:
             remedy = remedy if self.is_sqlite else f"Does it run, and is all of its URL right? {_WHICH}"
             raise ServiceError(f"the database {where} cannot be used: {why}.", remedy) from error
         self._opened = self._identity()
-        self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self.outages = 0
         """Number of outages so far."""
         self._probing = asyncio.Lock()
@@ -284,17 +278,16 @@ class Database:
 
         Returns False if a long read blocks it: then it must be retried.
         """
-        if not self.is_sqlite:
-            return True
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
 
-    def _truncate_log(self) -> bool:
-        connection = self._read_engine.raw_connection()  # outside a transaction
-        try:
-            is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            return not is_busy
-        finally:
-            connection.close()
+        def truncate() -> bool:
+            connection = self._read_engine.raw_connection()  # outside a transaction
+            try:
+                is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                return not is_busy
+            finally:
+                connection.close()
+
+        return not self.is_sqlite or await asyncio.get_running_loop().run_in_executor(self._readers, truncate)
 
     def close(self) -> None:
         """Commits pending writes, and closes all connections."""
@@ -317,11 +310,12 @@ class Database:
             is_last = batch[-1] is None
             live = sorted((one for one in batch if one and not one.future.cancelled()), key=lambda one: one.order)
             settled = list(zip(live, self._commit(live), strict=True))
-            for loop in {each.loop for each in live}:
+            for loop in {each.future.get_loop() for each in live}:
                 if not loop.is_closed():  # an event loop is woken once per transaction
-                    loop.call_soon_threadsafe(_settle, [pair for pair in settled if pair[0].loop is loop])
+                    own = [pair for pair in settled if pair[0].future.get_loop() is loop]
+                    loop.call_soon_threadsafe(_settle, own)
 
-    def _commit(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
+    def _commit(self, batch: Sequence[_Pending], tries: int = _TRIES) -> list[Any]:
         """Each work's result, or its exception; successful ones are committed."""
         work: Work[list[Any]] = lambda connection: [each.work(connection) for each in batch]  # noqa: E731
         try:

@@ -118,7 +118,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "a mode that is not allowed": (group("a", "b", mode="readout"), 422, "invalid-request"),
     "a preset and a rubric": (group("a", "b", preset="kind", rubric="x"), 422, "invalid-request"),
     "nobody who is the assistant": (
-        {"trajectories": [{"messages": [{"role": "bot", "content": "a"}]}]},
+        {"trajectories": [{"messages": [{"role": "asistant", "content": "a"}]}]},
         422,
         "invalid-request",
     ),
