@@ -197,7 +197,6 @@ class JudgeClient:
             await asyncio.sleep(pause)
 
     def _refusal(self, response: httpx.Response, found: Mapping[str, Any]) -> tuple[str, float]:
-        """The reason for a retry, and the seconds until it. Raises `RefusalError` if a retry will not help."""
         kind = str(found.get("type", "")).removeprefix(_PROBLEM)
         why = str(found.get("detail") or f"the service answered with status {response.status_code}")
         if response.status_code in _PASSING and kind not in _LASTING:
@@ -251,15 +250,12 @@ def _judged(group: TrajectoryGroup, answer: Mapping[str, Any]) -> TrajectoryGrou
 
 def _sent_form(trajectory: Trajectory) -> dict[str, Any]:
     """A member in the form of `POST /v1/score`."""
-    histories: Sequence[History] = trajectory.additional_histories
     form: dict[str, Any] = {name: getattr(trajectory, name) for name in ("tools", "status", "status_reason", "agent")}
-    form |= {"histories": [_history(history) for history in histories]}
+    histories: Sequence[History] = trajectory.additional_histories
+    form["histories"] = [
+        {"messages": to_messages(one.messages_and_choices), "tools": one.tools, "agent": one.agent} for one in histories
+    ]
     return {"messages": trajectory.messages(), **{name: value for name, value in form.items() if value}}
-
-
-def _history(history: History) -> dict[str, Any]:
-    form = {"messages": to_messages(history.messages_and_choices), "tools": history.tools, "agent": history.agent}
-    return {name: value for name, value in form.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +286,6 @@ class RefusalError(JudgeError):
 
 
 def _object_in(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object in a response; empty if it has none."""
     try:
         found = response.json()
     except ValueError:

@@ -78,8 +78,19 @@ def _unix_seconds(value: object) -> object:
 Seconds = Annotated[float, BeforeValidator(_unix_seconds)]
 
 
+class Described(BaseModel):
+    """A model whose fields are described below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class StrictModel(Described):
+    """What users send or set: a name that is no field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-_STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 PendingStatus = Literal["queued", "running"]
 FinishedStatus = Literal[GroupStatus, "failed"]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -115,31 +126,24 @@ def _at_most(size: int) -> AfterValidator:
 Tools = Annotated[list[dict[str, JsonValue]], _at_most(_TOOLS)]
 
 
-class HistoryIn(BaseModel):
+class HistoryIn(StrictModel):
     """A further conversation of the same attempt, such as a sub-agent's."""
-
-    model_config = _STRICT
 
     messages: list[ChatMessage] = Field(min_length=1)
     tools: Tools | None = None
+    """Schemas of the tools that the agent had, as OpenAI, Anthropic, Gemini or MCP write them."""
     agent: Name | None = None
-    """Who acts in it; the judge is shown the name."""
+    """Who acts in `messages`, where the attempt has several agents; the judge is shown the name."""
 
 
-class ConversationIn(BaseModel):
+class ConversationIn(HistoryIn):
     """What an agent did."""
-
-    model_config = _STRICT
 
     messages: list[ChatMessage]
     """The conversation as OpenAI chat messages or Responses items, or in the form of Anthropic or Gemini; tool calls
     and tool results included."""
-    tools: Tools | None = None
-    """Schemas of the tools that the agent had, as OpenAI, Anthropic, Gemini or MCP write them."""
     histories: list[HistoryIn] = []
     """Further conversations of the same attempt."""
-    agent: Name | None = None
-    """Who acts in `messages`, where the attempt has several agents."""
     status: Literal["finished", "truncated", "failed"] = "finished"
     """A failed attempt is unscored, whatever its messages."""
     status_reason: str | None = None
@@ -173,10 +177,8 @@ class TrajectoryIn(ConversationIn):
         return _BLANK.model_copy(update={**fields, "metrics": {}, "logs": []})
 
 
-class CriterionIn(BaseModel):
+class CriterionIn(StrictModel):
     """One thing that the judge scores."""
-
-    model_config = _STRICT
 
     name: Name
     text: str = Field(min_length=1)
@@ -184,10 +186,8 @@ class CriterionIn(BaseModel):
     weight: Number = Field(default=1.0, ge=0)
 
 
-class JudgingOptions(BaseModel):
+class JudgingOptions(StrictModel):
     """How a group is judged; what is left out is as the service is set."""
-
-    model_config = _STRICT
 
     rubric: str | None = Field(default=None, pattern=r"\S", max_length=_TEXT)
     """What good work is."""
@@ -228,10 +228,8 @@ class ScoreRequest(JudgingOptions):
         return TrajectoryGroup(members, metadata={KEY: truth.dump()} if truth else {})
 
 
-class MemberOut(BaseModel):
+class MemberOut(Described):
     """The score of one member."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: str
     score: float | None
@@ -248,10 +246,8 @@ def scored_fields(member: Judgement) -> dict[str, Any]:
     return {name: getattr(member, name) for name in MemberOut.model_fields if name != "id"}
 
 
-class JudgementOut(BaseModel):
+class JudgementOut(Described):
     """A finished judgement."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: str
     status: FinishedStatus
@@ -277,7 +273,7 @@ class JudgementOut(BaseModel):
     finished_at: float
 
 
-class PendingOut(BaseModel):
+class PendingOut(Described):
     """A judgement that is not finished."""
 
     id: str
@@ -331,10 +327,8 @@ class PageQuery(BaseModel):
     limit: int = Field(default=50, ge=1, le=200)
 
 
-class PageOut(BaseModel):
+class PageOut(Described):
     """Judgements, newest first."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     judgements: list[SummaryOut]
     next: str | None
@@ -385,10 +379,8 @@ class MemberAnswer(MemberOut):
     """Members that were judged together; fewer than expected after a deadline."""
 
 
-class MemberPending(BaseModel):
+class MemberPending(Described):
     """A member of a group that is not judged yet."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     group: str
     id: str
@@ -425,10 +417,8 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class KeyScope(BaseModel):
+class KeyScope(StrictModel):
     """Projects, judges and limits of one API key."""
-
-    model_config = _STRICT
 
     projects: list[Project] = []
     """Projects that the key may use. Requests that name none are filed under the first one. Default: all."""

@@ -408,12 +408,12 @@ class Engine:
         elsewhere = [each for each in self.waiters.ids if each not in self.worker.running]
         for start in range(0, len(elsewhere), _LOOKED_UP_AT_ONCE):
             some = elsewhere[start : start + _LOOKED_UP_AT_ONCE]
-            unfinished = await self.store.unfinished(some)
+            still_open = await self.groups.still_open(some)
             if self.is_stopping:
-                self.waiters.give_up([each for each, is_open in unfinished.items() if is_open])
-            over = [each for each in some if each not in unfinished]
-            records = await self.store.get_all(over)
-            for each in over:
+                self.waiters.give_up(still_open)
+            closed = [each for each in some if each not in still_open]
+            records = await self.store.get_all(closed)
+            for each in closed:
                 if (record := records.get(each)) is None or record.is_finished:
                     self.waiters.settle(each, record)
 

@@ -270,7 +270,6 @@ class Worker:
         self._engine.finished(record.id, finished)
 
     async def _write(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
-        """Writes the outcome, retrying while the database is unavailable."""
         pause, longest = _RETRY_SECONDS
         at, began = time.time(), time.monotonic()
         while True:

@@ -209,18 +209,13 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _routing_problem(request: Request, error: HTTPException) -> Problem:
-    """The router's own rejections: an unknown path or method."""
-    path, headers = request.scope["path"], dict(error.headers or {})
+    headers = dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
-        headers["Allow"] = ", ".join(sorted(_methods(path)))
+        routes = [each for router in (scores.router, wires.router, health, pages.router) for each in router.routes]
+        here = [each for each in routes if isinstance(each, Route) and each.path_regex.match(request.scope["path"])]
+        headers["Allow"] = ", ".join(sorted({method for each in here for method in each.methods or ()}))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
     return Problem(error.status_code, kind, f"{error.detail}.", "GET /openapi.json lists the routes.", headers)
-
-
-def _methods(path: str) -> set[str]:
-    routers = (scores.router, wires.router, health, pages.router)
-    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
-    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
@@ -304,7 +299,6 @@ class Guard:
 
 @lru_cache(1024)
 def _is_of_this_machine(host: str) -> bool:
-    """Whether a Host header names a loopback address."""
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:

@@ -29,7 +29,7 @@ from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import InvalidRequestError, Problem, ServiceError
-from gavel.judge.service.schemas import NAME_PATTERN, Record
+from gavel.judge.service.schemas import NAME_PATTERN, Described, Record
 
 _Model = TypeVar("_Model", bound=BaseModel)
 UNBUFFERED = {"X-Accel-Buffering": "no"}
@@ -261,7 +261,6 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 def _check_headers(request: Request, *types: str) -> None:
-    """Raises `Problem` if the headers say that the body is encoded or of another type."""
     headers = request.headers
     codings = f"{headers.get('content-encoding', '')},{headers.get('transfer-encoding', '')}".lower().split(",")
     if encodings := {coding.strip() for coding in codings} - {"", "identity", "chunked"}:
@@ -291,10 +290,10 @@ _SHOWN_ERRORS = 10
 NAME_RULE = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
 
 
-class ProblemOut(BaseModel):
+class ProblemOut(Described):
     """Why a request was refused (RFC 9457)."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
     type: str
     """`urn:gavel:problem:` and the kind, for programs."""
@@ -312,16 +311,14 @@ def response(error: ServiceError) -> JSONResponse:
 
 def validation_problem(errors: Sequence[Any]) -> ServiceError:
     """The problem for pydantic's errors, with the first mistakes and their positions."""
-    found = [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors[:_SHOWN_ERRORS]]
+    found: list[dict[str, str]] = []
+    for one in errors[:_SHOWN_ERRORS]:
+        is_name = one["type"] == "string_pattern_mismatch" and one.get("ctx", {}).get("pattern") == NAME_PATTERN
+        found.append({"at": ".".join(map(str, one["loc"])), "message": NAME_RULE if is_name else one["msg"]})
     words = f"{found[0]['at'] or 'the body'}: {found[0]['message']}"
     error = InvalidRequestError(words, "GET /openapi.json describes it.")
     error.more = {"errors": found}
     return error
-
-
-def _words(error: Any) -> str:
-    is_name = error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN
-    return NAME_RULE if is_name else error["msg"]
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

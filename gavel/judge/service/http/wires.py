@@ -39,7 +39,6 @@ from gavel.judge.service.http.requests import (
     wait_for,
 )
 from gavel.judge.service.schemas import NAME_PATTERN, ChatMessage, Integer, MemberRequest, Record, ScoreRequest
-from gavel.scenarios.formats.chat import as_chat
 from gavel.scenarios.judgement import Judgement
 
 router = APIRouter(tags=["wires"], default_response_class=JSONResponse)
@@ -194,16 +193,11 @@ class NemoParams(BaseModel):
     tools: _Chat | None = None
 
     @property
-    def chat(self) -> list[dict[str, Any]]:
-        """The prompt as chat messages."""
+    def items(self) -> _Chat:
+        """The prompt as Responses items, which judges are shown as chat messages."""
         system: _Chat = [{"role": "system", "content": self.instructions}] if self.instructions else []
         given: _Chat = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        return [*system, *_chat_of_items(given)]
-
-    @property
-    def chat_tools(self) -> _Chat | None:
-        """The tools in the chat API's form."""
-        return [_tool(tool) for tool in self.tools] if self.tools else None
+        return [*system, *given]
 
 
 class NemoResponse(BaseModel):
@@ -247,7 +241,7 @@ class NemoCompare(BaseModel):
 async def compare(request: Request, engine: TheEngine, caller: TheCaller) -> Response:
     """Scores responses relative to each other; `principle` is the rubric."""
     asked = await read_json(request, NemoCompare)
-    chats = [[*asked.conversation_history, *_chat_of_items(response.output)] for response in asked.response_objs]
+    chats = [[*asked.conversation_history, *response.output] for response in asked.response_objs]
     record = await wait_for(request, await engine.submit(_request(chats, rubric=asked.principle), caller))
     metrics = {} if record.cost_usd is None else {"calls": float(record.calls), "cost_usd": record.cost_usd}
     return JSONResponse({"rewards": _rewards(record), "comparison_results": None, "metrics": metrics})
@@ -265,8 +259,8 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
     member = {
         "expected": _group_size(engine.config),
         "id": name,
-        "messages": [*params.chat, *_chat_of_items(asked.response.output)],
-        "tools": params.chat_tools,
+        "messages": [*params.items, *asked.response.output],
+        "tools": params.tools,
         "rubric": asked.principle,
     }
     packed = zlib.compress(body, 1)  # the response repeats the body
@@ -278,22 +272,6 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
     if scored.score is None:
         answer |= {"failure_kind": "judge_failed", "failure_reason": scored.reason}
     return JSONResponse(answer)
-
-
-def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
-    """Responses items as chat messages. Raises `Problem` for invalid items."""
-    try:
-        return as_chat(items)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = f"the items cannot be read as those of OpenAI's Responses: {type(error).__name__} ({error!s:.60})."
-        raise InvalidRequestError(why, "Send input and output as in the Responses API.") from error
-
-
-def _tool(tool: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Converts a tool of the Responses API to the chat API's form."""
-    if tool.get("type") != "function" or "function" in tool:
-        return tool
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 
 class SlimeSample(BaseModel):

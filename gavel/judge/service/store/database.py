@@ -58,7 +58,6 @@ def _code(error: BaseException | None) -> int:
 
 
 def _is_outage(error: exc.DBAPIError) -> bool:
-    """Whether the error is an outage, in which no work can succeed."""
     if error.connection_invalidated or isinstance(error, exc.OperationalError):
         return True
     return _REMEDIES.get(_code(error.orig)) == _BROKEN or getattr(error.orig, "sqlstate", None) == _READ_ONLY
@@ -153,7 +152,6 @@ class _Pending(NamedTuple):
 
 
 def _settle(outcomes: list[tuple[_Pending, Any]]) -> None:
-    """Resolves the futures with their results or exceptions, in their event loop."""
     for pending, outcome in outcomes:
         if pending.future.done():
             continue

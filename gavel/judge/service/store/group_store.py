@@ -133,6 +133,10 @@ class GroupStore:
             query = query.where(_g.project.in_(sorted(projects)))
         return [_record(row, self._clock) for row in await self._rows(query)]
 
+    async def still_open(self, ids: Collection[str]) -> set[str]:
+        """Those of the ids that are of open groups."""
+        return {row.id for row in await self._rows(sa.select(_g.id).where(_g.id.in_(list(ids)), _IS_OPEN))}
+
     async def open_groups(self) -> int:
         """Number of open groups."""
         return (await self._rows(sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)))[0][0]
@@ -225,7 +229,6 @@ def _differences(row: Any, new: NewMember) -> list[str]:
 
 
 def _refusal(row: Any, new: NewMember) -> Problem | None:
-    """Why the group takes no further member."""
     if row.closed_at is not None and row.arrived >= row.expected:
         return Problem(
             409,

@@ -179,13 +179,6 @@ class Store:
 
         return await self.database.read(work) if ids else {}
 
-    async def unfinished(self, ids: Collection[str]) -> dict[str, bool]:
-        """Those of the ids that are not judged yet, and whether further members are waited for."""
-        judged = sa.select(_c.id, sa.false()).where(_c.id.in_(list(ids)), _c.finished_at.is_(None))
-        open_groups = sa.select(groups.c.id, sa.true()).where(groups.c.id.in_(list(ids)), groups.c.closed_at.is_(None))
-        query = sa.union_all(judged, open_groups)
-        return await self.database.read(lambda c: {name: bool(is_open) for name, is_open in c.execute(query)})
-
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
         query = sa.select(_c.payload).where(_c.id == judgement)
@@ -194,7 +187,16 @@ class Store:
     async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
         """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
         there are more."""
-        statement = _filtered(query, projects)
+        wanted = [
+            None if projects is None else _c.project.in_(sorted(projects)),
+            _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
+            None if query.judge is None else _c.judge == query.judge,
+            None if query.since is None else _c.id >= first_id_at(query.since),
+            None if query.until is None else _c.id < first_id_at(query.until),
+            None if query.before is None else _c.id < query.before,
+        ]
+        statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
+        statement = statement.order_by(_c.id.desc()).limit(query.limit + 1)
         found = await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
         return found[: query.limit], len(found) > query.limit
 
@@ -280,7 +282,6 @@ def _order_of_charges(record: Record) -> str:
 
 
 def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
-    """Adds the cost of one judgement to its key's spending."""
     if not key_id:
         return
     spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
@@ -299,19 +300,6 @@ def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
     connection.execute(sa.delete(members).where(members.c.group_id.in_(ids)))
     connection.execute(sa.delete(groups).where(groups.c.id.in_(ids)))
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
-
-
-def _filtered(query: PageQuery, projects: Collection[str] | None) -> sa.Executable:
-    wanted = [
-        None if projects is None else _c.project.in_(sorted(projects)),
-        _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
-        None if query.judge is None else _c.judge == query.judge,
-        None if query.since is None else _c.id >= first_id_at(query.since),
-        None if query.until is None else _c.id < first_id_at(query.until),
-        None if query.before is None else _c.id < query.before,
-    ]
-    statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
-    return statement.order_by(_c.id.desc()).limit(query.limit + 1)
 
 
 def record_of(row: Sequence[Any]) -> Record:

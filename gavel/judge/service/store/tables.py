@@ -68,13 +68,7 @@ class _Scope(sa.TypeDecorator[KeyScope]):
         return None if value is None else KeyScope.model_validate_json(value)
 
 
-metadata = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+metadata = sa.MetaData()
 
 judgements = sa.Table(
     "judgements",
@@ -134,7 +128,7 @@ replies = sa.Table(
     sa.Column("repaired_by", sa.Text, nullable=False),
     sa.UniqueConstraint("key", "text_hash"),
 )
-sa.Index(None, replies.c.replied_at)
+sa.Index("ix_replies_replied_at", replies.c.replied_at)
 
 groups = sa.Table(
     "groups",

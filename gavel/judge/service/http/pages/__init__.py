@@ -1,7 +1,7 @@
 """View data of the pages: rows, score bars, and numbers and times as text."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,12 +24,12 @@ class ScoreBar:
     @classmethod
     def of(cls, score: float, standard_error: float | None, votes: Sequence[float]) -> "ScoreBar":
         """The bar of a score in [0, 1]; without a standard error, low and high are the score."""
+
+        def position(score: float) -> float:
+            return round(MARGIN + (WIDTH - 2 * MARGIN) * min(max(score, 0.0), 1.0), 1)
+
         error = standard_error or 0.0
-        return cls(_x(score), _x(score - error), _x(score + error), tuple(map(_x, votes)))
-
-
-def _x(score: float) -> float:
-    return round(MARGIN + (WIDTH - 2 * MARGIN) * min(max(score, 0.0), 1.0), 1)
+        return cls(position(score), position(score - error), position(score + error), tuple(map(position, votes)))
 
 
 MOST_COLUMNS = 8
@@ -52,26 +52,16 @@ def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: b
     """The rows in the order of the request, or sorted by score with unscored members last."""
     orders = {vote.order for member in members for vote in member.votes}
     columns = range(max(orders) + 1) if orders and max(orders) < MOST_COLUMNS else None
-    rows = [
-        MemberRow(place, name, member, _votes(member.votes, columns), _bar(member))
-        for place, (name, member) in enumerate(zip(ids, members, strict=True))
-    ]
+    rows: list[MemberRow] = []
+    for place, (name, member) in enumerate(zip(ids, members, strict=True)):
+        by_order = {vote.order: vote for vote in member.votes}
+        shown = sorted(by_order) if columns is None or not by_order else columns
+        cast = [vote.score for vote in member.votes]
+        bar = None if member.score is None else ScoreBar.of(member.score, member.standard_error, cast)
+        rows.append(MemberRow(place, name, member, tuple(by_order.get(order) for order in shown), bar))
     if by_score:
         rows.sort(key=lambda row: math.inf if row.judgement.score is None else -row.judgement.score)
     return rows
-
-
-def _votes(votes: Sequence[Vote], columns: Iterable[int] | None) -> tuple[Vote | None, ...]:
-    by_order = {vote.order: vote for vote in votes}
-    if columns is None or not votes:
-        return tuple(by_order[order] for order in sorted(by_order))
-    return tuple(by_order.get(order) for order in columns)
-
-
-def _bar(member: Judgement) -> ScoreBar | None:
-    if member.score is None:
-        return None
-    return ScoreBar.of(member.score, member.standard_error, [vote.score for vote in member.votes])
 
 
 UNKNOWN = "–"

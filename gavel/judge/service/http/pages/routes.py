@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
+from gavel.judge.service.errors import ServiceError, UnauthorizedError
 from gavel.judge.service.http.pages import FILTERS, member_rows
 from gavel.judge.service.http.requests import TheEngine, address_of, response, validated
 from gavel.judge.service.schemas import STATUSES, PageQuery, Record, ScoreRequest
@@ -139,12 +139,10 @@ async def judgement(
     id: Annotated[str, Path(max_length=100)], request: Request, engine: TheEngine, viewer: TheViewer
 ) -> Response:
     """The group: open, being judged, or finished. What is not to be retained is shown as scores and costs alone."""
-    try:
-        record = await engine.get(id, viewer)
-    except NotFoundError:
-        if (open_group := await _open_group(id, request, engine, viewer)) is not None:
-            return open_group
-        record = await engine.get(id, viewer)  # it may have been closed meanwhile
+    if (found := await engine.open_group(id, viewer)) is not None:
+        group, came = found
+        return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
+    record = await engine.get(id, viewer)
     verdict = record.verdict if record.retain or record.verdict is None else record.verdict.bare()
     progress = None if verdict else engine.worker.progress(record.id)
     asked = await _request(engine, record)
@@ -168,14 +166,6 @@ async def judgement(
         progress=progress,
         live_seconds=None if record.is_finished else _GROUP_SECONDS,
     )
-
-
-async def _open_group(id: str, request: Request, engine: Engine, viewer: Caller) -> Response | None:
-    found = await engine.open_group(id, viewer)
-    if found is None:
-        return None
-    group, came = found
-    return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
 
 
 async def _request(engine: Engine, record: Record) -> ScoreRequest | None:
