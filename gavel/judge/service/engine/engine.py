@@ -18,6 +18,7 @@ budget. Only models and modes that the settings name are allowed, so that no req
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -142,20 +143,19 @@ class Waiters:
     """Futures of pending judgements, by id. For one event loop."""
 
     def __init__(self) -> None:
-        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
+        self._futures: defaultdict[str, set[asyncio.Future[Record | None]]] = defaultdict(set)
 
     @contextmanager
-    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
+    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]"]:
         """Gives a future of the finished record, None for a deleted one; removes it after the block."""
         future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(judgement, set()).add(future)
+        self._futures[judgement].add(future)
         try:
             yield future
         finally:
-            futures = self._futures.get(judgement, set())
-            futures.discard(future)
-            if not futures:
-                self._futures.pop(judgement, None)
+            self._futures[judgement].discard(future)
+            if not self._futures[judgement]:
+                del self._futures[judgement]
 
     def settle(self, judgement: str, outcome: Record | Exception | None) -> None:
         """Resolves all futures of a judgement; after a `TimeoutError` its waits count as elapsed."""
@@ -167,7 +167,7 @@ class Waiters:
 
     def give_up(self, ids: Collection[str] | None = None) -> None:
         """Ends the waits for these judgements (None: all) as if they had elapsed."""
-        for judgement in self.ids if ids is None else ids:
+        for judgement in self._futures if ids is None else ids:
             self.settle(judgement, TimeoutError())
 
     @property

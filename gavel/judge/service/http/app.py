@@ -76,14 +76,13 @@ transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
-health = APIRouter(tags=["health"])
+health = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
 
 
-def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
+def create_app(config: ServiceConfig, parent: int | None = None) -> FastAPI:
     """Creates the application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
-    `engine`: a running one; then the application is served without its lifespan. `parent`: process id of a supervisor;
-    the application ends when it does.
+    `parent`: process id of a supervisor; the application ends when it does.
     """
 
     @asynccontextmanager
@@ -116,7 +115,6 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.engine = engine
     app.state.slime_samples = {}
     app.add_middleware(Guard, state=app.state, is_on_loopback=is_loopback(config.host))
     for router in (scores.router, wires.router):
@@ -159,15 +157,13 @@ def _stop_at_signals(engine: Engine) -> Generator[None]:
             signal.signal(number, handler)
 
 
-@health.get("/healthz", summary="Whether the process answers", response_class=PlainTextResponse)
+@health.get("/healthz", summary="Whether the process answers")
 async def healthz() -> str:
     """`ok` as long as the process runs."""
     return "ok"
 
 
-@health.get(
-    "/readyz", summary="Whether groups can be accepted", response_class=PlainTextResponse, responses=documented(503)
-)
+@health.get("/readyz", summary="Whether groups can be accepted")
 async def readyz(engine: TheEngine) -> str:
     """`ok` when the database can be read and written, the judge can be asked, and the service is not stopping."""
     await engine.database.check(room=engine.config.limits.body_bytes)
@@ -178,12 +174,7 @@ async def readyz(engine: TheEngine) -> str:
     return "ok"
 
 
-@health.get(
-    "/metrics",
-    summary="Metrics for Prometheus",
-    response_class=PlainTextResponse,
-    responses=documented(401, 429, 503),
-)
+@health.get("/metrics", summary="Metrics for Prometheus", responses=documented(401, 429))
 async def metrics(engine: TheEngine, _: TheCaller) -> Response:
     """Counters, gauges and histograms of all processes of this `gavel serve`."""
     engine.metrics.waiting(engine.counts, len(engine.waiters))
@@ -272,18 +263,17 @@ class Guard:
             failed = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the log.")
             await response(failed)(scope, receive, answer)
         finally:
-            if self._state.engine is not None:
-                route = getattr(inner.get("route"), "path", "") or "none"
-                self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
+            route = getattr(inner.get("route"), "path", "") or "none"
+            self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
 
     def _find_refusal(self, headers: Headers, http_version: str) -> Problem | None:
         for name in _ONCE:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
-        host, origin, engine = headers.get("host", ""), headers.get("origin"), self._state.engine
+        host, origin = headers.get("host", ""), headers.get("origin")
         is_old = not host and http_version == "1.0"  # not a browser, which sends Host with every request
         is_elsewhere = self._is_on_loopback and not is_old and not _is_of_this_machine(host)
-        if is_elsewhere and (engine is None or not engine.admission.is_required):
+        if is_elsewhere and not self._state.engine.admission.is_required:
             return Problem(
                 421,
                 "host",

@@ -21,7 +21,6 @@ from gavel.judge.service.http.requests import (
     TheEngine,
     describe_body,
     parse,
-    read_body,
     read_json,
     read_lines,
     wait_for,
@@ -43,7 +42,7 @@ from gavel.judge.service.schemas import (
     scored_fields,
 )
 
-router = APIRouter()
+router = APIRouter(tags=["judging"])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
 Seconds = Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is judged.")]
 _QUESTION = {"role": "user", "content": "I want my money back for order 7890."}
@@ -58,7 +57,6 @@ _MEMBER_EXAMPLE = {"expected": 8, "id": "sample-3", "messages": _CAREFUL}
 
 @router.post(
     "/v1/score",
-    tags=["judging"],
     summary="Judge one group",
     response_model=JudgementOut,
     responses={202: {"description": "Accepted, and not judged yet: ask at Location.", "model": PendingOut}},
@@ -76,7 +74,7 @@ async def score(
     judging takes too long, the answer is 202 with the place of the judgement in `Location`.
     """
     engine: Engine = request.app.state.engine
-    group = await parse(ScoreRequest, await read_body(request))
+    group = await read_json(request, ScoreRequest)
     record = await engine.submit(group, caller, idempotency_key)
     record = await wait_for(request, record, None if wait else 0)
     record.raise_failure()
@@ -96,7 +94,6 @@ def _json(model: BaseModel, headers: Mapping[str, str] | None = None, status: in
 
 @router.post(
     "/v1/score/batch",
-    tags=["judging"],
     summary="Judge many groups",
     response_class=StreamingResponse,
     responses={
@@ -165,7 +162,6 @@ def _line(number: int, body: dict[str, Any]) -> bytes:
 
 @router.get(
     "/v1/judgements/{id}",
-    tags=["judgements"],
     summary="One judgement",
     response_model=JudgementOut,
     responses={202: {"description": "Not finished yet.", "model": PendingOut}},
@@ -176,13 +172,7 @@ async def get(id: Id, request: Request, engine: TheEngine, caller: TheCaller, wa
     return _answer(await wait_for(request, await engine.get(id, caller), seconds))
 
 
-@router.delete(
-    "/v1/judgements/{id}",
-    tags=["judgements"],
-    summary="Delete a judgement",
-    status_code=204,
-    response_class=Response,
-)
+@router.delete("/v1/judgements/{id}", summary="Delete a judgement", status_code=204, response_class=Response)
 async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     """Deletes it with its transcripts and replies. A group that is being judged is given up: nothing more is asked, and
     what was asked is charged to its key. A group that waits for members is deleted by the id of the judgement that it
@@ -190,7 +180,7 @@ async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     await engine.delete(id, caller)
 
 
-@router.get("/v1/judgements", tags=["judgements"], summary="Judgements, newest first", response_model=PageOut)
+@router.get("/v1/judgements", summary="Judgements, newest first", response_model=PageOut)
 async def page(engine: TheEngine, caller: TheCaller, asked: Annotated[PageQuery, Query()]) -> Response:
     """A page of judgements without their members."""
     records, has_more = await engine.store.page(asked, caller.visible(asked.project))
@@ -209,7 +199,6 @@ _MEMBER_PENDING: dict[int | str, dict[str, Any]] = {
 
 @router.post(
     "/v1/groups/{group}/members",
-    tags=["groups"],
     summary="Send one member of a group",
     response_model=MemberAnswer,
     responses=_MEMBER_PENDING,
@@ -236,7 +225,6 @@ async def join(
 
 @router.get(
     "/v1/groups/{group}/members/{id}",
-    tags=["groups"],
     summary="The score of one member",
     response_model=MemberAnswer,
     responses=_MEMBER_PENDING,

@@ -46,7 +46,7 @@ def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Calla
     with listen(config, has_keys) as listener:
         words = _words(config, listener, place, has_keys)
         for number in (signal.SIGTERM, signal.SIGINT):  # what uvicorn restores and raises again when it has stopped
-            signal.signal(number, _nothing)
+            signal.signal(number, lambda number, frame: None)
         if config.processes > 1:
             _serve_in_processes(config, listener, lambda: announce(f"{words} · {config.processes} processes"), prepare)
         else:
@@ -65,10 +65,6 @@ async def _look(config: ServiceConfig) -> tuple[str, bool]:
         return str(database.place), admission.is_required
     finally:
         await asyncio.to_thread(database.close)
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _configure_uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:

@@ -5,8 +5,9 @@
     await database.read(lambda connection: …)
 
 A write is a function of a connection. It may run twice (after a conflict or a lost connection), so it must only read
-and write the database. SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one
-wait for the disk serves a whole batch.
+and write the database. A `ServiceError` is its answer: what it wrote before is committed with the others' works.
+SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one wait for the disk serves a
+whole batch.
 """
 
 import asyncio
@@ -149,6 +150,14 @@ class _Pending(NamedTuple):
     work: Work[Any]
     future: "asyncio.Future[Any]"
     order: str
+
+
+def _outcome(work: Work[Any], connection: sa.Connection) -> Any:
+    """The work's result, or its refusal, which is no reason to roll the others' works back."""
+    try:
+        return work(connection)
+    except ServiceError as refusal:
+        return refusal
 
 
 def _settle(outcomes: list[tuple[_Pending, Any]]) -> None:
@@ -315,7 +324,7 @@ class Database:
 
     def _commit(self, batch: Sequence[_Pending], tries: int = _TRIES) -> list[Any]:
         """Each work's result, or its exception; successful ones are committed."""
-        work: Work[list[Any]] = lambda connection: [each.work(connection) for each in batch]  # noqa: E731
+        work: Work[list[Any]] = lambda connection: [_outcome(each.work, connection) for each in batch]  # noqa: E731
         try:
             return self._run_with_retry(self._write_engine, work) if batch else []
         except DatabaseUnavailableError as error:

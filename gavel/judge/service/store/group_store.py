@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
-from gavel.judge.service.errors import Problem, ServiceError
+from gavel.judge.service.errors import Problem
 from gavel.judge.service.schemas import GroupRecord, NewMember, Record, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import columns_of, new_id, outcome_columns, refusal_of_group
@@ -71,10 +71,7 @@ class GroupStore:
     async def join(self, new: NewMember) -> GroupRecord:
         """Stores a member, once; returns the group's current state. Raises a `ServiceError` for a member that does not
         fit."""
-        joined = await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
-        if isinstance(joined, ServiceError):  # raised inside the transaction it would roll back others' works
-            raise joined
-        return joined
+        return await self.database.write(lambda c: _join(c, new, self._clock), f"group {new.group}")
 
     async def find(self, key_id: str, project: str, name: str, member: str) -> GroupRecord | None:
         """The newest group of this name that contains the member."""
@@ -145,7 +142,7 @@ class GroupStore:
         return await self.database.read(lambda connection: connection.execute(query).all())
 
 
-def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> GroupRecord | ServiceError:
+def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> GroupRecord:
     row = _newest(connection, new)
     if row is not None and row.closed_at is None and _left(row, clock) <= 0 and row.arrived:
         _close(connection, row, clock)
@@ -154,12 +151,12 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
     if row is None or (new.begins_rounds and _is_over(connection, row, new.request.id, content_hash)):
         refusal = new.no_more_groups or refusal_of_group(connection, new.key_id, new.scope)
         if refusal is not None:
-            return refusal
+            raise refusal
         _begin(connection, new, 0 if row is None else row.round + 1, clock)
         row = _newest(connection, new)
         assert row is not None
     if row.settings_hash != _settings_hash(new):
-        return Problem(
+        raise Problem(
             409,
             "group-differs",
             f"the group {new.group!r} was begun with other settings: {', '.join(_differences(row, new))}.",
@@ -169,9 +166,10 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
     member = {"of_group": row.id, "member": new.request.id}
     known = connection.execute(_MEMBER, member).scalar_one_or_none()
     if known is None:
-        return _refusal(row, new) or _insert(connection, row, new, content_hash, clock)
+        _check_room(row, new)
+        return _insert(connection, row, new, content_hash, clock)
     if known != content_hash:
-        return Problem(
+        raise Problem(
             409,
             "member-differs",
             f"the group {new.group!r} has another member {new.request.id!r} already.",
@@ -228,29 +226,28 @@ def _differences(row: Any, new: NewMember) -> list[str]:
     return found or ["how it is judged"]
 
 
-def _refusal(row: Any, new: NewMember) -> Problem | None:
+def _check_room(row: Any, new: NewMember) -> None:
     if row.closed_at is not None and row.arrived >= row.expected:
-        return Problem(
+        raise Problem(
             409,
             "group-full",
             f"the group {new.group!r} has its {row.expected} members already.",
             "Give each group a name of its own, such as the step and the task.",
         )
     if row.closed_at is not None:
-        return Problem(
+        raise Problem(
             409,
             "group-closed",
             f"the deadline of the group {new.group!r} was over when {new.request.id!r} came.",
             "Send members earlier, or give all of them a longer deadline_seconds.",
         )
     if row.size + len(new.trajectory) > new.max_size:
-        return Problem(
+        raise Problem(
             413,
             "group-too-large",
             f"the members of the group {new.group!r} have more than {new.max_size:,} bytes.",
             "Send smaller members, or raise the service's setting limits.body_bytes.",
         )
-    return None
 
 
 def _insert(

@@ -89,37 +89,34 @@ class Store:
         lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
         request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
 
-        def work(connection: sa.Connection) -> tuple[Record, bool] | ServiceError:
+        def work(connection: sa.Connection) -> tuple[Record, bool]:
             values = columns_of(record, payload) | lease
             values |= {"idempotency_key": idempotency_key, "request_hash": request_hash}
             accepted = dataclasses.replace(record, status=values["status"])
             refusal = refusal_of_group(connection, record.key_id, scope)
             if refusal is not None and idempotency_key is None:
-                return refusal
+                raise refusal
             if refusal is None and connection.execute(_INSERT, values).first() is not None:
                 return accepted, True
             same = sa.select(*SUMMARY, _c.result, _c.request_hash).where(_c.idempotency_key == idempotency_key)
             same = same.where(_c.key_id == record.key_id, _c.project == record.project)
             if (row := connection.execute(same).one_or_none()) is None:
                 assert refusal is not None
-                return refusal
+                raise refusal
             if row.request_hash != request_hash:
                 why = "this Idempotency-Key was used before with another request."
                 remedy = "Use a new key for each group; send the same body when you try again."
-                return Problem(422, "idempotency-key-reused", why, remedy)
+                raise Problem(422, "idempotency-key-reused", why, remedy)
             if row.status != "failed":
                 return record_of(row), False
             if refusal is not None:
-                return refusal
+                raise refusal
             renewed = ("status", "finished_at", "result", "payload", "lease_owner", "leases")
             again = {name: values[name] for name in renewed}
             connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
             return dataclasses.replace(accepted, id=row.id, created_at=row.created_at), True
 
-        accepted = await self.database.write(work, _order_of_charges(record))
-        if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
-            raise accepted
-        return accepted
+        return await self.database.write(work, _order_of_charges(record))
 
     async def finish(
         self, record: Record, verdict: Verdict, ledger: Ledger | None = None, at: float | None = None

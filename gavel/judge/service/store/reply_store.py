@@ -107,18 +107,15 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
 
 def _row(entry: Entry) -> dict[str, object]:
     question, reply = entry
+    same = ("text", "prompt_tokens", "completion_tokens", "cost_usd", "repaired_by")
     return {
+        **{name: getattr(reply, name) for name in same},
         "key": question.key,
         "text_hash": hashlib.sha256(reply.text.encode("utf-8", "surrogatepass")).hexdigest(),
         "model": question.model,
-        "text": reply.text,
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "cost_usd": reply.cost_usd,
         "finish_reason": _plain(reply.finish_reason),
         "served_by": _plain(reply.served_by),
         "replied_at": time.time(),
-        "repaired_by": reply.repaired_by,
     }
 
 
