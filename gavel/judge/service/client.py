@@ -25,7 +25,7 @@ from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 import httpx
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from gavel.base.network import is_on_this_machine, server_address
 from gavel.scenarios.errors import JudgeError
@@ -296,9 +296,13 @@ def _object_in(response: httpx.Response) -> dict[str, Any]:
 def _encode(body: Mapping[str, Any]) -> bytes:
     """The body as portable JSON: NaN and infinities as text, and U+FFFD for unpaired surrogates."""
     try:
-        text = json.dumps(to_jsonable_python(body, inf_nan_mode="strings"), ensure_ascii=False)
+        return to_json(body, inf_nan_mode="strings")
+    except PydanticSerializationError:  # for unpaired surrogates, or values that JSON cannot hold
+        pass
+    try:
+        text = json.dumps(to_jsonable_python(body), ensure_ascii=False)
     except PydanticSerializationError as error:
         raise JudgeError(
             f"the group cannot be sent: {error}.", "Messages and tools hold texts, numbers, lists and dicts alone."
         ) from error
-    return _HALF.sub("\ufffd", text).encode()
+    return to_json(json.loads(_HALF.sub("\ufffd", text)), inf_nan_mode="strings")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -77,10 +77,16 @@ class Tracing:
             return verdict
         finally:
             if verdict is None or verdict.group is None:
-                span.set_attribute("error.type", "given_up" if verdict is None else "judge_failed")
+                failure = {} if verdict is None else {"gavel.judgement.status": verdict.status}
+                span.set_attributes({"error.type": "judge_failed" if failure else "given_up", **failure})
                 span.set_status(StatusCode.ERROR)
-            if verdict is not None:
-                span.set_attributes(_of_verdict(verdict))
+            else:
+                names = ("status", "calls", "cached_calls", "lost_orders", "cost_usd")
+                found = {f"gavel.judgement.{name}": getattr(verdict.group, name) for name in names}
+                found["gavel.judgement.scored_members"] = sum(member.score is not None for member in verdict.members)
+                found["gen_ai.usage.input_tokens"] = verdict.group.prompt_tokens
+                found["gen_ai.usage.output_tokens"] = verdict.group.completion_tokens
+                span.set_attributes({name: value for name, value in found.items() if value is not None})
             span.end()
 
     async def stop(self) -> None:
@@ -88,17 +94,6 @@ class Tracing:
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         await asyncio.to_thread(sending.join, _LAST_SECONDS)
-
-
-def _of_verdict(verdict: Verdict) -> dict[str, Any]:
-    known: dict[str, Any] = {"gavel.judgement.status": verdict.status}
-    if (group := verdict.group) is None:
-        return known
-    known["gavel.judgement.scored_members"] = sum(member.score is not None for member in verdict.members)
-    names = ("calls", "cached_calls", "lost_orders", "cost_usd")
-    known |= {f"gavel.judgement.{name}": getattr(group, name) for name in names}
-    known |= {"gen_ai.usage.input_tokens": group.prompt_tokens, "gen_ai.usage.output_tokens": group.completion_tokens}
-    return {name: value for name, value in known.items() if value is not None}
 
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"

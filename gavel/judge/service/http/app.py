@@ -38,14 +38,7 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import Problem, ServiceError, without_text
 from gavel.judge.service.http import scores, wires
 from gavel.judge.service.http.pages import routes as pages
-from gavel.judge.service.http.requests import (
-    ProblemOut,
-    TheCaller,
-    TheEngine,
-    documented,
-    response,
-    validation_problem,
-)
+from gavel.judge.service.http.requests import ProblemOut, TheCaller, TheEngine, documented, response, validation_problem
 from gavel.judge.service.schemas import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
