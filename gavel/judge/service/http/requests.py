@@ -206,27 +206,22 @@ def _too_large(limits: ServiceLimits) -> Problem:
 
 async def parse(model: type[_Model], body: bytes) -> _Model:
     """Parses a body into the model, in a thread if it is large. Raises `Problem` as `read_json` does."""
-    if len(body) <= _SMALL_BYTES:
-        return _parse(model, body)
-    return await asyncio.to_thread(_parse, model, body)
-
-
-def _parse(model: type[_Model], body: bytes) -> _Model:
-    if len(body) > _SMALL_BYTES:
-        _check_number_of_values(body)
-    try:
-        check_json(body)
-    except ValueError as error:
-        raise Problem(400, "not-json", f"the body is no JSON: {error!s:.250}.", _WANTED) from None
-    return validated(model, body)
+    return validated(model, body) if len(body) <= _SMALL_BYTES else await asyncio.to_thread(validated, model, body)
 
 
 def validated(model: type[_Model], value: bytes | Mapping[str, Any]) -> _Model:
     """The model of strict JSON, or of values translated from another body. Raises `Problem` as `read_json` does."""
     try:
-        return model.model_validate_json(value) if isinstance(value, bytes) else model.model_validate(value)
+        if not isinstance(value, bytes):
+            return model.model_validate(value)
+        if len(value) > _SMALL_BYTES:
+            _check_number_of_values(value)
+        check_json(value)
+        return model.model_validate_json(value)
     except ValidationError as error:
         raise validation_problem(error.errors(include_url=False, include_input=False)) from None
+    except ValueError as error:
+        raise Problem(400, "not-json", f"the body is no JSON: {error!s:.250}.", _WANTED) from None
 
 
 def check_json(text: bytes) -> None:

@@ -21,6 +21,7 @@ from gavel.judge.service.http.requests import (
     TheEngine,
     describe_body,
     parse,
+    read_body,
     read_json,
     read_lines,
     wait_for,
@@ -74,7 +75,7 @@ async def score(
     judging takes too long, the answer is 202 with the place of the judgement in `Location`.
     """
     engine: Engine = request.app.state.engine
-    group = await read_json(request, ScoreRequest)
+    group = await parse(ScoreRequest, await read_body(request))
     record = await engine.submit(group, caller, idempotency_key)
     record = await wait_for(request, record, None if wait else 0)
     record.raise_failure()
