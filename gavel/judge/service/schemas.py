@@ -481,15 +481,9 @@ class Verdict(BaseModel):
 
     def bare(self) -> "Verdict":
         """The verdict reduced to scores and costs: explanations and votes may quote a transcript."""
+        kept = {"score", "standard_error", "degrees_of_freedom", "flags"}
         members = [
-            Judgement(
-                score=member.score,
-                standard_error=member.standard_error,
-                degrees_of_freedom=member.degrees_of_freedom,
-                flags=member.flags,
-                reason=member.reason and "erased",
-            )
-            for member in self.members
+            Judgement(**member.model_dump(include=kept), reason=member.reason and "erased") for member in self.members
         ]
         group = self.group and self.group.model_copy(
             update={"settings": None, "warnings": [], "reason": self.group.reason and "erased"}

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -84,16 +85,13 @@ def create_app(config: ServiceConfig, parent: int | None = None) -> FastAPI:
         try:
             app.state.engine = engine = Engine(config, database)
             await engine.start()
-            watching = None
             if parent is not None:
                 settle_process()
-                watching = asyncio.create_task(_end_with(parent))
+                threading.Thread(target=_end_with, args=[parent], daemon=True).start()
             with _stop_at_signals(engine):
                 try:
                     yield
                 finally:
-                    if watching:
-                        watching.cancel()
                     await engine.stop()
         finally:
             await asyncio.to_thread(database.close)
@@ -288,7 +286,7 @@ def _is_of_this_machine(host: str) -> bool:
         return False
 
 
-async def _end_with(parent: int) -> None:
-    while os.getppid() == parent:  # noqa: ASYNC110 - a process has no event of this
-        await asyncio.sleep(1)
-    signal.raise_signal(signal.SIGTERM)
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)

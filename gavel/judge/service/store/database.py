@@ -106,12 +106,9 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
             connection.execute("PRAGMA synchronous = FULL")
 
     def begins(connection: sa.Connection) -> None:
-        if not writes:
-            connection.exec_driver_sql("BEGIN")
-            return
         # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
-        _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN"))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)

@@ -162,19 +162,14 @@ class Store:
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
-        if "\0" in judgement:  # PostgreSQL rejects a lookup of it
-            return None
-        found = await self.get_all([judgement])
+        found = {} if "\0" in judgement else await self.get_all([judgement])  # PostgreSQL rejects a lookup of it
         return found.get(judgement)
 
     async def get_all(self, ids: Collection[str]) -> dict[str, Record]:
         """The records with these ids, by id."""
-
-        def work(connection: sa.Connection) -> dict[str, Record]:
-            query = _WITH_RESULT.where(_c.id.in_(list(ids)))
-            return {row.id: record_of(row) for row in connection.execute(query)}
-
-        return await self.database.read(work) if ids else {}
+        query = _WITH_RESULT.where(_c.id.in_(list(ids)))
+        found = await self.database.read(lambda c: [record_of(row) for row in c.execute(query)]) if ids else []
+        return {record.id: record for record in found}
 
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
@@ -248,7 +243,10 @@ def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | N
     error = over_budget(row.spent_usd, row.unpriced_groups, scope)
     if error is not None or scope.concurrent_groups is None:
         return error
-    return too_busy(sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED), scope)
+    if sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED) < scope.concurrent_groups:
+        return None
+    why = f"the key has {scope.concurrent_groups} unfinished groups, as many as it may have."
+    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
 
 
 def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> OverBudgetError | None:
@@ -264,14 +262,6 @@ def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> Over
         "is not known, because the judge has no price, or a call to it failed and may have been paid.",
         "Give the service the judge's prices (GAVEL_PRICES) if it has none, and make a new key.",
     )
-
-
-def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
-    """Error for a key with too many unfinished groups."""
-    if (most := scope.concurrent_groups) is None or unfinished < most:
-        return None
-    why = f"the key has {most} unfinished groups, as many as it may have."
-    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
 
 
 def _order_of_charges(record: Record) -> str:

@@ -108,10 +108,5 @@ def clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def iso(seconds: float) -> str:
-    """Unix seconds → "2026-11-22T10:21:36Z", for programs."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock, "iso": iso}
+FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock}
 """Template filters."""
