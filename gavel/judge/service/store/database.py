@@ -246,6 +246,10 @@ class Database:
         """The work's result, unordered with writes. Raises as `write` does."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, work)
 
+    async def rows(self, query: sa.Executable) -> Sequence[Any]:
+        """All rows of a query. Raises as `write` does."""
+        return await self.read(lambda connection: connection.execute(query).all())
+
     def read_now(self, work: Work[_T]) -> _T:
         """The same, in this thread."""
         return self._run_with_retry(self._read_engine, work)

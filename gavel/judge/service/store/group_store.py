@@ -9,7 +9,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class GroupStore:
             .order_by(_g.round.desc())
             .limit(1)
         )
-        rows = await self._rows(query)
+        rows = await self.database.rows(query)
         return _record(rows[0], self._clock) if rows else None
 
     async def close_due(self) -> list[str]:
@@ -97,7 +97,7 @@ class GroupStore:
                 _close(connection, row, self._clock)
             return [row.id for row in rows]
 
-        if await self._rows(due.limit(1)):
+        if await self.database.rows(due.limit(1)):
             return await self.database.write(work, "group")
         return []
 
@@ -112,13 +112,13 @@ class GroupStore:
             connection.execute(kept.values(seconds_left=_g.due_at - now))
             connection.execute(sa.update(groups).where(lost).values(clock=ours, due_at=_g.seconds_left + now))
 
-        if await self._rows(sa.select(_g.id).where(_IS_OPEN).limit(1)):
+        if await self.database.rows(sa.select(_g.id).where(_IS_OPEN).limit(1)):
             await self.database.write(work, "group")
 
     async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
         """An open group, and the ids of its members so far; None if there is none of this id."""
-        rows = await self._rows(sa.select(groups).where(_g.id == group, _IS_OPEN))
-        came = await self._rows(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id))
+        rows = await self.database.rows(sa.select(groups).where(_g.id == group, _IS_OPEN))
+        came = await self.database.rows(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id))
         return (_record(rows[0], self._clock), [row.id for row in came]) if rows else None
 
     async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
@@ -128,18 +128,15 @@ class GroupStore:
         query = query.order_by(here)
         if projects is not None:
             query = query.where(_g.project.in_(sorted(projects)))
-        return [_record(row, self._clock) for row in await self._rows(query)]
+        return [_record(row, self._clock) for row in await self.database.rows(query)]
 
     async def still_open(self, ids: Collection[str]) -> set[str]:
         """Those of the ids that are of open groups."""
-        return {row.id for row in await self._rows(sa.select(_g.id).where(_g.id.in_(list(ids)), _IS_OPEN))}
+        return {row.id for row in await self.database.rows(sa.select(_g.id).where(_g.id.in_(list(ids)), _IS_OPEN))}
 
     async def open_groups(self) -> int:
         """Number of open groups."""
-        return (await self._rows(sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)))[0][0]
-
-    async def _rows(self, query: sa.Executable) -> Sequence[Any]:
-        return await self.database.read(lambda connection: connection.execute(query).all())
+        return (await self.database.rows(sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)))[0][0]
 
 
 def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> GroupRecord:

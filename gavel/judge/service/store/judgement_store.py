@@ -168,8 +168,7 @@ class Store:
     async def get_all(self, ids: Collection[str]) -> dict[str, Record]:
         """The records with these ids, by id."""
         query = _WITH_RESULT.where(_c.id.in_(list(ids)))
-        found = await self.database.read(lambda c: [record_of(row) for row in c.execute(query)]) if ids else []
-        return {record.id: record for record in found}
+        return {row.id: record_of(row) for row in await self.database.rows(query)} if ids else {}
 
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
@@ -189,8 +188,8 @@ class Store:
         ]
         statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
         statement = statement.order_by(_c.id.desc()).limit(query.limit + 1)
-        found = await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
-        return found[: query.limit], len(found) > query.limit
+        found = await self.database.rows(statement)
+        return [record_of(row) for row in found[: query.limit]], len(found) > query.limit
 
     async def erase_after_answer(self, judgement: str) -> None:
         """Reduces a judgement that is not to be retained to scores and costs."""
@@ -229,8 +228,7 @@ class Store:
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""
         query = sa.select(_c.status, sa.func.count()).where(_c.finished_at.is_(None)).group_by(_c.status)
-        found = await self.database.read(lambda connection: connection.execute(query).all())
-        return {"queued": 0, "running": 0} | dict(found)
+        return {"queued": 0, "running": 0} | {row.status: row[1] for row in await self.database.rows(query)}
 
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
