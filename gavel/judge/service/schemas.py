@@ -285,8 +285,6 @@ class PendingOut(Described):
 class SummaryOut(BaseModel):
     """A judgement in a list."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     id: str
     status: PendingStatus | FinishedStatus
     project: str
@@ -313,10 +311,8 @@ STATUSES = {
 _Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]  # PostgreSQL has no text with a NUL
 
 
-class PageQuery(BaseModel):
+class PageQuery(StrictModel):
     """Which judgements a list shows; what is left out shows all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None

@@ -185,7 +185,7 @@ async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
 async def page(engine: TheEngine, caller: TheCaller, asked: Annotated[PageQuery, Query()]) -> Response:
     """A page of judgements without their members."""
     records, has_more = await engine.store.page(asked, caller.visible(asked.project))
-    shown = [SummaryOut.model_validate(record) for record in records]
+    shown = [SummaryOut.model_validate(record, from_attributes=True) for record in records]
     return _json(PageOut(judgements=shown, next=shown[-1].id if has_more else None))
 
 
