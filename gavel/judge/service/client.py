@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 import httpx
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from gavel.base.network import is_on_this_machine
+from gavel.base.network import is_on_this_machine, server_address
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
@@ -74,20 +74,14 @@ class JudgeClient:
 
         Raises `JudgeError` when there is no address.
         """
-        url = url or os.environ.get(URL_VARIABLE)
-        if not url or not url.startswith(("http://", "https://")):
-            raise JudgeError(
-                f"{url!r} is no address of a judge service." if url else "no address of a judge service is given.",
-                _ADDRESS,
-            )
+        if not (url := url or os.environ.get(URL_VARIABLE)):
+            raise JudgeError("no address of a judge service is given.", _ADDRESS)
         try:
             address = httpx.URL(url)
-            if not address.host:
-                raise httpx.InvalidURL("it names no host")
-        except httpx.InvalidURL as error:
+            self.url = server_address(str(address.copy_with(userinfo=b"")))
+        except (httpx.InvalidURL, ValueError) as error:
             raise JudgeError(f"the address of the judge service cannot be read: {error}.", _ADDRESS) from error
         key = key or address.password or address.username
-        self.url = str(address.copy_with(userinfo=b"")).rstrip("/")
         self.deadline = deadline
         self._options = {**(options or {}), **({"project": project} if project else {})}
         self._connect(key or os.environ.get(KEY_VARIABLE))
@@ -203,7 +197,6 @@ class JudgeClient:
             await asyncio.sleep(pause)
 
     def _refusal(self, response: httpx.Response, found: Mapping[str, Any]) -> tuple[str, float]:
-        """The reason for a retry, and the seconds until it. Raises `RefusalError` if a retry will not help."""
         kind = str(found.get("type", "")).removeprefix(_PROBLEM)
         why = str(found.get("detail") or f"the service answered with status {response.status_code}")
         if response.status_code in _PASSING and kind not in _LASTING:
@@ -246,50 +239,23 @@ class JudgeClient:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The judging options of its requests."""
-        return dict(self._options)
-
-
-_WHOLE = (
-    "status",
-    "reason",
-    "calls",
-    "cached_calls",
-    "prompt_tokens",
-    "completion_tokens",
-    "cost_usd",
-    "models",
-    "warnings",
-)
-
 
 def _judged(group: TrajectoryGroup, answer: Mapping[str, Any]) -> TrajectoryGroup:
     """The group with its judgement. Raises `JudgeError` for a judgement that failed."""
     if answer["status"] == "failed":
         raise JudgeError(str(answer["members"][0]["reason"]), "Look at the service's log; then send it again.")
-    members = [judgement_of(one) for one in answer["members"]]
-    kept = {name: answer[name] for name in _WHOLE if name in answer}
-    return with_judgements(group, members, GroupJudgement(**kept))
+    members = [Judgement.model_validate(member) for member in answer["members"]]
+    return with_judgements(group, members, GroupJudgement.model_validate(answer))
 
 
 def _sent_form(trajectory: Trajectory) -> dict[str, Any]:
     """A member in the form of `POST /v1/score`."""
-    form: dict[str, Any] = {"messages": trajectory.messages(), "status": trajectory.status}
+    form: dict[str, Any] = {name: getattr(trajectory, name) for name in ("tools", "status", "status_reason", "agent")}
     histories: Sequence[History] = trajectory.additional_histories
-    optional = {
-        "tools": trajectory.tools,
-        "histories": [_history(history) for history in histories],
-        "status_reason": trajectory.status_reason,
-        "agent": trajectory.agent,
-    }
-    return form | {name: value for name, value in optional.items() if value}
-
-
-def _history(history: History) -> dict[str, Any]:
-    form: dict[str, Any] = {"messages": to_messages(history.messages_and_choices)}
-    return form | {name: value for name, value in (("tools", history.tools), ("agent", history.agent)) if value}
+    form["histories"] = [
+        {"messages": to_messages(one.messages_and_choices), "tools": one.tools, "agent": one.agent} for one in histories
+    ]
+    return {"messages": trajectory.messages(), **{name: value for name, value in form.items() if value}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,18 +273,7 @@ class MemberScore:
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Parses the response of `/v1/groups/{group}/members`."""
-        return cls(judgement_of(answer), answer["status"], answer["judgement"], answer["arrived"])
-
-
-def judgement_of(answer: Mapping[str, Any]) -> Judgement:
-    """The judgement in the response about a member."""
-    return Judgement(
-        score=answer["score"],
-        standard_error=answer["standard_error"],
-        explanation=answer["explanation"],
-        flags=answer["flags"],
-        reason=answer["reason"],
-    )
+        return cls(Judgement.model_validate(answer), answer["status"], answer["judgement"], answer["arrived"])
 
 
 class RefusalError(JudgeError):
@@ -331,7 +286,6 @@ class RefusalError(JudgeError):
 
 
 def _object_in(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object in a response; empty if it has none."""
     try:
         found = response.json()
     except ValueError:

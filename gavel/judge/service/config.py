@@ -15,12 +15,20 @@ import os
 import re
 from typing import Annotated, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.errors import ServiceError
-from gavel.judge.service.schemas import HASH_PREFIX, TOKEN_PREFIX, KeyScope, SetInteger, SetNumber, token_hash
+from gavel.judge.service.schemas import (
+    HASH_PREFIX,
+    TOKEN_PREFIX,
+    KeyScope,
+    SetInteger,
+    SetNumber,
+    StrictModel,
+    token_hash,
+)
 
 DATABASE_VARIABLE = "GAVEL_DATABASE_URL"
 ENVIRONMENT_PREFIX = "GAVEL_SERVICE_"
@@ -28,15 +36,17 @@ FILE_NAME = "gavel.toml"
 KeyName = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,100}$")]
 _HASH = re.compile(re.escape(HASH_PREFIX) + "[0-9a-f]{64}")
 _VARIABLE = re.compile(f"(?!{TOKEN_PREFIX})[A-Za-z_][A-Za-z0-9_]*")
+_SHARED = {
+    "judge": ("concurrency", "requests_per_minute", "tokens_per_minute", "max_tokens", "max_cost_usd"),
+    "limits": ("concurrent_groups", "connections"),
+}
+"""Limits of all processes together, by table."""
 _MIN_TOKEN = 24
 """Min characters of a key in the environment: a shorter one can be guessed."""
-_STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class ServiceLimits(BaseModel):
+class ServiceLimits(StrictModel):
     """How large a request may be, how many groups at once, and how long things may take."""
-
-    model_config = _STRICT
 
     body_bytes: SetInteger = Field(default=16 * 2**20, ge=1024)
     """Bytes of a request's body."""
@@ -104,7 +114,7 @@ class KeyConfig(KeyScope):
 class ServiceConfig(BaseModel):
     """The auto-reward service: who judges, where it listens, and what it keeps."""
 
-    model_config = _STRICT
+    model_config = StrictModel.model_config
 
     host: str = "127.0.0.1"
     """Address to listen on. Others than loopback need API keys."""
@@ -148,33 +158,22 @@ class ServiceConfig(BaseModel):
 
     @model_validator(mode="after")
     def _enough_for_each(self) -> Self:
-        for name, most in self._shared().items():
-            if isinstance(most, int) and most < self.processes:
-                raise ValueError(f"{name} is {most:g}, too little for {self.processes} processes that share it")
+        for table, names in _SHARED.items():
+            for name in names:
+                if isinstance(most := getattr(getattr(self, table), name), int) and most < self.processes:
+                    why = f"too little for {self.processes} processes that share it"
+                    raise ValueError(f"{table}.{name} is {most:g}, {why}")
         return self
 
     def share(self) -> Self:
         """The settings of one of the processes, with its part of the shared limits."""
-        parts: dict[str, dict[str, float]] = {"judge": {}, "limits": {}}
-        for name, most in self._shared().items():
-            table, _, field = name.partition(".")
-            parts[table][field] = most // self.processes if isinstance(most, int) else most / self.processes
-        judge, limits = self.judge.model_copy(update=parts["judge"]), self.limits.model_copy(update=parts["limits"])
-        return self.model_copy(update={"judge": judge, "limits": limits})
-
-    def _shared(self) -> dict[str, float]:
-        """Limits of all processes together, by their names in the settings."""
-        judge, limits = self.judge, self.limits
-        amounts = {
-            "judge.concurrency": judge.concurrency,
-            "judge.requests_per_minute": judge.requests_per_minute,
-            "judge.tokens_per_minute": judge.tokens_per_minute,
-            "judge.max_tokens": judge.max_tokens,
-            "judge.max_cost_usd": judge.max_cost_usd,
-            "limits.concurrent_groups": limits.concurrent_groups,
-            "limits.connections": limits.connections,
-        }
-        return {name: most for name, most in amounts.items() if most is not None}
+        parts: dict[str, BaseModel] = {}
+        for table, names in _SHARED.items():
+            whole: BaseModel = getattr(self, table)
+            amounts = {name: most for name in names if (most := getattr(whole, name)) is not None}
+            part = {n: x // self.processes if isinstance(x, int) else x / self.processes for n, x in amounts.items()}
+            parts[table] = whole.model_copy(update=part)
+        return self.model_copy(update=parts)
 
     def read_rubrics(self) -> dict[str, str]:
         """The preset rubrics as texts. Raises `JudgeError` for an unreadable file."""

@@ -27,9 +27,9 @@ from pydantic import (
 )
 from pydantic_core import to_json
 
-from gavel.judge.errors import JudgeError
+from gavel.base.errors import GavelError
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.errors import Problem, ServiceError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import History, Trajectory, as_item
@@ -58,33 +58,39 @@ SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
 
 
-def unix_seconds(text: str) -> float:
-    """Parses an ISO 8601 time to Unix seconds. Raises `ValueError`."""
-    try:
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except ValueError:
-        raise ValueError(f"{text:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds") from None
-
-
-def _as_seconds(value: object) -> object:
+def _unix_seconds(value: object) -> object:
+    """Unix seconds, also of an ISO 8601 time, in UTC if it names no zone."""
     if not isinstance(value, str):
         return value
     try:
         return float(value)
     except ValueError:
         pass
-    try:
-        return unix_seconds(value)
-    except ValueError:
-        return unix_seconds(value.replace(" ", "+"))  # a time zone's +, which means a space in a URL
+    for text in (value, value.replace(" ", "+")):  # a time zone's +, which means a space in a URL
+        try:
+            read = datetime.fromisoformat(text)
+            return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        except ValueError:
+            continue
+    raise ValueError(f"{value:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds")
 
 
-Seconds = Annotated[float, BeforeValidator(_as_seconds)]
+Seconds = Annotated[float, BeforeValidator(_unix_seconds)]
+
+
+class Described(BaseModel):
+    """A model whose fields are described below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class StrictModel(Described):
+    """What users send or set: a name that is no field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-_STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 PendingStatus = Literal["queued", "running"]
 FinishedStatus = Literal[GroupStatus, "failed"]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -120,31 +126,24 @@ def _at_most(size: int) -> AfterValidator:
 Tools = Annotated[list[dict[str, JsonValue]], _at_most(_TOOLS)]
 
 
-class HistoryIn(BaseModel):
+class HistoryIn(StrictModel):
     """A further conversation of the same attempt, such as a sub-agent's."""
-
-    model_config = _STRICT
 
     messages: list[ChatMessage] = Field(min_length=1)
     tools: Tools | None = None
+    """Schemas of the tools that the agent had, as OpenAI, Anthropic, Gemini or MCP write them."""
     agent: Name | None = None
-    """Who acts in it; the judge is shown the name."""
+    """Who acts in `messages`, where the attempt has several agents; the judge is shown the name."""
 
 
-class ConversationIn(BaseModel):
+class ConversationIn(HistoryIn):
     """What an agent did."""
-
-    model_config = _STRICT
 
     messages: list[ChatMessage]
     """The conversation as OpenAI chat messages or Responses items, or in the form of Anthropic or Gemini; tool calls
     and tool results included."""
-    tools: Tools | None = None
-    """Schemas of the tools that the agent had, as OpenAI, Anthropic, Gemini or MCP write them."""
     histories: list[HistoryIn] = []
     """Further conversations of the same attempt."""
-    agent: Name | None = None
-    """Who acts in `messages`, where the attempt has several agents."""
     status: Literal["finished", "truncated", "failed"] = "finished"
     """A failed attempt is unscored, whatever its messages."""
     status_reason: str | None = None
@@ -178,10 +177,8 @@ class TrajectoryIn(ConversationIn):
         return _BLANK.model_copy(update={**fields, "metrics": {}, "logs": []})
 
 
-class CriterionIn(BaseModel):
+class CriterionIn(StrictModel):
     """One thing that the judge scores."""
-
-    model_config = _STRICT
 
     name: Name
     text: str = Field(min_length=1)
@@ -189,10 +186,8 @@ class CriterionIn(BaseModel):
     weight: Number = Field(default=1.0, ge=0)
 
 
-class JudgingOptions(BaseModel):
+class JudgingOptions(StrictModel):
     """How a group is judged; what is left out is as the service is set."""
-
-    model_config = _STRICT
 
     rubric: str | None = Field(default=None, pattern=r"\S", max_length=_TEXT)
     """What good work is."""
@@ -213,14 +208,6 @@ class JudgingOptions(BaseModel):
     retain: Boolean = True
     """False: transcripts and replies are erased once the answer is given."""
 
-    @property
-    def listed_criteria(self) -> list[tuple[str, str, float]]:
-        """Name, text and weight of each criterion."""
-        return [
-            (f"criterion {place}", one, 1.0) if isinstance(one, str) else (one.name, one.text, one.weight)
-            for place, one in enumerate(self.criteria or (), start=1)
-        ]
-
 
 class ScoreRequest(JudgingOptions):
     """A group of attempts at the same task, to be scored relative to each other."""
@@ -235,19 +222,14 @@ class ScoreRequest(JudgingOptions):
     def group(self, preset: str | None = None) -> TrajectoryGroup:
         """The group to judge; `preset` is the text of the rubric that it names. Raises `JudgeError` for invalid
         criteria."""
-        criteria = [
-            one if isinstance(one, str) else {"name": one.name, "text": one.text, "weight": one.weight}
-            for one in self.criteria or ()
-        ]
+        criteria = [one if isinstance(one, str) else one.model_dump() for one in self.criteria or ()]
         truth = read_truth({"rubric": self.rubric or preset, "reference": self.reference, "criteria": criteria})
         members = [member.trajectory() for member in self.trajectories]
         return TrajectoryGroup(members, metadata={KEY: truth.dump()} if truth else {})
 
 
-class MemberOut(BaseModel):
+class MemberOut(Described):
     """The score of one member."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: str
     score: float | None
@@ -264,10 +246,8 @@ def scored_fields(member: Judgement) -> dict[str, Any]:
     return {name: getattr(member, name) for name in MemberOut.model_fields if name != "id"}
 
 
-class JudgementOut(BaseModel):
+class JudgementOut(Described):
     """A finished judgement."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: str
     status: FinishedStatus
@@ -293,7 +273,7 @@ class JudgementOut(BaseModel):
     finished_at: float
 
 
-class PendingOut(BaseModel):
+class PendingOut(Described):
     """A judgement that is not finished."""
 
     id: str
@@ -304,8 +284,6 @@ class PendingOut(BaseModel):
 
 class SummaryOut(BaseModel):
     """A judgement in a list."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     id: str
     status: PendingStatus | FinishedStatus
@@ -333,10 +311,8 @@ STATUSES = {
 _Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]  # PostgreSQL has no text with a NUL
 
 
-class PageQuery(BaseModel):
+class PageQuery(StrictModel):
     """Which judgements a list shows; what is left out shows all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
@@ -347,10 +323,8 @@ class PageQuery(BaseModel):
     limit: int = Field(default=50, ge=1, le=200)
 
 
-class PageOut(BaseModel):
+class PageOut(Described):
     """Judgements, newest first."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     judgements: list[SummaryOut]
     next: str | None
@@ -401,10 +375,8 @@ class MemberAnswer(MemberOut):
     """Members that were judged together; fewer than expected after a deadline."""
 
 
-class MemberPending(BaseModel):
+class MemberPending(Described):
     """A member of a group that is not judged yet."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     group: str
     id: str
@@ -441,10 +413,8 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class KeyScope(BaseModel):
+class KeyScope(StrictModel):
     """Projects, judges and limits of one API key."""
-
-    model_config = _STRICT
 
     projects: list[Project] = []
     """Projects that the key may use. Requests that name none are filed under the first one. Default: all."""
@@ -479,7 +449,7 @@ class Verdict(BaseModel):
         return cls(ids=ids, members=members, group=judged.judgement)
 
     @classmethod
-    def failed(cls, ids: list[str], error: JudgeError) -> "Verdict":
+    def failed(cls, ids: list[str], error: GavelError) -> "Verdict":
         """The verdict of a group whose judge could not be called."""
         members = [Judgement(reason=error.message) for _ in ids]
         return cls(ids=ids, members=members, problem=error.message, remedy=error.remedy)
@@ -507,15 +477,9 @@ class Verdict(BaseModel):
 
     def bare(self) -> "Verdict":
         """The verdict reduced to scores and costs: explanations and votes may quote a transcript."""
+        kept = {"score", "standard_error", "degrees_of_freedom", "flags"}
         members = [
-            Judgement(
-                score=member.score,
-                standard_error=member.standard_error,
-                degrees_of_freedom=member.degrees_of_freedom,
-                flags=member.flags,
-                reason=member.reason and "erased",
-            )
-            for member in self.members
+            Judgement(**member.model_dump(include=kept), reason=member.reason and "erased") for member in self.members
         ]
         group = self.group and self.group.model_copy(
             update={"settings": None, "warnings": [], "reason": self.group.reason and "erased"}
@@ -524,19 +488,8 @@ class Verdict(BaseModel):
             update={"members": members, "group": group, "problem": self.problem and "erased", "questions": []}
         )
 
-    def answer(self, judgement: str, project: str, created_at: float, finished_at: float) -> JudgementOut:
-        """The response over HTTP."""
-        whole = self.group or GroupJudgement(status="unscored", reason=self.problem)
-        shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
-        members = [
-            MemberOut(id=name, **scored_fields(member)) for name, member in zip(self.ids, self.members, strict=True)
-        ]
-        own: dict[str, Any] = {"id": judgement, "status": self.status, "scores": [member.score for member in members]}
-        times: dict[str, Any] = {"project": project, "created_at": created_at, "finished_at": finished_at}
-        return JudgementOut(members=members, **{**shared, **own, **times})
 
-
-Status = Literal[PendingStatus, FinishedStatus]
+Status = Literal["open", PendingStatus, FinishedStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,36 +518,52 @@ class Record:
         return self.finished_at is not None
 
     @property
+    def reason(self) -> str | None:
+        """Why not all members are scored."""
+        return self.verdict.group.reason if self.verdict and self.verdict.group else None
+
+    @property
     def answer(self) -> JudgementOut | PendingOut:
         """The response of `GET /v1/judgements/{id}`."""
-        if self.verdict is None or self.finished_at is None:
-            status = "running" if self.status == "running" else "queued"
-            return PendingOut(id=self.id, status=status, project=self.project, created_at=self.created_at)
-        return self.verdict.answer(self.id, self.project, self.created_at, self.finished_at)
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("id", "status", "project", "created_at")}
+        if (verdict := self.verdict) is None:
+            return PendingOut(**own)
+        whole = verdict.group or GroupJudgement(status="unscored", reason=verdict.problem)
+        shared = whole.model_dump(include=JudgementOut.model_fields.keys() - {"members"})
+        members = [
+            MemberOut(id=name, **scored_fields(member))
+            for name, member in zip(verdict.ids, verdict.members, strict=True)
+        ]
+        own |= {"scores": [member.score for member in members], "finished_at": self.finished_at}
+        return JudgementOut(members=members, **{**shared, **own})
+
+    def raise_failure(self) -> None:
+        """Raises the `Problem` of a failed judgement; otherwise does nothing."""
+        if (verdict := self.verdict) is not None and verdict.group is None:
+            raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": self.id})
+
+    def judgements(self) -> dict[str, Judgement]:
+        """The members' judgements by id, in the request's order. Raises `Problem` for an unfinished or failed one."""
+        if self.verdict is None:
+            why = "the group is not judged yet; it is stored, and judging goes on."
+            raise Problem(503, "not-judged-yet", why, "Send the same request again.", {"Retry-After": "5"})
+        self.raise_failure()
+        return dict(zip(self.verdict.ids, self.verdict.members, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
     """A member to be accepted, and the name of its group."""
 
-    key_id: str
-    project: str
+    request: MemberRequest
     group: str
-    member: str
-    payload: bytes
-    """The trajectory as JSON, compressed."""
-    size: int
-    """Bytes of the uncompressed trajectory."""
-    content_hash: str
-    expected: int
+    key_id: str
+    judge: str
+    trajectory: bytes
+    """The trajectory as JSON."""
     options: bytes
     """Judging options of the group, as JSON."""
-    settings_hash: str
-    """Hash of all options that members of a group must share."""
-    judge: str
-    retain: bool
     deadline_seconds: float
-    on_deadline: OnDeadline
     max_size: int
     """Max bytes of all members of a group together."""
     no_more_groups: ServiceError | None = None
@@ -607,17 +576,15 @@ class NewMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group in the database."""
+    """A group in the database, whose members arrive separately."""
 
-    id: str
     name: str
-    project: str
-    key_id: str
     expected: int
     arrived: int
     deadline_at: float
-    closed_at: float | None
+    record: Record
+    """Its judgement, or what is known of it while the group is open or waits."""
 
     @property
     def is_open(self) -> bool:
-        return self.closed_at is None
+        return self.record.status == "open"

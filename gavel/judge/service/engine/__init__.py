@@ -1,8 +1,1 @@
-"""The engine: accepts groups, has them judged, and answers. Every route goes through `Engine`.
-
-record = await engine.score(ScoreRequest(trajectories=[...]))
-
-engine      accepts and answers, by which judge        worker     judges what this process has leased
-rendezvous  groups whose members arrive one by one     admission  who asks: keys, rates and budgets as enforced
-telemetry   what is counted and traced
-"""
+"""The engine: accepts groups, has them judged, and answers. Every route goes through `Engine`."""

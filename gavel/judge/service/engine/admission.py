@@ -1,7 +1,7 @@
 """Authentication, rate limits and budgets: API keys as one process of the service enforces them.
 
-Keys, their spending and their numbers of unfinished groups are read from the database every two seconds, and updated
-locally in between. Configured keys are those of this process's settings. A service without keys requires none.
+Keys and their spending are read from the database every two seconds, and updated locally in between. Configured keys
+are those of this process's settings. A service without keys requires none.
 Browsers send the key as the password of HTTP's Basic authentication, which pages ask for.
 """
 
@@ -15,18 +15,17 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.errors import NotFoundError, OverBudgetError, Problem, ServiceError, UnauthorizedError
+from gavel.judge.service.errors import NotFoundError, Problem, ServiceError, UnauthorizedError
 from gavel.judge.service.schemas import KeyScope, Record, key_id_of, new_token, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import UNFINISHED_GROUPS, over_budget, too_busy
+from gavel.judge.service.store.judgement_store import over_budget
 from gavel.judge.service.store.tables import keys
 
 _LOG = logging.getLogger(__name__)
@@ -44,16 +43,16 @@ _k = keys.c
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key's row."""
+    """An API key: a row of the table."""
 
     id: str
     name: str
     token_hash: str
     scope: KeyScope
     created_at: float
-    revoked_at: float | None
-    spent_usd: float
-    unpriced_groups: int
+    revoked_at: float | None = None
+    spent_usd: float = 0.0
+    unpriced_groups: int = 0
     """Judged groups of unknown cost."""
 
 
@@ -66,9 +65,8 @@ class KeyStore:
     def create(self, name: str, scope: KeyScope) -> tuple[str, Key]:
         """Creates a key; returns it and its token, which is stored nowhere."""
         token, key_id = new_token()
-        key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
-        values = _columns(key)
-        self._database.write_now(lambda connection: connection.execute(sa.insert(keys).values(values)).close())
+        key = Key(key_id, name, token_hash(token), scope, time.time())
+        self._database.write_now(lambda connection: connection.execute(sa.insert(keys), asdict(key)).close())
         return token, key
 
     def revoke(self, key_id: str) -> None:
@@ -82,42 +80,16 @@ class KeyStore:
         return self._database.read_now(_all)
 
 
+def _all(connection: sa.Connection) -> list[Key]:
+    return [Key(*row) for row in connection.execute(sa.select(keys).order_by(_k.created_at, _k.id))]
+
+
 def _file(connection: sa.Connection, scopes: Mapping[str, KeyScope]) -> None:
     """Creates rows for the configured keys, by id; existing rows keep their spending."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     for key_id, scope in scopes.items():
-        row = _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), "", scope, time.time(), None, 0.0, 0))
-        changed = {"scope": row["scope"]}
-        connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
-
-
-def _unfinished(connection: sa.Connection) -> Counter[str]:
-    """Number of groups that are open or not judged yet, by key."""
-    counted: Counter[str] = Counter()
-    for table, ended in UNFINISHED_GROUPS:
-        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
-        for key_id, number in connection.execute(query):
-            counted[key_id] += number
-    return counted
-
-
-def _columns(key: Key) -> dict[str, object]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "token_hash": key.token_hash,
-        "scope": key.scope.model_dump_json(exclude_defaults=True, include=set(KeyScope.model_fields)),
-        "created_at": key.created_at,
-        "spent_usd": 0.0,
-        "unpriced_groups": 0,
-    }
-
-
-def _all(connection: sa.Connection) -> list[Key]:
-    names = [field.name for field in fields(Key)]
-    rows = connection.execute(sa.select(*(_k[name] for name in names)).order_by(_k.created_at, _k.id)).mappings()
-    found: list[dict[str, Any]] = [{**row, "scope": KeyScope.model_validate_json(row["scope"])} for row in rows]
-    return [Key(**each) for each in found]
+        row = asdict(Key(key_id, key_id.removeprefix(_OF_SETTINGS), "", scope, time.time()))
+        statement = insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_={"scope": scope})
+        connection.execute(statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +98,29 @@ class Caller:
 
     key_id: str = ""
     """Id of the API key; empty without keys."""
-    projects: tuple[str, ...] | None = None
-    """Projects that it may use; None = all."""
-    judges: frozenset[str] | None = None
-    """Judge models that may judge for it; None = all that the service allows."""
     key_name: str = ""
+    scope: KeyScope | None = None
+    """What the key may do; None without keys."""
     traceparent: str | None = None
     """W3C trace context of the request; None if it has none, or tracing is off."""
 
+    @property
+    def projects(self) -> tuple[str, ...] | None:
+        """Projects that it may use; None = all."""
+        return (tuple(self.scope.projects) or None) if self.scope else None
+
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects
+
+    def check(self, project: str, judges: Sequence[str]) -> None:
+        """Raises `Problem` for a project or judge that the caller may not use."""
+        self.visible(project)
+        allowed = set(self.scope.judges) if self.scope else set[str]()
+        if allowed and (others := set(judges) - allowed):
+            why = f"this key is not for the judge {', '.join(sorted(others))}."
+            raise Problem(
+                403, "forbidden", why, f"Its judges: {', '.join(sorted(allowed))}; name one of them as judge."
+            )
 
     def visible(self, project: str | None) -> Collection[str] | None:
         """The projects of a list, None = all: the named one, or the caller's. Raises `Problem`."""
@@ -170,8 +155,6 @@ class Admission:
         self._keys: dict[str, Key] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
         """US dollars spent since the last refresh, by key."""
-        self._unfinished: Counter[str] = Counter()
-        """Unfinished groups by key."""
         self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
         """Times of the last minute's requests, by key or address, on a monotonic clock."""
         self._read_at = -math.inf
@@ -198,8 +181,6 @@ class Admission:
         for key_id, scope in self._of_settings.items():
             found[key_id] = replace(found[key_id], token_hash=self._hashes[key_id], scope=scope)
         self._keys, self._spent = found, defaultdict(float)
-        if any(key.scope.concurrent_groups for key in found.values()):
-            self._unfinished = await self._database.read(_unfinished)
 
     async def authenticate(self, authorization: str | None, address: str = "", *, is_page: bool = False) -> Caller:
         """The caller with this Authorization header, from this address; pages are counted apart from requests. Raises
@@ -230,44 +211,14 @@ class Admission:
         if most is not None and (seconds := self._seconds_to_wait(who, most)):
             why = f"the key may make {most} requests a minute."
             raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
-        return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None, key.name)
-
-    def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
-        """Raises `Problem` for a project or judge that the caller may not use."""
-        caller.visible(project)
-        if caller.judges is not None and (others := set(judges) - caller.judges):
-            why = f"this key is not for the judge {', '.join(sorted(others))}."
-            remedy = f"Its judges: {', '.join(sorted(caller.judges))}; name one of them as judge."
-            raise Problem(403, "forbidden", why, remedy)
-
-    def scope(self, caller: Caller) -> KeyScope | None:
-        """The scope of the caller's key; None without a key."""
-        key = self._keys.get(caller.key_id)
-        return None if key is None else key.scope
-
-    def refusal(self, caller: Caller) -> ServiceError | None:
-        """Reason why the caller may start no group, as far as this process knows; the store checks again at the
-        start."""
-        key = self._keys.get(caller.key_id)
-        if key is None:
-            return None
-        return self.spent(key.id) or too_busy(self._unfinished[key.id], key.scope)
-
-    def spent(self, key_id: str) -> OverBudgetError | None:
-        """Reason why the key may spend no more, as far as this process knows."""
-        key = self._keys.get(key_id)
-        return key and over_budget(key.spent_usd + self._spent[key_id], key.unpriced_groups, key.scope)
-
-    def begun(self, caller: Caller) -> None:
-        """Counts an accepted group of the caller."""
-        if caller.key_id:
-            self._unfinished[caller.key_id] += 1
+        return Caller(key.id, key.name, key.scope)
 
     def finished(self, record: Record) -> None:
-        """Counts a group that was judged here."""
-        if record.key_id:
-            self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
-            self._spent[record.key_id] += record.cost_usd or 0.0
+        """Records the cost of a group that was judged here."""
+        cost = record.cost_usd or 0.0
+        self._spent[record.key_id] += cost
+        if cost or record.status not in ("failed", "unscored"):
+            self._dearest[record.key_id] = max(self._dearest.get(record.key_id, 0.0), cost)
 
     @asynccontextmanager
     async def room(self, key_id: str) -> AsyncGenerator[None]:
@@ -286,19 +237,14 @@ class Admission:
             async with self._changed:
                 self._changed.notify_all()
 
-    def judged(self, key_id: str, cost_usd: float) -> None:
-        """Records the cost of a group, which the key's known spending includes already."""
-        self._dearest[key_id] = max(self._dearest.get(key_id, 0.0), cost_usd)
-
     def _has_room(self, key_id: str) -> bool:
         """Raises `OverBudgetError` if the key's budget is spent."""
-        if (refused := self.spent(key_id)) is not None:
-            raise refused
-        key, running = self._keys.get(key_id), self._running[key_id]
-        if key is None or key.scope.max_cost_usd is None or not running:
+        if (key := self._keys.get(key_id)) is None or key.scope.max_cost_usd is None:
             return True
-        left = key.scope.max_cost_usd - key.spent_usd - self._spent[key_id]
-        return key_id in self._dearest and self._dearest[key_id] * (running + 1) <= left
+        spent, running = key.spent_usd + self._spent[key_id], self._running[key_id]
+        if (refused := over_budget(spent, key.unpriced_groups, key.scope)) is not None:
+            raise refused
+        return not running or self._dearest.get(key_id, math.inf) * (running + 1) <= key.scope.max_cost_usd - spent
 
     def _seconds_to_wait(self, who: str, per_minute: int) -> int:
         """Counts one request; returns the seconds to wait, 0 if it is allowed."""
@@ -314,13 +260,9 @@ class Admission:
 def _token(authorization: str) -> str:
     """The key in an Authorization header: a Bearer token, or the password of Basic, which clients derive from a URL."""
     scheme, _, value = authorization.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return value.strip()
-        case "basic":
-            try:
-                return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
-            except (binascii.Error, ValueError):
-                return ""
-        case _:
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
             return ""
+    return value.strip() if scheme.lower() == "bearer" else ""

@@ -2,10 +2,14 @@
 
     engine = Engine(config, Database.open(config.database))
     await engine.start()
-    record = await engine.score(request)          # finished, or still pending after limits.wait_seconds
+    record = await engine.submit(request)
+    record = await engine.result(record)          # finished, or still pending after limits.wait_seconds
     await engine.stop()
 
-A request is in the database before `submit` returns, and its judgement before `score` or `result` returns it.
+Groups whose members arrive separately (`join_group`) become judgements like others: by the process that the last member
+reaches, or by the first one that sees the deadline pass. A waiting caller costs a future; messages are in the database.
+
+A request is in the database before `submit` returns, and its judgement before `result` returns it.
 
 There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
 budget. Only models and modes that the settings name are allowed, so that no request reaches an address of its choice.
@@ -14,6 +18,7 @@ budget. Only models and modes that the settings name are allowed, so that no req
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -25,18 +30,19 @@ from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import ANYONE, Admission, Caller
-from gavel.judge.service.engine.rendezvous import Rendezvous
 from gavel.judge.service.engine.telemetry import Metrics, Tracing
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas import Record, ScoreRequest
+from gavel.judge.service.schemas import GroupRecord, MemberRequest, NewMember, Record, ScoreRequest
 from gavel.judge.service.store.database import Database, every
+from gavel.judge.service.store.group_store import GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -45,6 +51,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 """Seconds between polls for judgements that other processes may finish."""
 _LOOKED_UP_AT_ONCE = 500
+_KEEP_SECONDS = 5.0
+"""Seconds between writes of the remaining time of open groups."""
 _COUNT_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
@@ -83,6 +91,10 @@ class Judges:
                     f"There are: {names}. Presets are the service's setting rubrics; or send the text as rubric.",
                 )
         try:
+            for number, member in enumerate(request.trajectories):
+                said = [message for each in (member, *member.histories) for message in each.messages]
+                if member.status != "failed" and (misnamed := misnamed_assistant(said)):
+                    raise JudgeError(f"trajectory {number} of the group (counted from 0): {misnamed[0]}", misnamed[1])
             group = request.group(preset)
             judge.rubric.for_task(truth_of(group))
             if set(judge.names) == {stand_in.MODEL}:
@@ -128,20 +140,19 @@ class Waiters:
     """Futures of pending judgements, by id. For one event loop."""
 
     def __init__(self) -> None:
-        self._futures: dict[str, set[asyncio.Future[Record | None]]] = {}
+        self._futures: defaultdict[str, set[asyncio.Future[Record | None]]] = defaultdict(set)
 
     @contextmanager
-    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]", None, None]:
+    def waiting(self, judgement: str) -> Generator["asyncio.Future[Record | None]"]:
         """Gives a future of the finished record, None for a deleted one; removes it after the block."""
         future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(judgement, set()).add(future)
+        self._futures[judgement].add(future)
         try:
             yield future
         finally:
-            futures = self._futures.get(judgement, set())
-            futures.discard(future)
-            if not futures:
-                self._futures.pop(judgement, None)
+            self._futures[judgement].discard(future)
+            if not self._futures[judgement]:
+                del self._futures[judgement]
 
     def settle(self, judgement: str, outcome: Record | Exception | None) -> None:
         """Resolves all futures of a judgement; after a `TimeoutError` its waits count as elapsed."""
@@ -153,7 +164,7 @@ class Waiters:
 
     def give_up(self, ids: Collection[str] | None = None) -> None:
         """Ends the waits for these judgements (None: all) as if they had elapsed."""
-        for judgement in self.ids if ids is None else ids:
+        for judgement in self._futures if ids is None else ids:
             self.settle(judgement, TimeoutError())
 
     @property
@@ -168,8 +179,8 @@ class Waiters:
 class Engine:
     """One process of the service. Created and used in one event loop."""
 
-    def __init__(self, config: ServiceConfig, database: Database, tracing: Tracing | None = None) -> None:
-        """Raises `JudgeError` for a judge that cannot be created. `tracing` overrides the settings."""
+    def __init__(self, config: ServiceConfig, database: Database) -> None:
+        """Raises `JudgeError` for a judge that cannot be created."""
         self.config = config
         self.database = database
         self.store = Store(database)
@@ -178,15 +189,16 @@ class Engine:
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
-        self.tracing = tracing or (Tracing.exporting() if config.otel else None)
+        self.tracing = Tracing.exporting() if config.otel else None
         self.worker = Worker(self)
-        self.rendezvous = Rendezvous(self)
+        self.groups = GroupStore(database)
         self.counts = {"queued": 0, "running": 0}
-        """Unfinished groups of all processes, as of the last poll."""
+        """Unfinished groups of all processes as of the last poll, and those that were queued here since."""
+        self._open_groups = 0
+        """Open groups of all processes: as of the last poll, plus those started here since."""
         self.is_stopping = False
         self._stop_by = 0.0
         """Event loop time at which unfinished judging is left to the next start."""
-        self._queued_since = self._counted = 0
         self._clocks_apart = time.time() - time.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -198,10 +210,11 @@ class Engine:
         await self.worker.start()
         watches = [
             every(_POLL_SECONDS, self._look_elsewhere, "judgements are not watched"),
+            every(_KEEP_SECONDS, self.groups.keep_time, "the time of open groups is not kept"),
             every(_COUNT_SECONDS, self._count, "groups are not counted"),
             every(_OVERWRITE_SECONDS, self.store.overwrite_erased, "the database's log is not emptied yet"),
             every(_REFRESH_SECONDS, self.admission.refresh, "API keys are not read", after=_REFRESH_SECONDS),
-            every(_POLL_SECONDS, self.rendezvous.look, "open groups are not watched"),
+            every(_POLL_SECONDS, self._close_due, "open groups are not watched"),
         ]
         if self.config.retention_days is not None:
             watches.append(every(_RETENTION_SECONDS, self._expire, "old judgements are not deleted yet"))
@@ -232,11 +245,9 @@ class Engine:
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Record:
         """Accepts a group: it is stored, and will be judged. Raises a `ServiceError` if it is rejected."""
-        project = caller.project_of(request.project) if caller.key_id else request.project
+        project = caller.project_of(request.project) if caller.scope else request.project
         judge, group = self.check(request, project, caller)
-        if caller.key_id and idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
-            raise refusal
-        queued = self.counts["queued"] + self._queued_since
+        queued = self.counts["queued"]
         begun = len(self.worker.running) + self.worker.reserved
         is_mine = not queued and begun < self.config.limits.concurrent_groups
         if not is_mine and queued >= self.config.limits.waiting_groups:
@@ -253,78 +264,113 @@ class Engine:
             created_at=time.time(),
             traceparent=caller.traceparent,
         )
-        owner, scope = self.worker.owner if is_mine else None, self.admission.scope(caller)
+        owner = self.worker.owner if is_mine else None
         self.worker.reserved += is_mine
-        counted = self._counted
         try:
             record, is_new = await self.store.accept(
-                record, payload, owner, idempotency_key=idempotency_key, scope=scope
+                record, payload, owner, idempotency_key=idempotency_key, scope=caller.scope
             )
         finally:
             self.worker.reserved -= is_mine
-        if is_new:
-            self.admission.begun(caller)
         if is_new and is_mine:
             self.worker.begin(record.id, self.worker.judge(record, request.ids, judge, group))
         elif is_new:
-            self._queued_since += counted == self._counted  # a group that came during the count may be included already
+            self.counts["queued"] += 1
             self.worker.wake()
         return record
 
-    async def score(
-        self,
-        request: ScoreRequest,
-        caller: Caller = ANYONE,
-        idempotency_key: str | None = None,
-        wait: float | None = None,
-    ) -> Record:
-        """Accepts a group and waits up to `wait` seconds (None: `limits.wait_seconds`) for its judgement.
+    async def join_group(
+        self, name: str, request: MemberRequest, caller: Caller, *, begins_rounds: bool = False
+    ) -> GroupRecord:
+        """Stores a member of the group `name`, once; returns the group's current state.
 
-        The record may be unfinished. Raises a `ServiceError` for a request that is not accepted.
+        `begins_rounds`: a closed group's name begins another group. Raises a `ServiceError` for a member that does not
+        fit.
         """
-        return await self.result(await self.submit(request, caller, idempotency_key), wait)
+        limits = self.config.limits
+        if request.expected > limits.members:
+            raise InvalidRequestError(
+                f"the group expects {request.expected} members; at most {limits.members} are allowed.",
+                "Make smaller groups, or raise the service's setting limits.members.",
+            )
+        request = request.model_copy(update={"project": caller.project_of(request.project)})
+        member, options = request.trajectory_in, request.options
+        alone = ScoreRequest(trajectories=[member], **options.model_dump())
+        judge, _ = self.check(alone, request.project, caller)
+        full = OverloadedError(f"{self._open_groups:,} groups wait for members already.", "Try again later.")
+        new = NewMember(
+            request,
+            group=name,
+            key_id=caller.key_id,
+            judge=", ".join(judge.names),
+            trajectory=member.model_dump_json(exclude_defaults=True).encode(),
+            options=options.model_dump_json(exclude_defaults=True).encode(),
+            deadline_seconds=request.deadline_seconds or limits.deadline_seconds,
+            max_size=limits.body_bytes,
+            no_more_groups=full if self._open_groups >= limits.open_groups else None,
+            scope=caller.scope,
+            begins_rounds=begins_rounds,
+        )
+        group = await self.groups.join(new)
+        if not group.is_open:
+            self.worker.wake()
+        self._open_groups += group.is_open and group.arrived == 1
+        return group
+
+    async def find_group(self, name: str, member: str, project: str, caller: Caller) -> GroupRecord:
+        """The group that a member is in. Raises `NotFoundError`."""
+        project = caller.project_of(project)
+        group = await self.groups.find(caller.key_id, project, name, member) if caller.may_use(project) else None
+        if group is None:
+            raise NotFoundError(
+                f"there is no member {member!r} in a group {name!r}.",
+                "POST it to /v1/groups/{group}/members first; groups belong to a project and an API key.",
+            )
+        return group
+
+    async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
+        """An open group and the ids of its members so far; None if the caller has none."""
+        found = None if "\0" in group else await self.groups.open_group(group)
+        return None if found is None or not caller.may_use(found[0].record.project) else found
 
     async def result(self, record: Record, wait: float | None = None) -> Record:
-        """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` if it was deleted."""
-        if record.finished_at is not None:
-            return record
+        """The finished record, or the unfinished one after `wait` seconds (None: `limits.wait_seconds`).
+
+        What is not to be retained is erased from the database, since it is answered now. Raises `NotFoundError` if the
+        judgement was deleted.
+        """
+        seconds = self.config.limits.wait_seconds if wait is None else wait
         with self.waiters.waiting(record.id) as future:
-            if record.id not in self.worker.running:
-                current = await self.store.get(record.id)
-                if current is None:
-                    raise judgement_not_found(record.id)
-                if current.is_finished:
-                    return current
-                record = current
-            try:
-                async with asyncio.timeout(self.config.limits.wait_seconds if wait is None else wait):
-                    finished = await future
-            except TimeoutError:
-                return record
-        if finished is None:
-            raise judgement_not_found(record.id)
-        return finished
+            if not record.is_finished and record.status != "open" and record.id not in self.worker.running:
+                record = await self.get(record.id)
+            if not record.is_finished and seconds:
+                try:
+                    async with asyncio.timeout(seconds):
+                        record = await future or await self.get(record.id)  # which raises for a deleted one
+                except TimeoutError:
+                    record = await self.store.get(record.id) or record
+        if record.is_finished and not record.retain:
+            await self.store.erase_after_answer(record.id)
+        return record
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
         """The record of a judgement that the caller may see. Raises `NotFoundError`."""
         record = await self.store.get(judgement)
         if record is None or not caller.may_use(record.project):
-            raise judgement_not_found(judgement)
+            raise NotFoundError(
+                f"there is no judgement {judgement}, or it was deleted.",
+                "It is of another project, or the id is not right; a deleted group can be sent again.",
+            )
         return record
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
         """Deletes a judgement with its transcripts and replies, or the open group that would get it. Raises
         `NotFoundError`."""
-        if await self.rendezvous.open_group(judgement, caller) is None:
+        if await self.open_group(judgement, caller) is None:
             await self.get(judgement, caller)
         await self.store.delete(judgement)
         self.worker.cancel(judgement)
         self.waiters.settle(judgement, None)
-
-    async def answered(self, record: Record) -> None:
-        """Erases the data of a judgement that is not to be retained, once its answer was sent."""
-        if record.is_finished and not record.retain:
-            await self.store.erase_after_answer(record.id)
 
     def check(self, request: ScoreRequest, project: str, caller: Caller) -> tuple[Judge, TrajectoryGroup]:
         """The judge and the group of an acceptable request. Raises a `ServiceError` for any other."""
@@ -339,8 +385,8 @@ class Engine:
         if len(set(request.ids)) < len(request.ids):
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
         judge, group = self.judges.prepare(request)
-        if caller.key_id:
-            self.admission.check(caller, project, judge.names)
+        if caller.scope is not None:
+            caller.check(project, judge.names)
         return judge, group
 
     def finished(self, judgement: str, record: Record | None) -> None:
@@ -350,23 +396,27 @@ class Engine:
             self.admission.finished(record)
         self.waiters.settle(judgement, record)
 
+    async def _close_due(self) -> None:
+        if await self.groups.close_due():
+            self.worker.wake()
+        self._open_groups = await self.groups.open_groups()
+
     async def _look_elsewhere(self) -> None:
         """Resolves waits for judgements that other processes finish or delete; when stopping, those for members too."""
         elsewhere = [each for each in self.waiters.ids if each not in self.worker.running]
         for start in range(0, len(elsewhere), _LOOKED_UP_AT_ONCE):
             some = elsewhere[start : start + _LOOKED_UP_AT_ONCE]
-            unfinished = await self.store.unfinished(some)
+            still_open = await self.groups.still_open(some)
             if self.is_stopping:
-                self.waiters.give_up([each for each, is_open in unfinished.items() if is_open])
-            over = [each for each in some if each not in unfinished]
-            records = await self.store.get_all(over)
-            for each in over:
+                self.waiters.give_up(still_open)
+            closed = [each for each in some if each not in still_open]
+            records = await self.store.get_all(closed)
+            for each in closed:
                 if (record := records.get(each)) is None or record.is_finished:
                     self.waiters.settle(each, record)
 
     async def _count(self) -> None:
-        self.counts, self._queued_since = await self.store.counts(), 0
-        self._counted += 1
+        self.counts = await self.store.counts()
         self.metrics.waiting(self.counts, len(self.waiters))
 
     async def _expire(self) -> None:
@@ -380,10 +430,3 @@ async def load_libraries() -> None:
     """Judges a group with a free model, so that no request waits for lazily imported libraries."""
     group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
     await Judge("constant").score(group)
-
-
-def judgement_not_found(judgement: str) -> NotFoundError:
-    """The error for a judgement that the caller cannot see or that does not exist."""
-    return NotFoundError(
-        f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."
-    )

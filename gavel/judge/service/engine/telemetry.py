@@ -1,21 +1,19 @@
 """Prometheus metrics and OpenTelemetry traces of one process of the service.
 
-    tracing = Tracing.exporting()              OTLP over HTTP, to where the SDK's environment variables say
-    with tracing.judgement(record) as span:    a span of the group; those of calls begin in it (gavel/llm/client.py)
-        span.verdict = await …
+    tracing = Tracing.exporting()                          OTLP over HTTP, to where the SDK's environment variables say
+    verdict = await tracing.judgement(record, judging)     in a span; those of calls begin in it (gavel/llm/client.py)
 
 Spans have names, numbers and ids, and nothing of a transcript, a rubric or a reply.
 """
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -32,12 +30,6 @@ if TYPE_CHECKING:
 _SCOPE = "gavel"
 _LAST_SECONDS = 5.0
 """Max seconds that a stopping service waits for its last spans to be sent."""
-
-
-@dataclass(slots=True)
-class JudgementSpan:
-    verdict: Verdict | None = None
-    """The outcome; None = it was abandoned."""
 
 
 class Tracing:
@@ -68,28 +60,33 @@ class Tracing:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         return cls(provider)
 
-    @contextlib.contextmanager
-    def judgement(self, record: Record) -> Generator[JudgementSpan]:
-        """The span of a group's judging, within its request's trace, if it has one."""
-        told = JudgementSpan()
+    async def judgement(self, record: Record, judging: Awaitable[Verdict]) -> Verdict:
+        """Awaits a group's judging within a span, which is part of its request's trace, if it has one."""
         from opentelemetry.trace import StatusCode, use_span
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         parent = TraceContextTextMapPropagator().extract({"traceparent": record.traceparent or ""})
-        span = self._tracer.start_span("judge group", parent, attributes=_of_record(record))
+        known = {name: getattr(record, name) for name in ("id", "members", "judge", "project")}
+        known["queued_seconds"] = max(time.time() - record.created_at, 0.0)
+        own = {f"gavel.judgement.{name}": value for name, value in known.items() if value != ""}
+        span = self._tracer.start_span("judge group", parent, attributes=own)
+        verdict = None
         try:
-            with (
-                use_span(span, record_exception=False, set_status_on_exception=False),
-                traced_calls(self._tracer),
-            ):
-                yield told
+            with use_span(span, record_exception=False, set_status_on_exception=False), traced_calls(self._tracer):
+                verdict = await judging
+            return verdict
         finally:
-            verdict = told.verdict
             if verdict is None or verdict.group is None:
-                span.set_attribute("error.type", "given_up" if verdict is None else "judge_failed")
+                failure = {} if verdict is None else {"gavel.judgement.status": verdict.status}
+                span.set_attributes({"error.type": "judge_failed" if failure else "given_up", **failure})
                 span.set_status(StatusCode.ERROR)
-            if verdict is not None:
-                span.set_attributes(_of_verdict(verdict))
+            else:
+                names = ("status", "calls", "cached_calls", "lost_orders", "cost_usd")
+                found = {f"gavel.judgement.{name}": getattr(verdict.group, name) for name in names}
+                found["gavel.judgement.scored_members"] = sum(member.score is not None for member in verdict.members)
+                found["gen_ai.usage.input_tokens"] = verdict.group.prompt_tokens
+                found["gen_ai.usage.output_tokens"] = verdict.group.completion_tokens
+                span.set_attributes({name: value for name, value in found.items() if value is not None})
             span.end()
 
     async def stop(self) -> None:
@@ -97,24 +94,6 @@ class Tracing:
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         await asyncio.to_thread(sending.join, _LAST_SECONDS)
-
-
-def _of_record(record: Record) -> dict[str, Any]:
-    known: dict[str, Any] = {"id": record.id, "members": record.members, "judge": record.judge}
-    known["queued_seconds"] = max(time.time() - record.created_at, 0.0)
-    if record.project:
-        known["project"] = record.project
-    return {f"gavel.judgement.{name}": value for name, value in known.items()}
-
-
-def _of_verdict(verdict: Verdict) -> dict[str, Any]:
-    known: dict[str, Any] = {"gavel.judgement.status": verdict.status}
-    if (group := verdict.group) is None:
-        return known
-    known["gavel.judgement.scored_members"] = sum(member.score is not None for member in verdict.members)
-    known |= {f"gavel.judgement.{name}": getattr(group, name) for name in ("calls", "cached_calls", "lost_orders")}
-    known |= {"gen_ai.usage.input_tokens": group.prompt_tokens, "gen_ai.usage.output_tokens": group.completion_tokens}
-    return known if group.cost_usd is None else known | {"gavel.judgement.cost_usd": group.cost_usd}
 
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -129,41 +108,34 @@ class Metrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
 
-        def counter(name: str, help: str, *labels: str) -> Counter:
-            return Counter(f"gavel_{name}", help, labels, registry=registry)
-
-        def histogram(name: str, help: str, *labels: str) -> Histogram:
-            return Histogram(f"gavel_{name}_seconds", help, labels, buckets=_SECONDS, registry=registry)
-
-        def gauge(name: str, help: str, mode: Literal["livemostrecent", "livesum"], *labels: str) -> Gauge:
-            return Gauge(f"gavel_{name}", help, labels, registry=registry, multiprocess_mode=mode)
-
-        self._groups = counter("groups", "Groups judged, by status.", "status")
-        self._calls = counter("judge_calls", "Calls to judge models, by who answered.", "answered_by")
-        self._tokens = counter("judge_tokens", "Tokens that were paid for.", "kind")
+        counter = partial(Counter, namespace=_SCOPE, registry=registry)
+        histogram = partial(Histogram, namespace=_SCOPE, buckets=_SECONDS, registry=registry)
+        gauge = partial(Gauge, namespace=_SCOPE, registry=registry)
+        self._groups = counter("groups", "Groups judged, by status.", ["status"])
+        self._calls = counter("judge_calls", "Calls to judge models, by who answered.", ["answered_by"])
+        self._tokens = counter("judge_tokens", "Tokens that were paid for.", ["kind"])
         self._cost = counter("judge_cost_usd", "US dollars, where the price is known.")
         self._unpriced = counter("unpriced_groups", "Groups whose cost is not known.")
-        self._group_seconds = histogram("group", "From acceptance to the judgement.")
-        self._requests = histogram("request", "Requests over HTTP, by route and status.", "route", "status")
+        self._group_seconds = histogram("group_seconds", "From acceptance to the judgement.")
+        by_route = "Requests over HTTP, by route and status."
+        self._requests = histogram("request_seconds", by_route, ["route", "status"])
         unfinished = "Groups of all processes that are not judged yet."
-        self._unfinished = gauge("unfinished_groups", unfinished, "livemostrecent", "status")
-        self._waiters = gauge("waiting_requests", "Requests that wait for a judgement.", "livesum")
+        self._unfinished = gauge("unfinished_groups", unfinished, ["status"], multiprocess_mode="livemostrecent")
+        waiting = "Requests that wait for a judgement."
+        self._waiters = gauge("waiting_requests", waiting, multiprocess_mode="livesum")
 
     def judged(self, record: Record) -> None:
         """Counts a finished group."""
         self._groups.labels(record.status).inc()
-        if record.finished_at is not None:
-            self._group_seconds.observe(max(record.finished_at - record.created_at, 0))
+        self._group_seconds.observe(max((record.finished_at or 0.0) - record.created_at, 0.0))
         if record.verdict is None or (group := record.verdict.group) is None:
             return
         self._calls.labels("model").inc(group.calls)
         self._calls.labels("cassette").inc(group.cached_calls)
         self._tokens.labels("prompt").inc(group.prompt_tokens)
         self._tokens.labels("completion").inc(group.completion_tokens)
-        if group.cost_usd is None:
-            self._unpriced.inc()
-        else:
-            self._cost.inc(group.cost_usd)
+        self._cost.inc(group.cost_usd or 0.0)
+        self._unpriced.inc(group.cost_usd is None)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Counts an answered request; `route` is its pattern, not its path."""

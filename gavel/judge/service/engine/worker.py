@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import Progress
-from gavel.judge.service.engine.telemetry import JudgementSpan
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
 from gavel.judge.service.schemas import Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
@@ -193,25 +191,23 @@ class Worker:
         await self._database.write(partial(leases.beat, owner=self.owner, clock=DeadlineClock().id))
 
     async def _judge_leased(self, record: Record, payload: bytes, times: int) -> None:
+        ids = ["?"] * record.members
         try:
             request = ScoreRequest.model_validate_json(payload)
+            ids = request.ids
+            if times > self._limits.leases:
+                raise JudgeError(
+                    f"the group was begun {times - 1} times, and each time the process that judged it ended.",
+                    "Look at the service's log and memory; send a smaller group.",
+                )
+            judge, group = self._engine.judges.prepare(request)  # the settings may have changed since it was accepted
         except ValidationError:
             error = JudgeError("the stored request cannot be read by this version of Gavel.", "Send it again.")
-            await self._over(record, Verdict.failed(["?"] * record.members, error))
-            return
-        if times > self._limits.leases:
-            error = JudgeError(
-                f"the group was begun {times - 1} times, and each time the process that judged it ended.",
-                "Look at the service's log and memory; send a smaller group.",
-            )
-            await self._over(record, Verdict.failed(request.ids, error))
-            return
-        try:
-            judge, group = self._engine.judges.prepare(request)
-        except (JudgeError, ServiceError) as error:  # the settings may have changed since it was accepted
-            await self._over(record, Verdict.failed(request.ids, JudgeError(error.message, error.remedy)))
-            return
-        await self.judge(record, request.ids, judge, group)
+            await self._over(record, Verdict.failed(ids, error))
+        except (JudgeError, ServiceError) as error:
+            await self._over(record, Verdict.failed(ids, error))
+        else:
+            await self.judge(record, ids, judge, group)
 
     async def judge(self, record: Record, ids: list[str], judge: Judge, group: TrajectoryGroup) -> None:
         """Judges a group within its key's budget, writes the outcome, and charges for it in any case."""
@@ -221,12 +217,10 @@ class Worker:
             judging.ledger = ledger
             try:
                 async with admission.room(record.key_id):
-                    with tracing.judgement(record) if tracing else nullcontext(JudgementSpan()) as span:
-                        span.verdict = verdict = await self._judge_group(judging, ids, judge, group)
+                    asking = self._judge_group(judging, ids, judge, group)
+                    verdict = await (tracing.judgement(record, asking) if tracing else asking)
                     judging.ledger = judging.progress = None
                     await self._over(record, verdict, ledger)
-                    if ledger.usd or verdict.status not in ("failed", "unscored"):
-                        admission.judged(record.key_id, ledger.usd)
             except OverBudgetError as error:
                 judging.ledger = None
                 await self._over(record, Verdict.unscored(ids, error.message))
@@ -253,7 +247,7 @@ class Worker:
             try:
                 verdict = _outcome(ids, await judge.score(group, progress=judging.progress))
             except (JudgeError, ServiceError) as error:
-                verdict = Verdict.failed(ids, JudgeError(error.message, error.remedy))
+                verdict = Verdict.failed(ids, error)
             except Exception as error:
                 _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
                 problem = JudgeError(f"an internal error: {type(error).__name__}.", _REPORT)
@@ -276,7 +270,6 @@ class Worker:
         self._engine.finished(record.id, finished)
 
     async def _write(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
-        """Writes the outcome, retrying while the database is unavailable."""
         pause, longest = _RETRY_SECONDS
         at, began = time.time(), time.monotonic()
         while True:

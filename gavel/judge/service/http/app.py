@@ -11,8 +11,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from importlib.metadata import version
@@ -38,41 +39,27 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import Problem, ServiceError, without_text
 from gavel.judge.service.http import scores, wires
 from gavel.judge.service.http.pages import routes as pages
-from gavel.judge.service.http.requests import (
-    ProblemOut,
-    TheCaller,
-    TheEngine,
-    documented,
-    response,
-    validation_problem,
-)
+from gavel.judge.service.http.requests import ProblemOut, TheCaller, TheEngine, documented, response, validation_problem
 from gavel.judge.service.schemas import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
 _LOG = logging.getLogger(__name__)
-_BODIES = (
-    ScoreRequest,
-    MemberRequest,
-    wires.OrsScoreGroup,
-    wires.NemoVerify,
-    wires.NemoCompare,
-    wires.SlimeSamples,
-    ProblemOut,
-)
+_BODIES = (ScoreRequest, MemberRequest, *wires.BODIES, ProblemOut)
 _OF_ANY = (400, 403, 421, 503)
 """Statuses that any request may get: repeated headers, a cross-site page, a foreign Host, no capacity."""
+_OF_GROUPS = (*_OF_ANY, 401, 404, 408, 409, 413, 415, 422, 429, 502)
+"""Statuses of routes that take or give groups."""
 _ONCE = ("Host", "Authorization", "X-API-Key", "Idempotency-Key")
 """Headers that may occur only once: a second one would be ignored silently."""
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-}
-_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
 _GC_THRESHOLDS = 5_000, 100, 20
 """Thresholds of the garbage collector, whose runs stop the event loop: for two milliseconds every seventh group, and
 every eight hundredth for 30, in which it finds a handful of objects that the short runs have left."""
@@ -82,14 +69,13 @@ transaction, and each time waits as long for a busy event loop."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
-health = APIRouter(tags=["health"])
+health = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
 
 
-def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int | None = None) -> FastAPI:
+def create_app(config: ServiceConfig, parent: int | None = None) -> FastAPI:
     """Creates the application. Its lifespan opens the database and runs an engine, until SIGTERM or SIGINT.
 
-    `engine`: a running one; then the application is served without its lifespan. `parent`: process id of a supervisor;
-    the application ends when it does.
+    `parent`: process id of a supervisor; the application ends when it does.
     """
 
     @asynccontextmanager
@@ -98,16 +84,13 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
         try:
             app.state.engine = engine = Engine(config, database)
             await engine.start()
-            watching = None
             if parent is not None:
                 settle_process()
-                watching = asyncio.create_task(_end_with(parent))
+                threading.Thread(target=_end_with, args=[parent], daemon=True).start()
             with _stop_at_signals(engine):
                 try:
                     yield
                 finally:
-                    if watching:
-                        watching.cancel()
                     await engine.stop()
         finally:
             await asyncio.to_thread(database.close)
@@ -122,11 +105,10 @@ def create_app(config: ServiceConfig, engine: Engine | None = None, parent: int 
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.engine = engine
-    app.state.places = wires.Places()
+    app.state.slime_samples = {}
     app.add_middleware(Guard, state=app.state, is_on_loopback=is_loopback(config.host))
     for router in (scores.router, wires.router):
-        app.include_router(router, responses=documented(*_OF_ANY, 401, 429))
+        app.include_router(router, responses=documented(*_OF_GROUPS))
     app.include_router(health, responses=documented(*_OF_ANY))
     app.include_router(pages.router)
     app.mount("/assets", pages.assets)
@@ -146,22 +128,18 @@ def settle_process() -> None:
 
 
 @contextlib.contextmanager
-def _stop_at_signals(engine: Engine) -> Any:
+def _stop_at_signals(engine: Engine) -> Generator[None]:
     """Tells the engine of a signal at once: the server tells the application only after all connections are closed."""
-    loop = asyncio.get_running_loop()
-    before: dict[int, Any] = {}
+    loop, before = asyncio.get_running_loop(), dict[int, Any]()
 
     def stop(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(engine.begin_stopping)
-        if callable(before[number]):
-            before[number](number, frame)
+        if callable(handler := before.get(number)):
+            handler(number, frame)
 
-    try:
+    with contextlib.suppress(ValueError):  # not in the main thread, as a server in a test
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.getsignal(number)
-            signal.signal(number, stop)
-    except ValueError:  # not in the main thread, as a server in a test
-        before.clear()
+            before[number] = signal.signal(number, stop)
     try:
         yield
     finally:
@@ -169,15 +147,13 @@ def _stop_at_signals(engine: Engine) -> Any:
             signal.signal(number, handler)
 
 
-@health.get("/healthz", summary="Whether the process answers", response_class=PlainTextResponse)
+@health.get("/healthz", summary="Whether the process answers")
 async def healthz() -> str:
     """`ok` as long as the process runs."""
     return "ok"
 
 
-@health.get(
-    "/readyz", summary="Whether groups can be accepted", response_class=PlainTextResponse, responses=documented(503)
-)
+@health.get("/readyz", summary="Whether groups can be accepted")
 async def readyz(engine: TheEngine) -> str:
     """`ok` when the database can be read and written, the judge can be asked, and the service is not stopping."""
     await engine.database.check(room=engine.config.limits.body_bytes)
@@ -188,12 +164,7 @@ async def readyz(engine: TheEngine) -> str:
     return "ok"
 
 
-@health.get(
-    "/metrics",
-    summary="Metrics for Prometheus",
-    response_class=PlainTextResponse,
-    responses=documented(401, 429, 503),
-)
+@health.get("/metrics", summary="Metrics for Prometheus", responses=documented(401, 429))
 async def metrics(engine: TheEngine, _: TheCaller) -> Response:
     """Counters, gauges and histograms of all processes of this `gavel serve`."""
     engine.metrics.waiting(engine.counts, len(engine.waiters))
@@ -202,32 +173,30 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    """The one place where errors become answers; pages show them as pages."""
     match error:
         case ServiceError():
-            return response(error)
+            problem = error
         case JudgeError() | LlmError():
-            return response(Problem(502, "judge-failed", error.message, error.remedy))
+            problem = Problem(502, "judge-failed", error.message, error.remedy)
         case RequestValidationError():
-            return response(validation_problem(error.errors()))
+            problem = validation_problem(error.errors())
         case HTTPException():
-            return response(_routing_problem(request, error))
+            problem = _routing_problem(request, error)
         case _:
             raise error
+    is_page = request.scope.get("route") in pages.router.routes
+    return pages.problem_page(request, problem) if is_page else response(problem)
 
 
 def _routing_problem(request: Request, error: HTTPException) -> Problem:
-    """The router's own rejections: an unknown path or method."""
-    path, headers = request.scope["path"], dict(error.headers or {})
+    headers = dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
-        headers["Allow"] = ", ".join(sorted(_methods(path)))
+        routes = [each for router in (scores.router, wires.router, health, pages.router) for each in router.routes]
+        here = [each for each in routes if isinstance(each, Route) and each.path_regex.match(request.scope["path"])]
+        headers["Allow"] = ", ".join(sorted({method for each in here for method in each.methods or ()}))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
     return Problem(error.status_code, kind, f"{error.detail}.", "GET /openapi.json lists the routes.", headers)
-
-
-def _methods(path: str) -> set[str]:
-    routers = (scores.router, wires.router, health, pages.router)
-    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
-    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
@@ -266,7 +235,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = {name for name, _ in message["headers"]}
-                message["headers"] += [header for header in _RAW_HEADERS if header[0] not in own]
+                message["headers"] += [header for header in _HEADERS if header[0] not in own]
             await send(message)
 
         inner: Scope = dict(scope)
@@ -284,18 +253,17 @@ class Guard:
             failed = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the log.")
             await response(failed)(scope, receive, answer)
         finally:
-            if self._state.engine is not None:
-                route = getattr(inner.get("route"), "path", "") or "none"
-                self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
+            route = getattr(inner.get("route"), "path", "") or "none"
+            self._state.engine.metrics.answered(route, status or 500, time.perf_counter() - started)
 
     def _find_refusal(self, headers: Headers, http_version: str) -> Problem | None:
         for name in _ONCE:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
-        host, origin, engine = headers.get("host", ""), headers.get("origin"), self._state.engine
+        host, origin = headers.get("host", ""), headers.get("origin")
         is_old = not host and http_version == "1.0"  # not a browser, which sends Host with every request
         is_elsewhere = self._is_on_loopback and not is_old and not _is_of_this_machine(host)
-        if is_elsewhere and (engine is None or not engine.admission.is_required):
+        if is_elsewhere and not self._state.engine.admission.is_required:
             return Problem(
                 421,
                 "host",
@@ -311,14 +279,13 @@ class Guard:
 
 @lru_cache(1024)
 def _is_of_this_machine(host: str) -> bool:
-    """Whether a Host header names a loopback address."""
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         return False
 
 
-async def _end_with(parent: int) -> None:
-    while os.getppid() == parent:  # noqa: ASYNC110 - a process has no event of this
-        await asyncio.sleep(1)
-    signal.raise_signal(signal.SIGTERM)
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)

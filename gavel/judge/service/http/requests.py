@@ -2,7 +2,7 @@
 
     caller: TheCaller                                   authenticated before the body is read
     asked = await read_json(request, ScoreRequest)      strict JSON, checked against the model
-    record = await while_connected(request, work)       given up when the client goes away
+    record = await wait_for(request, record)            given up when the client goes away
 
 JSON must be unambiguous (RFC 8259, I-JSON): UTF-8, unique names in an object, and finite numbers. pydantic accepts NaN
 and 1e999 as numbers, and takes the last value of a duplicate name; a proxy in front may take the first.
@@ -12,7 +12,7 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from email.message import Message
 from http import HTTPStatus
@@ -29,9 +29,8 @@ from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import InvalidRequestError, Problem, ServiceError
-from gavel.judge.service.schemas import NAME_PATTERN, Record
+from gavel.judge.service.schemas import NAME_PATTERN, Described, Record
 
-_T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
 UNBUFFERED = {"X-Accel-Buffering": "no"}
 """Header of streamed responses: nginx passes each piece on at once."""
@@ -109,9 +108,10 @@ IdempotencyKey = Annotated[
 ]
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """The work's result; cancels it if the client closes the connection. The body must have been read."""
-    waiting = asyncio.ensure_future(work)
+async def wait_for(request: Request, record: Record, seconds: float | None = None) -> Record:
+    """The record as `Engine.result` gives it; gives up when the client closes the connection. The body must have been
+    read."""
+    waiting = asyncio.ensure_future(request.app.state.engine.result(record, seconds))
     left = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((waiting, left), return_when=asyncio.FIRST_COMPLETED)
@@ -133,104 +133,95 @@ async def read_json(request: Request, model: type[_Model]) -> _Model:
     return await parse(model, await read_body(request))
 
 
-async def read_body(request: Request, *types: str, most: int | None = None) -> bytes:
-    """The whole body, with one of these content types (JSON) and at most `most` bytes (`limits.body_bytes`). Raises
-    `Problem` for another type, and for a body that is too large or too slow.
+async def read_body(request: Request) -> bytes:
+    """The whole body, which is JSON. Raises `Problem` for another type, and for a body that is too large or too slow.
 
     The server discards the rest of a rejected body, so that its sender reads the reason.
     """
+    _check_headers(request, _JSON)
     limits: ServiceLimits = request.app.state.engine.config.limits
-    most = most or limits.body_bytes
-    _check_headers(request, *(types or (_JSON,)))
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        raise _too_large(most)
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for chunk in request.stream():
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > most:
-                    raise _too_large(most)
-    except TimeoutError:
-        raise _too_slow(limits) from None
-    except ClientDisconnect:
-        raise _incomplete() from None
-    return b"".join(chunks)
+    if length.isdigit() and int(length) > limits.body_bytes:
+        raise _too_large(limits)
+    chunks, body = request.stream(), bytearray()
+    until = asyncio.get_running_loop().time() + limits.body_seconds
+    while (chunk := await _next_chunk(chunks, until, limits)) is not None:
+        body += chunk
+        if len(body) > limits.body_bytes:
+            raise _too_large(limits)
+    return bytes(body)
 
 
 async def read_lines(request: Request) -> AsyncIterator[bytes | Problem]:
     """The non-blank lines of a batch, with a `Problem` in place of each line that is too large.
 
-    A line that is too slow, or one too many, is a `Problem` too, and the last item. Raises `Problem` for invalid
-    headers, and if the client disconnects.
+    Raises `Problem` for invalid headers, a line that is too slow, one too many, and if the client disconnects.
     """
     _check_headers(request, *NDJSON)
     limits: ServiceLimits = request.app.state.engine.config.limits
-    chunks = request.stream()
+    chunks, clock = request.stream(), asyncio.get_running_loop().time
     # An incomplete line, and whether it is too large: then its rest is dropped.
     begun, is_cut, number = bytearray(), False, 0
-    clock = asyncio.get_running_loop().time
     until = clock() + limits.body_seconds
     while True:
-        try:
-            async with asyncio.timeout_at(until):
-                chunk = await anext(chunks, None)
-        except TimeoutError:
-            yield _too_slow(limits)
-            return
-        except ClientDisconnect:
-            raise _incomplete() from None
+        chunk = await _next_chunk(chunks, until, limits)
         *ended, rest = (chunk or b"\n").split(b"\n")
         for part in ended:
             line, begun = bytes(begun + part), bytearray()
             number += 1
             if number > limits.waiting_groups:
-                yield _too_many(limits)
-                return
+                why = f"the batch has more than {limits.waiting_groups:,} lines; those before are accepted."
+                remedy = "Send several batches, or raise the service's setting limits.waiting_groups."
+                raise Problem(413, "too-many-lines", why, remedy)
             if is_cut or len(line) > limits.body_bytes:
-                yield _too_large(limits.body_bytes)
+                yield _too_large(limits)
             elif line.strip():
                 yield line
-            is_cut = False
+            is_cut, until = False, clock() + limits.body_seconds
         if chunk is None:
             return
-        if ended:
-            until = clock() + limits.body_seconds
         if not is_cut:
             begun += rest
         if len(begun) > limits.body_bytes:
             is_cut, begun = True, bytearray()
 
 
+async def _next_chunk(chunks: AsyncIterator[bytes], until: float, limits: ServiceLimits) -> bytes | None:
+    """The next part of the body before this event loop time; None at its end."""
+    try:
+        async with asyncio.timeout_at(until):
+            return await anext(chunks, None)
+    except TimeoutError:
+        why = f"the body did not arrive within {limits.body_seconds:g} s."
+        remedy = "Send it again over a better connection, or raise the service's setting limits.body_seconds."
+        raise Problem(408, "too-slow", why, remedy, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise Problem(400, "incomplete", "the connection was closed before the body was complete.") from None
+
+
+def _too_large(limits: ServiceLimits) -> Problem:
+    why = f"the body is larger than {limits.body_bytes:,} bytes."
+    return Problem(413, "too-large", why, "Send a smaller group, or raise the service's setting limits.body_bytes.")
+
+
 async def parse(model: type[_Model], body: bytes) -> _Model:
     """Parses a body into the model, in a thread if it is large. Raises `Problem` as `read_json` does."""
-    if len(body) <= _SMALL_BYTES:
-        return _parse(model, body)
-    return await asyncio.to_thread(_parse, model, body)
+    return validated(model, body) if len(body) <= _SMALL_BYTES else await asyncio.to_thread(validated, model, body)
 
 
-def _parse(model: type[_Model], body: bytes) -> _Model:
-    if len(body) > _SMALL_BYTES:
-        _check_number_of_values(body)
+def validated(model: type[_Model], value: bytes | Mapping[str, Any]) -> _Model:
+    """The model of strict JSON, or of values translated from another body. Raises `Problem` as `read_json` does."""
     try:
-        check_json(body)
+        if not isinstance(value, bytes):
+            return model.model_validate(value)
+        if len(value) > _SMALL_BYTES:
+            _check_number_of_values(value)
+        check_json(value)
+        return model.model_validate_json(value)
+    except ValidationError as error:
+        raise validation_problem(error.errors(include_url=False, include_input=False)) from None
     except ValueError as error:
         raise Problem(400, "not-json", f"the body is no JSON: {error!s:.250}.", _WANTED) from None
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise validation_problem(error.errors(include_url=False, include_input=False)) from None
-
-
-def built(model: type[_Model], **values: Any) -> _Model:
-    """The model with these values, translated from another body. Raises `Problem` as `read_json` does."""
-    try:
-        return model(**values)
-    except ValidationError as error:
-        raise validation_problem(error.errors(include_url=False, include_input=False)) from None
 
 
 def check_json(text: bytes) -> None:
@@ -265,7 +256,6 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 def _check_headers(request: Request, *types: str) -> None:
-    """Raises `Problem` if the headers say that the body is encoded or of another type."""
     headers = request.headers
     codings = f"{headers.get('content-encoding', '')},{headers.get('transfer-encoding', '')}".lower().split(",")
     if encodings := {coding.strip() for coding in codings} - {"", "identity", "chunked"}:
@@ -278,27 +268,6 @@ def _check_headers(request: Request, *types: str) -> None:
     if not is_known or charset not in ("utf-8", "utf8"):
         remedy = f"Send {', '.join(types)} in UTF-8, and say so in Content-Type."
         raise Problem(415, "media-type", f"the body is {kind:.60}, charset {charset:.40}.", remedy)
-
-
-def _incomplete() -> Problem:
-    return Problem(400, "incomplete", "the connection was closed before the body was complete.")
-
-
-def _too_large(most: int) -> Problem:
-    why = f"the body is larger than {most:,} bytes."
-    return Problem(413, "too-large", why, "Send a smaller group, or raise the service's setting limits.body_bytes.")
-
-
-def _too_slow(limits: ServiceLimits) -> Problem:
-    why = f"the body did not arrive within {limits.body_seconds:g} s."
-    remedy = "Send it again over a better connection, or raise the service's setting limits.body_seconds."
-    return Problem(408, "too-slow", why, remedy, {"Connection": "close"})
-
-
-def _too_many(limits: ServiceLimits) -> Problem:
-    why = f"the batch has more than {limits.waiting_groups:,} lines; those before are accepted."
-    remedy = "Send several batches, or raise the service's setting limits.waiting_groups."
-    return Problem(413, "too-many-lines", why, remedy)
 
 
 def describe_body(
@@ -316,10 +285,10 @@ _SHOWN_ERRORS = 10
 NAME_RULE = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
 
 
-class ProblemOut(BaseModel):
+class ProblemOut(Described):
     """Why a request was refused (RFC 9457)."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
     type: str
     """`urn:gavel:problem:` and the kind, for programs."""
@@ -337,22 +306,14 @@ def response(error: ServiceError) -> JSONResponse:
 
 def validation_problem(errors: Sequence[Any]) -> ServiceError:
     """The problem for pydantic's errors, with the first mistakes and their positions."""
-    found = [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors[:_SHOWN_ERRORS]]
+    found: list[dict[str, str]] = []
+    for one in errors[:_SHOWN_ERRORS]:
+        is_name = one["type"] == "string_pattern_mismatch" and one.get("ctx", {}).get("pattern") == NAME_PATTERN
+        found.append({"at": ".".join(map(str, one["loc"])), "message": NAME_RULE if is_name else one["msg"]})
     words = f"{found[0]['at'] or 'the body'}: {found[0]['message']}"
     error = InvalidRequestError(words, "GET /openapi.json describes it.")
     error.more = {"errors": found}
     return error
-
-
-def _words(error: Any) -> str:
-    is_name = error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN
-    return NAME_RULE if is_name else error["msg"]
-
-
-def raise_failure(record: Record) -> None:
-    """Raises the problem of a failed judgement; otherwise does nothing."""
-    if (verdict := record.verdict) is not None and verdict.group is None:
-        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,13 +20,11 @@ from gavel.judge.service.http.requests import (
     TheCaller,
     TheEngine,
     describe_body,
-    documented,
     parse,
-    raise_failure,
     read_body,
     read_json,
     read_lines,
-    while_connected,
+    wait_for,
 )
 from gavel.judge.service.schemas import (
     NAME_PATTERN,
@@ -38,44 +36,31 @@ from gavel.judge.service.schemas import (
     PageOut,
     PageQuery,
     PendingOut,
+    Project,
     Record,
     ScoreRequest,
     SummaryOut,
     scored_fields,
 )
 
-router = APIRouter()
+router = APIRouter(tags=["judging"])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
+Seconds = Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is judged.")]
+_QUESTION = {"role": "user", "content": "I want my money back for order 7890."}
+_CAREFUL = [_QUESTION, {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."}]
+_HASTY = [_QUESTION, {"role": "assistant", "content": "Refunded!"}]
 _EXAMPLE = {
     "rubric": "Looks the order up before it refunds.",
-    "trajectories": [
-        {
-            "id": "careful",
-            "messages": [
-                {"role": "user", "content": "I want my money back for order 7890."},
-                {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."},
-            ],
-        },
-        {
-            "id": "hasty",
-            "messages": [
-                {"role": "user", "content": "I want my money back for order 7890."},
-                {"role": "assistant", "content": "Refunded!"},
-            ],
-        },
-    ],
+    "trajectories": [{"id": "careful", "messages": _CAREFUL}, {"id": "hasty", "messages": _HASTY}],
 }
+_MEMBER_EXAMPLE = {"expected": 8, "id": "sample-3", "messages": _CAREFUL}
 
 
 @router.post(
     "/v1/score",
-    tags=["judging"],
     summary="Judge one group",
     response_model=JudgementOut,
-    responses={
-        202: {"description": "Accepted, and not judged yet: ask at Location.", "model": PendingOut},
-        **documented(400, 404, 408, 413, 415, 422, 429, 502, 503),
-    },
+    responses={202: {"description": "Accepted, and not judged yet: ask at Location.", "model": PendingOut}},
     openapi_extra=describe_body(ScoreRequest, _EXAMPLE),
 )
 async def score(
@@ -92,29 +77,24 @@ async def score(
     engine: Engine = request.app.state.engine
     group = await parse(ScoreRequest, await read_body(request))
     record = await engine.submit(group, caller, idempotency_key)
-    record = await while_connected(request, engine.result(record, None if wait else 0))
-    return await _answer(engine, record, failure_is_a_problem=True)
+    record = await wait_for(request, record, None if wait else 0)
+    record.raise_failure()
+    return _answer(record)
 
 
-async def _answer(engine: Engine, record: Record, *, failure_is_a_problem: bool) -> Response:
-    """The record as a response: 200 if it is finished, else 202. Raises `Problem` for a failed one, if requested."""
-    place = f"/v1/judgements/{record.id}"
-    if not record.is_finished:
-        return _json(record.answer, 202, {"Location": place, "Retry-After": "1"})
-    if failure_is_a_problem:
-        raise_failure(record)
-    response = _json(record.answer, 200, {"Location": place})
-    await engine.answered(record)
-    return response
+def _answer(record: Record) -> Response:
+    """The record as a response: 200 if it is finished, else 202."""
+    place = {"Location": f"/v1/judgements/{record.id}"}
+    return _json(record.answer, place) if record.is_finished else _json(record.answer, place, 202)
 
 
-def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(model.model_dump_json(), status, headers, "application/json")
+def _json(model: BaseModel, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    sent = {**(headers or {}), **({"Retry-After": "1"} if status == 202 else {})}
+    return Response(model.model_dump_json(), status, sent, "application/json")
 
 
 @router.post(
     "/v1/score/batch",
-    tags=["judging"],
     summary="Judge many groups",
     response_class=StreamingResponse,
     responses={
@@ -122,8 +102,7 @@ def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = 
             "description": "One line for each group, as they are judged: its `index` in the request, from 0, with the "
             "judgement, or with a problem.",
             "content": {NDJSON[0]: {"schema": {"type": "string"}}},
-        },
-        **documented(400, 408, 413, 415, 422, 503),
+        }
     },
     openapi_extra=describe_body(ScoreRequest, media_type=NDJSON[0]),
 )
@@ -135,50 +114,44 @@ async def batch(
     A line that is refused costs itself alone, and blank lines are not counted. An Idempotency-Key stands for the whole
     batch.
     """
-    accepted: dict[str, list[int]] = {}
-    records: dict[str, Record] = {}
+    records: dict[str, tuple[Record, list[int]]] = {}
     refused: list[bytes] = []
-    of_body: Problem | None = None
     number = 0
-    async for line in read_lines(request):
-        key = None if idempotency_key is None else f"{idempotency_key}:{number}"
-        try:
-            if isinstance(line, Problem):
-                of_body = line
-                raise line
-            record = await engine.submit(await parse(ScoreRequest, line), caller, key)
-        except ServiceError as error:
-            refused.append(_line(number, error.problem))
-        else:
-            accepted.setdefault(record.id, []).append(number)
-            records[record.id] = record
-        number += 1
-    if of_body is not None and not accepted:
-        raise of_body
-    return StreamingResponse(
-        _stream_answers(engine, records, accepted, refused), media_type=NDJSON[0], headers=UNBUFFERED
-    )
+    try:
+        async for line in read_lines(request):
+            key = None if idempotency_key is None else f"{idempotency_key}:{number}"
+            try:
+                if isinstance(line, Problem):
+                    raise line
+                record = await engine.submit(await parse(ScoreRequest, line), caller, key)
+                records.setdefault(record.id, (record, []))[1].append(number)
+            except ServiceError as error:
+                refused.append(_line(number, error.problem))
+            number += 1
+    except Problem as error:  # of the body
+        if not records:
+            raise
+        refused.append(_line(number, error.problem))
+    answers = _stream_answers(engine, list(records.values()), refused)
+    return StreamingResponse(answers, media_type=NDJSON[0], headers=UNBUFFERED)
 
 
 async def _stream_answers(
-    engine: Engine, records: dict[str, Record], numbers: dict[str, list[int]], refused: list[bytes]
+    engine: Engine, records: list[tuple[Record, list[int]]], refused: list[bytes]
 ) -> AsyncIterator[bytes]:
-    async def line(record: Record) -> list[bytes]:
+    async def lines(record: Record, numbers: list[int]) -> bytes:
         try:
-            finished = await engine.result(record)
-            body = finished.answer.model_dump()
-            await engine.answered(finished)  # before: who has read the last line may close the connection
+            body = (await engine.result(record)).answer.model_dump()
         except ServiceError as error:
             body = error.problem
-        return [_line(number, body) for number in numbers[record.id]]
+        return b"".join(_line(number, body) for number in numbers)
 
     for each in refused:
         yield each
-    waiting = [asyncio.ensure_future(line(record)) for record in records.values()]
+    waiting = [asyncio.ensure_future(lines(*each)) for each in records]
     try:
         for done in asyncio.as_completed(waiting):
-            for each in await done:
-                yield each
+            yield await done
     finally:
         for task in waiting:
             task.cancel()
@@ -190,34 +163,17 @@ def _line(number: int, body: dict[str, Any]) -> bytes:
 
 @router.get(
     "/v1/judgements/{id}",
-    tags=["judgements"],
     summary="One judgement",
     response_model=JudgementOut,
-    responses={202: {"description": "Not finished yet.", "model": PendingOut}, **documented(404, 422, 503)},
+    responses={202: {"description": "Not finished yet.", "model": PendingOut}},
 )
-async def get(
-    id: Id,
-    request: Request,
-    engine: TheEngine,
-    caller: TheCaller,
-    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is finished.")] = 0,
-) -> Response:
+async def get(id: Id, request: Request, engine: TheEngine, caller: TheCaller, wait: Seconds = 0) -> Response:
     """The judgement, or 202 while it is not finished. The status `failed` says that the judge could not be asked."""
-    record = await engine.get(id, caller)
-    if wait and not record.is_finished:
-        seconds = min(wait, engine.config.limits.wait_seconds)
-        record = await while_connected(request, engine.result(record, seconds))
-    return await _answer(engine, record, failure_is_a_problem=False)
+    seconds = min(wait, engine.config.limits.wait_seconds)
+    return _answer(await wait_for(request, await engine.get(id, caller), seconds))
 
 
-@router.delete(
-    "/v1/judgements/{id}",
-    tags=["judgements"],
-    summary="Delete a judgement",
-    status_code=204,
-    response_class=Response,
-    responses=documented(404, 422, 503),
-)
+@router.delete("/v1/judgements/{id}", summary="Delete a judgement", status_code=204, response_class=Response)
 async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     """Deletes it with its transcripts and replies. A group that is being judged is given up: nothing more is asked, and
     what was asked is charged to its key. A group that waits for members is deleted by the id of the judgement that it
@@ -225,17 +181,11 @@ async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     await engine.delete(id, caller)
 
 
-@router.get(
-    "/v1/judgements",
-    tags=["judgements"],
-    summary="Judgements, newest first",
-    response_model=PageOut,
-    responses=documented(403, 422, 503),
-)
+@router.get("/v1/judgements", summary="Judgements, newest first", response_model=PageOut)
 async def page(engine: TheEngine, caller: TheCaller, asked: Annotated[PageQuery, Query()]) -> Response:
     """A page of judgements without their members."""
     records, has_more = await engine.store.page(asked, caller.visible(asked.project))
-    shown = [SummaryOut.model_validate(record) for record in records]
+    shown = [SummaryOut.model_validate(record, from_attributes=True) for record in records]
     return _json(PageOut(judgements=shown, next=shown[-1].id if has_more else None))
 
 
@@ -243,23 +193,16 @@ Group = Annotated[
     str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the group, such as step and task.")
 ]
 Member = Annotated[str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the member in its group.")]
-_MEMBER_PENDING = {"description": "Accepted, and not judged yet: ask at Location.", "model": MemberPending}
-_MEMBER_EXAMPLE = {
-    "expected": 8,
-    "id": "sample-3",
-    "messages": [
-        {"role": "user", "content": "I want my money back for order 7890."},
-        {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."},
-    ],
+_MEMBER_PENDING: dict[int | str, dict[str, Any]] = {
+    202: {"description": "Accepted, and not judged yet: ask at Location.", "model": MemberPending}
 }
 
 
 @router.post(
     "/v1/groups/{group}/members",
-    tags=["groups"],
     summary="Send one member of a group",
     response_model=MemberAnswer,
-    responses={202: _MEMBER_PENDING, **documented(400, 404, 408, 409, 413, 415, 422, 429, 502, 503)},
+    responses=_MEMBER_PENDING,
     openapi_extra=describe_body(MemberRequest, _MEMBER_EXAMPLE),
 )
 async def join(
@@ -276,18 +219,16 @@ async def join(
     """
     member = await read_json(request, MemberRequest)
     name, waits = member.id, member.wait if wait is None else wait
-    joined = await engine.rendezvous.join(group, member, caller)
+    joined = await engine.join_group(group, member, caller)
     del member  # frees memory while it waits: its messages are in the database
-    seconds = engine.config.limits.wait_seconds if waits else 0.0
-    return await while_connected(request, _answer_member(engine, joined, name, seconds))
+    return _answer_member(joined, name, await wait_for(request, joined.record, None if waits else 0))
 
 
 @router.get(
     "/v1/groups/{group}/members/{id}",
-    tags=["groups"],
     summary="The score of one member",
     response_model=MemberAnswer,
-    responses={202: _MEMBER_PENDING, **documented(404, 422, 502, 503)},
+    responses=_MEMBER_PENDING,
 )
 async def get_member(
     group: Group,
@@ -295,44 +236,22 @@ async def get_member(
     request: Request,
     engine: TheEngine,
     caller: TheCaller,
-    project: Annotated[str, Query(max_length=200, pattern=r"^[\w.-]*$")] = "",
-    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is judged.")] = 0,
+    project: Annotated[Project, Query()] = "",
+    wait: Seconds = 0,
 ) -> Response:
     """The member's score, or 202 while its group is not judged."""
-    found = await engine.rendezvous.find(group, id, project, caller)
+    found = await engine.find_group(group, id, project, caller)
     seconds = min(wait, engine.config.limits.wait_seconds)
-    return await while_connected(request, _answer_member(engine, found, id, seconds))
+    return _answer_member(found, id, await wait_for(request, found.record, seconds))
 
 
-async def _answer_member(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
-    """The member's score once its group is judged, 202 if that takes longer. Raises `Problem` for a judgement that
-    failed."""
-    record = await engine.rendezvous.result(group, seconds)
-    if record is None or record.verdict is None:
-        status = "open" if record is None else "running" if record.status == "running" else "queued"
-        pending = MemberPending(
-            group=group.name,
-            id=member,
-            judgement=group.id,
-            status=status,
-            expected=group.expected,
-            arrived=group.arrived,
-            deadline_at=group.deadline_at,
-        )
+def _answer_member(group: GroupRecord, member: str, record: Record) -> Response:
+    """The member's score if its group is judged, else 202. Raises `Problem` for a judgement that failed."""
+    same: dict[str, Any] = {"group": group.name, "id": member, "judgement": record.id, "expected": group.expected}
+    same |= {"status": record.status}
+    if not record.is_finished:
+        pending = MemberPending(**same, arrived=group.arrived, deadline_at=group.deadline_at)
         place = f"/v1/groups/{quote(group.name, safe='')}/members/{quote(member, safe='')}"
-        query = f"?project={quote(group.project, safe='')}" if group.project else ""
-        return _json(pending, 202, {"Location": place + query, "Retry-After": "1"})
-    raise_failure(record)
-    verdict = record.verdict
-    answer = MemberAnswer(
-        id=member,
-        group=group.name,
-        judgement=record.id,
-        status=verdict.status,
-        expected=group.expected,
-        arrived=record.members,
-        **scored_fields(verdict.members[verdict.ids.index(member)]),
-    )
-    response = _json(answer)
-    await engine.answered(record)
-    return response
+        query = f"?project={quote(record.project, safe='')}" if record.project else ""
+        return _json(pending, {"Location": place + query}, 202)
+    return _json(MemberAnswer(**same, arrived=record.members, **scored_fields(record.judgements()[member])))

@@ -46,7 +46,7 @@ def serve(config: ServiceConfig, announce: Callable[[str], None], prepare: Calla
     with listen(config, has_keys) as listener:
         words = _words(config, listener, place, has_keys)
         for number in (signal.SIGTERM, signal.SIGINT):  # what uvicorn restores and raises again when it has stopped
-            signal.signal(number, _nothing)
+            signal.signal(number, lambda number, frame: None)
         if config.processes > 1:
             _serve_in_processes(config, listener, lambda: announce(f"{words} · {config.processes} processes"), prepare)
         else:
@@ -65,10 +65,6 @@ async def _look(config: ServiceConfig) -> tuple[str, bool]:
         return str(database.place), admission.is_required
     finally:
         await asyncio.to_thread(database.close)
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _configure_uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> uvicorn.Config:
@@ -139,7 +135,6 @@ def _prepared_app(settings: str, parent: int, prepare: Callable[[], None]) -> ob
 
 
 def _allow_open_files(number: int) -> None:
-    """Raises the limit of open files, which is often 1,024, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -162,13 +157,9 @@ def listen(config: ServiceConfig, has_keys: bool) -> socket.socket:
             "Make a key first (gavel keys create), or leave --host out: 127.0.0.1.",
         )
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        return listener
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        is_any = config.host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_any)
     except OSError as error:
         raise ServiceError(
             f"the service cannot listen on {config.host}, port {config.port}: {error.strerror or error}.",

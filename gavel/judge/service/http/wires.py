@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
@@ -31,80 +31,42 @@ from gavel.judge.service.http.requests import (
     UNBUFFERED,
     TheCaller,
     TheEngine,
-    built,
     describe_body,
-    documented,
     parse,
-    raise_failure,
     read_body,
     read_json,
-    while_connected,
+    validated,
+    wait_for,
 )
-from gavel.judge.service.schemas import (
-    NAME_PATTERN,
-    ChatMessage,
-    GroupRecord,
-    Integer,
-    MemberRequest,
-    Record,
-    ScoreRequest,
-    TrajectoryIn,
-)
-from gavel.scenarios.formats.chat import as_chat
+from gavel.judge.service.schemas import NAME_PATTERN, ChatMessage, Integer, MemberRequest, Record, ScoreRequest
 from gavel.scenarios.judgement import Judgement
 
-router = APIRouter(tags=["wires"])
+router = APIRouter(tags=["wires"], default_response_class=JSONResponse)
 _OWN = "judge"
 """The ORS environment that uses the service judge's rubric; others are presets."""
 _PING_SECONDS = 10.0
 _EVENTS = "text/event-stream"
-_REFUSALS = documented(400, 404, 408, 409, 413, 415, 422, 502, 503)
 _Chat = list[dict[str, JsonValue]]
-
-
-def judged_members(record: Record | None) -> list[Judgement]:
-    """The members of a judged group. Raises `Problem` for an unfinished or failed one."""
-    if record is None or record.verdict is None:
-        why, remedy = "the group is not judged yet; it is stored, and judging goes on.", "Send the same request again."
-        raise Problem(503, "not-judged-yet", why, remedy, {"Retry-After": "5"})
-    raise_failure(record)
-    return record.verdict.members
 
 
 def _rewards(record: Record) -> list[float]:
     """The scores of all members, in the request's order. Raises `Problem` if one has none."""
-    return [_reward(member, record) for member in judged_members(record)]
+    return [_reward(member, record) for member in record.judgements().values()]
 
 
 def _reward(member: Judgement, record: Record) -> float:
     if member.score is not None:
         return member.score
-    group = record.verdict.group if record.verdict else None
-    reason = member.reason or (group.reason if group else None) or "the judge gave no score"
+    reason = member.reason or record.reason or "the judge gave no score"
     is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: not the judge's failure
     remedy = f"GET /v1/judgements/{record.id} has all members; this wire can answer with numbers only."
     status = 422 if is_its_own else 502
     raise Problem(status, "unscored", f"a member is not scored: {reason}.", remedy, {}, {"judgement": record.id})
 
 
-async def _score(request: Request, engine: Engine, caller: TheCaller, chats: list[_Chat], **options: Any) -> Record:
-    score = built(ScoreRequest, trajectories=[built(TrajectoryIn, messages=chat) for chat in chats], **options)
-    return await while_connected(request, engine.score(score, caller))
-
-
-async def _waited(engine: Engine, group: GroupRecord, member: str) -> tuple[Record, Judgement]:
-    """The group's judgement and the member's. Raises `Problem` if the wait elapsed, or the judge failed."""
-    record = await engine.rendezvous.result(group, engine.config.limits.wait_seconds)
-    members = judged_members(record)
-    assert record is not None
-    assert record.verdict is not None
-    return record, members[record.verdict.ids.index(member)]
-
-
-async def _answered(engine: Engine, record: Record, value: Any) -> Response:
-    answer = JSONResponse(value)
-    await engine.answered(record)
-    return answer
+def _request(chats: Sequence[Sequence[Any]], **options: Any) -> ScoreRequest:
+    """A group of these chats. Raises `Problem` for what no request may have."""
+    return validated(ScoreRequest, {"trajectories": [{"messages": chat} for chat in chats], **options})
 
 
 def _group_size(config: ServiceConfig, named: int | None = None) -> int:
@@ -133,6 +95,26 @@ class OrsCandidate(BaseModel):
     messages: list[OrsMessage] = Field(min_length=1)
     metadata: dict[str, JsonValue] | None = None
 
+    @property
+    def chat(self) -> _Chat:
+        """Anthropic's messages, without the agent's thoughts, which judges are not shown."""
+        return [
+            {"role": turn.role, "content": [_block(block) for block in turn.blocks if block.get("type") != "reasoning"]}
+            for turn in self.messages
+        ]
+
+
+def _block(block: JsonValue) -> JsonValue:
+    match block:
+        case {"type": "tool_call", "id": call, "name": name, "input": given}:
+            return {"type": "tool_use", "id": call, "name": name, "input": given}
+        case {"type": "tool_result", "tool_call_id": call, "blocks": [*inner]}:
+            return {"type": "tool_result", "tool_use_id": call, "content": [_block(one) for one in inner]}
+        case {"type": "image", "mimeType": kind, "data": data}:
+            return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+        case _:
+            return block
+
 
 class OrsScoreGroup(BaseModel):
     """A group of rollouts of one task."""
@@ -145,8 +127,7 @@ class OrsScoreGroup(BaseModel):
 @router.post(
     "/{env}/score_group",
     summary="Open Reward Standard: score a group",
-    response_class=JSONResponse,
-    responses={200: {"content": {_EVENTS: {"schema": {"type": "string"}}}}, **_REFUSALS},
+    responses={200: {"content": {_EVENTS: {"schema": {"type": "string"}}}}},
     openapi_extra=describe_body(OrsScoreGroup),
 )
 async def score_group(
@@ -164,19 +145,17 @@ async def score_group(
     if asked.task_id is not None:
         record = await engine.get(asked.task_id, caller)
     else:
-        trajectories = [built(TrajectoryIn, messages=_chat_of_blocks(each)) for each in asked.candidates]
-        score = built(ScoreRequest, trajectories=trajectories, preset=None if env == _OWN else env)
-        record = await engine.submit(score, caller)
+        chats = [candidate.chat for candidate in asked.candidates]
+        record = await engine.submit(_request(chats, preset=None if env == _OWN else env), caller)
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
         return StreamingResponse(_stream_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
-    finished = await while_connected(request, engine.result(record))
-    return await _answered(engine, finished, _ors_scores(finished, kept))
+    return JSONResponse(_ors_scores(await wait_for(request, record), kept))
 
 
 def _ors_scores(record: Record, kept: list[dict[str, JsonValue] | None]) -> dict[str, Any]:
     """`reward` and `metadata` of each candidate: its own, with Gavel's explanation and standard error."""
-    rewards, members = _rewards(record), judged_members(record)
+    rewards, members = _rewards(record), record.judgements().values()
     if len(rewards) != len(kept):
         raise InvalidRequestError("the task_id is that of another group.", "Leave task_id out.")
     scores: list[dict[str, Any]] = []
@@ -194,9 +173,7 @@ async def _stream_events(
     try:
         while not (await asyncio.wait([waiting], timeout=_PING_SECONDS))[0]:
             yield b": ping\r\n\r\n"
-        finished = waiting.result()
-        yield _event("end", json.dumps(_ors_scores(finished, kept)))
-        await engine.answered(finished)
+        yield _event("end", json.dumps(_ors_scores(waiting.result(), kept)))
     except ServiceError as error:
         yield _event("error", error.message)
     finally:
@@ -208,34 +185,19 @@ def _event(name: str, data: str) -> bytes:
     return f"event: {name}\r\n{lines}\r\n".encode()
 
 
-def _chat_of_blocks(candidate: OrsCandidate) -> _Chat:
-    """The candidate as Anthropic's messages, without the agent's thoughts, which judges are not shown."""
-    chat: _Chat = []
-    for turn in candidate.messages:
-        shown: list[JsonValue] = [_block(block) for block in turn.blocks if block.get("type") != "reasoning"]
-        chat.append({"role": turn.role, "content": shown})
-    return chat
-
-
-def _block(block: dict[str, JsonValue]) -> JsonValue:
-    match block:
-        case {"type": "tool_call", "id": call, "name": name, "input": given}:
-            return {"type": "tool_use", "id": call, "name": name, "input": given}
-        case {"type": "tool_result", "tool_call_id": call, "blocks": [*inner]}:
-            shown: list[JsonValue] = [_block(one) if isinstance(one, dict) else one for one in inner]
-            return {"type": "tool_result", "tool_use_id": call, "content": shown}
-        case {"type": "image", "mimeType": kind, "data": data}:
-            return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
-        case _:
-            return block
-
-
 class NemoParams(BaseModel):
     """What the policy was asked, as in OpenAI's Responses API."""
 
     input: str | _Chat
     instructions: str | None = None
     tools: _Chat | None = None
+
+    @property
+    def items(self) -> _Chat:
+        """The prompt as Responses items, which judges are shown as chat messages."""
+        system: _Chat = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        given: _Chat = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        return [*system, *given]
 
 
 class NemoResponse(BaseModel):
@@ -275,30 +237,17 @@ class NemoCompare(BaseModel):
     principle: str | None = Field(default=None, pattern=r"\S")
 
 
-@router.post(
-    "/compare",
-    summary="NeMo Gym: compare responses",
-    response_class=JSONResponse,
-    responses=_REFUSALS,
-    openapi_extra=describe_body(NemoCompare),
-)
+@router.post("/compare", summary="NeMo Gym: compare responses", openapi_extra=describe_body(NemoCompare))
 async def compare(request: Request, engine: TheEngine, caller: TheCaller) -> Response:
     """Scores responses relative to each other; `principle` is the rubric."""
     asked = await read_json(request, NemoCompare)
-    chats = [[*asked.conversation_history, *_chat_of_items(response.output)] for response in asked.response_objs]
-    record = await _score(request, engine, caller, chats, rubric=asked.principle)
+    chats = [[*asked.conversation_history, *response.output] for response in asked.response_objs]
+    record = await wait_for(request, await engine.submit(_request(chats, rubric=asked.principle), caller))
     metrics = {} if record.cost_usd is None else {"calls": float(record.calls), "cost_usd": record.cost_usd}
-    answer = {"rewards": _rewards(record), "comparison_results": None, "metrics": metrics}
-    return await _answered(engine, record, answer)
+    return JSONResponse({"rewards": _rewards(record), "comparison_results": None, "metrics": metrics})
 
 
-@router.post(
-    "/verify",
-    summary="NeMo Gym: the reward of one rollout",
-    response_class=JSONResponse,
-    responses=_REFUSALS,
-    openapi_extra=describe_body(NemoVerify),
-)
+@router.post("/verify", summary="NeMo Gym: the reward of one rollout", openapi_extra=describe_body(NemoVerify))
 async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Response:
     """Waits for the other rollouts of the group, and answers with the rollout's reward, from 0 to 1.
 
@@ -307,40 +256,22 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
     body = await read_body(request)
     asked = await parse(NemoVerify, body)
     params, name = asked.responses_create_params, str(asked.rollout_index)
-    given: _Chat = [{"role": "user", "content": params.input}] if isinstance(params.input, str) else params.input
-    system: _Chat = [{"role": "system", "content": params.instructions}] if params.instructions else []
-    member = built(
-        MemberRequest,
-        expected=_group_size(engine.config),
-        id=name,
-        messages=[*system, *_chat_of_items(given), *_chat_of_items(asked.response.output)],
-        tools=[_tool(tool) for tool in params.tools] if params.tools else None,
-        rubric=asked.principle,
-    )
+    member = {
+        "expected": _group_size(engine.config),
+        "id": name,
+        "messages": [*params.items, *asked.response.output],
+        "tools": params.tools,
+        "rubric": asked.principle,
+    }
     packed = zlib.compress(body, 1)  # the response repeats the body
-    group = await engine.rendezvous.join(asked.group, member, caller, begins_rounds=asked.group_id is None)
-    del body, asked, params, given, member  # frees memory while it waits: its messages are in the database
-    record, scored = await while_connected(request, _waited(engine, group, name))
+    is_round = asked.group_id is None
+    group = await engine.join_group(asked.group, validated(MemberRequest, member), caller, begins_rounds=is_round)
+    del body, asked, params, member  # frees memory while it waits: its messages are in the database
+    scored = (await wait_for(request, group.record)).judgements()[name]
     answer = json.loads(zlib.decompress(packed)) | {"reward": scored.score or 0.0, "mask_sample": scored.score is None}
     if scored.score is None:
         answer |= {"failure_kind": "judge_failed", "failure_reason": scored.reason}
-    return await _answered(engine, record, answer)
-
-
-def _chat_of_items(items: _Chat) -> list[dict[str, Any]]:
-    """Responses items as chat messages. Raises `Problem` for invalid items."""
-    try:
-        return as_chat(items)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = f"the items cannot be read as those of OpenAI's Responses: {type(error).__name__} ({error!s:.60})."
-        raise InvalidRequestError(why, "Send input and output as in the Responses API.") from error
-
-
-def _tool(tool: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Converts a tool of the Responses API to the chat API's form."""
-    if tool.get("type") != "function" or "function" in tool:
-        return tool
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+    return JSONResponse(answer)
 
 
 class SlimeSample(BaseModel):
@@ -366,32 +297,21 @@ class SlimeSamples(RootModel[SlimeSample | Annotated[list[SlimeSample], Field(mi
     """One sample, or the samples of a group."""
 
 
-class Places:
-    """Positions of groups that are occupied by callers waiting here."""
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[str, ...], set[int]] = {}
-
-    @contextmanager
-    def lowest(self, *where: str) -> Generator[int, None, None]:
-        """Gives the lowest free position, from 0, occupied while the block runs."""
-        taken = self._taken.setdefault(where, set())
-        place = next(number for number in range(len(taken) + 1) if number not in taken)
-        taken.add(place)
-        try:
-            yield place
-        finally:
-            taken.discard(place)
-            if not taken:
-                self._taken.pop(where, None)
+@contextmanager
+def _lowest_position(taken: dict[tuple[str, ...], set[int]], *where: str) -> Generator[int]:
+    """The lowest position, from 0, that no other caller who waits here holds; held while the block runs."""
+    positions = taken.setdefault(where, set())
+    positions.add(lowest := next(number for number in range(len(positions) + 1) if number not in positions))
+    try:
+        yield lowest
+    finally:
+        positions.discard(lowest)
+        if not positions:
+            taken.pop(where, None)
 
 
 @router.post(
-    "/slime/{group}",
-    summary="slime: the reward of a sample, or of a group",
-    response_class=JSONResponse,
-    responses=_REFUSALS,
-    openapi_extra=describe_body(SlimeSamples),
+    "/slime/{group}", summary="slime: the reward of a sample, or of a group", openapi_extra=describe_body(SlimeSamples)
 )
 async def remote_rm(
     group: Annotated[str, Path(max_length=100, pattern=NAME_PATTERN, description="Name of the run.")],
@@ -405,19 +325,20 @@ async def remote_rm(
     if isinstance(asked, list):
         if any((one.reference, one.prompt) != (asked[0].reference, asked[0].prompt) for one in asked):
             raise InvalidRequestError("the samples have different labels or prompts.", "Send one group of one task.")
-        chats = [sample.messages for sample in asked]
-        record = await _score(request, engine, caller, chats, reference=asked[0].reference)
-        return await _answered(engine, record, _rewards(record))
+        whole = _request([sample.messages for sample in asked], reference=asked[0].reference)
+        return JSONResponse(_rewards(await wait_for(request, await engine.submit(whole, caller))))
     name, response = f"slime/{group}/{_digest([asked.prompt, asked.label])}", _digest(asked.response)
-    places: Places = request.app.state.places
-    with places.lowest(caller.key_id, name, response) as place:
-        member = built(
-            MemberRequest,
-            expected=_group_size(engine.config, size),
-            id=f"{response}-{place}",
-            messages=asked.messages,
-            reference=asked.reference,
-        )
-        joined = await engine.rendezvous.join(name, member, caller, begins_rounds=True)
-        record, scored = await while_connected(request, _waited(engine, joined, member.id))
-    return await _answered(engine, record, _reward(scored, record))
+    with _lowest_position(request.app.state.slime_samples, caller.key_id, name, response) as place:
+        id = f"{response}-{place}"
+        member = {
+            "expected": _group_size(engine.config, size),
+            "id": id,
+            "messages": asked.messages,
+            "reference": asked.reference,
+        }
+        joined = await engine.join_group(name, validated(MemberRequest, member), caller, begins_rounds=True)
+        record = await wait_for(request, joined.record)
+    return JSONResponse(_reward(record.judgements()[id], record))
+
+
+BODIES = (OrsScoreGroup, NemoVerify, NemoCompare, SlimeSamples)

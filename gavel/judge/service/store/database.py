@@ -5,8 +5,9 @@
     await database.read(lambda connection: …)
 
 A write is a function of a connection. It may run twice (after a conflict or a lost connection), so it must only read
-and write the database. SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one
-wait for the disk serves a whole batch.
+and write the database. A `ServiceError` is its answer: what it wrote before is committed with the others' works.
+SQLite commits with `synchronous=FULL`: acknowledged writes survive a power failure, and one wait for the disk serves a
+whole batch.
 """
 
 import asyncio
@@ -19,9 +20,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -59,7 +59,6 @@ def _code(error: BaseException | None) -> int:
 
 
 def _is_outage(error: exc.DBAPIError) -> bool:
-    """Whether the error is an outage, in which no work can succeed."""
     if error.connection_invalidated or isinstance(error, exc.OperationalError):
         return True
     return _REMEDIES.get(_code(error.orig)) == _BROKEN or getattr(error.orig, "sqlstate", None) == _READ_ONLY
@@ -107,12 +106,9 @@ def engine_of(url: sa.URL, *, writes: bool) -> sa.Engine:
             connection.execute("PRAGMA synchronous = FULL")
 
     def begins(connection: sa.Connection) -> None:
-        if not writes:
-            connection.exec_driver_sql("BEGIN")
-            return
         # SQLite itself would sleep up to 0.1 s between two polls, so that processes which write concurrently wait
         # for each other far longer than they write.
-        _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        _retry_while_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN"))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)
@@ -147,19 +143,21 @@ _FOUND_SECONDS = 1.0
 Work = Callable[[sa.Connection], _T]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending(Generic[_T]):
-    work: Work[_T]
-    future: "asyncio.Future[_T]"
+class _Pending(NamedTuple):
+    work: Work[Any]
+    future: "asyncio.Future[Any]"
     order: str
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self.future.get_loop()
+
+def _outcome(work: Work[Any], connection: sa.Connection) -> Any:
+    """The work's result, or its refusal, which is no reason to roll the others' works back."""
+    try:
+        return work(connection)
+    except ServiceError as refusal:
+        return refusal
 
 
-def _settle(outcomes: "list[tuple[_Pending[Any], Any]]") -> None:
-    """Resolves the futures with their results or exceptions, in their event loop."""
+def _settle(outcomes: list[tuple[_Pending, Any]]) -> None:
     for pending, outcome in outcomes:
         if pending.future.done():
             continue
@@ -192,7 +190,7 @@ class Database:
             remedy = remedy if self.is_sqlite else f"Does it run, and is all of its URL right? {_WHICH}"
             raise ServiceError(f"the database {where} cannot be used: {why}.", remedy) from error
         self._opened = self._identity()
-        self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self.outages = 0
         """Number of outages so far."""
         self._probing = asyncio.Lock()
@@ -248,6 +246,10 @@ class Database:
         """The work's result, unordered with writes. Raises as `write` does."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, work)
 
+    async def rows(self, query: sa.Executable) -> Sequence[Any]:
+        """All rows of a query. Raises as `write` does."""
+        return await self.read(lambda connection: connection.execute(query).all())
+
     def read_now(self, work: Work[_T]) -> _T:
         """The same, in this thread."""
         return self._run_with_retry(self._read_engine, work)
@@ -257,42 +259,43 @@ class Database:
         than `room` free bytes. Checks at most once a second."""
         async with self._probing:
             if time.monotonic() - self._found_at >= _FOUND_SECONDS:
-                self._found = await self._problem(room)
+                self._found = None
+                try:
+                    await self._probe(room)
+                except DatabaseUnavailableError as error:
+                    self._found = error
                 self._found_at = time.monotonic()
         if self._found is not None:
             raise DatabaseUnavailableError(self._found.message, self._found.remedy)
 
-    async def _problem(self, room: int) -> DatabaseUnavailableError | None:
+    async def _probe(self, room: int) -> None:
         try:
             if self._file is not None and (free := shutil.disk_usage(self._file.parent).free) < room:
-                return DatabaseUnavailableError(
+                raise DatabaseUnavailableError(
                     f"the disk of {self._file} has {free:,} bytes left, which is less than one request may have.",
                     "Make room on it, or set retention_days, which deletes old judgements.",
                 )
-            await self.read(read_version)
-            await self.write(write_version, seconds=_PROBE_SECONDS)
-        except DatabaseUnavailableError as error:
-            return error
         except OSError as error:
-            return DatabaseUnavailableError(f"the disk of {self._file} cannot be read: {error}.", "Look at the disk.")
-        return None
+            why = f"the disk of {self._file} cannot be read: {error}."
+            raise DatabaseUnavailableError(why, "Look at the disk.") from error
+        await self.read(read_version)
+        await self.write(write_version, seconds=_PROBE_SECONDS)
 
     async def truncate_log(self) -> bool:
         """Empties SQLite's write-ahead log, which holds data erased before; PostgreSQL does that itself.
 
         Returns False if a long read blocks it: then it must be retried.
         """
-        if not self.is_sqlite:
-            return True
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
 
-    def _truncate_log(self) -> bool:
-        connection = self._read_engine.raw_connection()  # outside a transaction
-        try:
-            is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            return not is_busy
-        finally:
-            connection.close()
+        def truncate() -> bool:
+            connection = self._read_engine.raw_connection()  # outside a transaction
+            try:
+                is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                return not is_busy
+            finally:
+                connection.close()
+
+        return not self.is_sqlite or await asyncio.get_running_loop().run_in_executor(self._readers, truncate)
 
     def close(self) -> None:
         """Commits pending writes, and closes all connections."""
@@ -315,13 +318,14 @@ class Database:
             is_last = batch[-1] is None
             live = sorted((one for one in batch if one and not one.future.cancelled()), key=lambda one: one.order)
             settled = list(zip(live, self._commit(live), strict=True))
-            for loop in {each.loop for each in live}:
+            for loop in {each.future.get_loop() for each in live}:
                 if not loop.is_closed():  # an event loop is woken once per transaction
-                    loop.call_soon_threadsafe(_settle, [pair for pair in settled if pair[0].loop is loop])
+                    own = [pair for pair in settled if pair[0].future.get_loop() is loop]
+                    loop.call_soon_threadsafe(_settle, own)
 
-    def _commit(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[Any]:
+    def _commit(self, batch: Sequence[_Pending], tries: int = _TRIES) -> list[Any]:
         """Each work's result, or its exception; successful ones are committed."""
-        work: Work[list[Any]] = lambda connection: [each.work(connection) for each in batch]  # noqa: E731
+        work: Work[list[Any]] = lambda connection: [_outcome(each.work, connection) for each in batch]  # noqa: E731
         try:
             return self._run_with_retry(self._write_engine, work) if batch else []
         except DatabaseUnavailableError as error:

@@ -10,45 +10,34 @@ import secrets
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.errors import OverBudgetError, Problem, ServiceError
-from gavel.judge.service.schemas import (
-    STATUSES,
-    KeyScope,
-    PageQuery,
-    Record,
-    Verdict,
-)
+from gavel.judge.service.schemas import STATUSES, KeyScope, PageQuery, Record, Verdict
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import delete_replies
-from gavel.judge.service.store.tables import compress, decompress, groups, judgements, keys, members, replies
+from gavel.judge.service.store.tables import groups, judgements, keys, members, replies
 from gavel.llm.budget import Ledger
 from gavel.scenarios.judgement import GroupJudgement
 
 _c = judgements.c
-SUMMARY_NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "verdict")
-SUMMARY = tuple(_c[name] for name in SUMMARY_NAMES)
+_FIELDS = tuple(field.name for field in dataclasses.fields(Record))
+SUMMARY = tuple(_c[name] for name in _FIELDS[:-1])
 """The columns of a record without its verdict, in order."""
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 # Statements for groups are built once: building one takes longer than running it.
-_INSERT = {
-    "sqlite": sqlite.insert(judgements).on_conflict_do_nothing().returning(_c.id),
-    "postgresql": postgresql.insert(judgements).on_conflict_do_nothing().returning(_c.id),
-}
-"""Stores a request, unless its idempotency key is known; by database dialect."""
+_INSERT = insert(judgements).on_conflict_do_nothing().returning(_c.id)
+"""Stores a request, unless its idempotency key is known."""
 _FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None)).returning(_c.id)
 """Stores an outcome, unless there is one."""
 _OF_KEY = sa.select(keys.c.spent_usd, keys.c.unpriced_groups).where(keys.c.id == sa.bindparam("of_key"))
-UNFINISHED_GROUPS = ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
 _UNFINISHED = [
     sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
-    for table, ended in UNFINISHED_GROUPS
+    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
 ]
 _EXPIRED_AT_ONCE = 200
 """Max judgements that one transaction deletes."""
@@ -99,12 +88,35 @@ class Store:
         """
         lease = {} if owner is None else {"status": "running", "lease_owner": owner, "leases": 1}
         request_hash = hashlib.sha256(payload).hexdigest() if idempotency_key else ""
-        sent = {"idempotency_key": idempotency_key, "request_hash": request_hash}
-        work = partial(_accept, record=record, payload=payload, sent=sent, lease=lease, scope=scope)
-        accepted = await self.database.write(work, _order_of_charges(record))
-        if isinstance(accepted, ServiceError):  # raised inside the transaction it would roll back others' works
-            raise accepted
-        return accepted
+
+        def work(connection: sa.Connection) -> tuple[Record, bool]:
+            values = columns_of(record, payload) | lease
+            values |= {"idempotency_key": idempotency_key, "request_hash": request_hash}
+            accepted = dataclasses.replace(record, status=values["status"])
+            refusal = refusal_of_group(connection, record.key_id, scope)
+            if refusal is not None and idempotency_key is None:
+                raise refusal
+            if refusal is None and connection.execute(_INSERT, values).first() is not None:
+                return accepted, True
+            same = sa.select(*SUMMARY, _c.result, _c.request_hash).where(_c.idempotency_key == idempotency_key)
+            same = same.where(_c.key_id == record.key_id, _c.project == record.project)
+            if (row := connection.execute(same).one_or_none()) is None:
+                assert refusal is not None
+                raise refusal
+            if row.request_hash != request_hash:
+                why = "this Idempotency-Key was used before with another request."
+                remedy = "Use a new key for each group; send the same body when you try again."
+                raise Problem(422, "idempotency-key-reused", why, remedy)
+            if row.status != "failed":
+                return record_of(row), False
+            if refusal is not None:
+                raise refusal
+            renewed = ("status", "finished_at", "result", "payload", "lease_owner", "leases")
+            again = {name: values[name] for name in renewed}
+            connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
+            return dataclasses.replace(accepted, id=row.id, created_at=row.created_at), True
+
+        return await self.database.write(work, _order_of_charges(record))
 
     async def finish(
         self, record: Record, verdict: Verdict, ledger: Ledger | None = None, at: float | None = None
@@ -115,9 +127,25 @@ class Store:
         `ledger`: the requests, if the judge was called. `at`: Unix seconds, None = now; an outcome that is stored again
         with the same time, as after a lost response of the database, is charged once.
         """
-        ledger = ledger or Ledger()
+        ledger, at = ledger or Ledger(), time.time() if at is None else at
         verdict = verdict.with_questions(ledger.questions)
-        work = partial(_finish, record=record, verdict=verdict, at=time.time() if at is None else at, ledger=ledger)
+
+        def work(connection: sa.Connection) -> Record | None:
+            columns = outcome_columns(verdict, at)
+            values = columns if record.retain else {**columns, "payload": None}
+            if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
+                if not record.retain:
+                    delete_replies(connection, verdict.reply_keys)
+                _charge(connection, record.key_id, ledger)
+                kept = {column.name: columns[column.name] for column in SUMMARY if column.name in columns}
+                return dataclasses.replace(record, **kept, verdict=verdict)
+            row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
+            if row is None:
+                delete_replies(connection, verdict.reply_keys)
+            if row is None or row.finished_at != at:  # else this write is repeated
+                _charge(connection, record.key_id, ledger)
+            return None if row is None else record_of(row)
+
         self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
 
@@ -134,53 +162,43 @@ class Store:
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
-        if "\0" in judgement:  # PostgreSQL rejects a lookup of it
-            return None
-        found = await self.get_all([judgement])
+        found = {} if "\0" in judgement else await self.get_all([judgement])  # PostgreSQL rejects a lookup of it
         return found.get(judgement)
 
     async def get_all(self, ids: Collection[str]) -> dict[str, Record]:
         """The records with these ids, by id."""
-
-        def work(connection: sa.Connection) -> dict[str, Record]:
-            query = _WITH_RESULT.where(_c.id.in_(list(ids)))
-            return {row.id: record_of(row, row.result) for row in connection.execute(query)}
-
-        return await self.database.read(work) if ids else {}
-
-    async def unfinished(self, ids: Collection[str]) -> dict[str, bool]:
-        """Those of the ids that are not judged yet, and whether further members are waited for."""
-        judged = sa.select(_c.id, sa.false()).where(_c.id.in_(list(ids)), _c.finished_at.is_(None))
-        open_groups = sa.select(groups.c.id, sa.true()).where(groups.c.id.in_(list(ids)), groups.c.closed_at.is_(None))
-        query = sa.union_all(judged, open_groups)
-        return await self.database.read(lambda c: {name: bool(is_open) for name, is_open in c.execute(query)})
+        query = _WITH_RESULT.where(_c.id.in_(list(ids)))
+        return {row.id: record_of(row) for row in await self.database.rows(query)} if ids else {}
 
     async def payload(self, judgement: str) -> bytes | None:
         """The request as JSON; None if it is erased or unknown."""
-
-        def work(connection: sa.Connection) -> bytes | None:
-            packed = connection.execute(sa.select(_c.payload).where(_c.id == judgement)).scalar_one_or_none()
-            return None if packed is None else decompress(packed)
-
-        return await self.database.read(work)
+        query = sa.select(_c.payload).where(_c.id == judgement)
+        return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
 
     async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
         """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
         there are more."""
-        statement = _filtered(query, projects)
-        found = await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
-        return found[: query.limit], len(found) > query.limit
+        wanted = [
+            None if projects is None else _c.project.in_(sorted(projects)),
+            _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
+            None if query.judge is None else _c.judge == query.judge,
+            None if query.since is None else _c.id >= first_id_at(query.since),
+            None if query.until is None else _c.id < first_id_at(query.until),
+            None if query.before is None else _c.id < query.before,
+        ]
+        statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
+        statement = statement.order_by(_c.id.desc()).limit(query.limit + 1)
+        found = await self.database.rows(statement)
+        return [record_of(row) for row in found[: query.limit]], len(found) > query.limit
 
     async def erase_after_answer(self, judgement: str) -> None:
         """Reduces a judgement that is not to be retained to scores and costs."""
+        query = sa.select(_c.result).where(_c.id == judgement, _c.retain.is_(False))
+        update = sa.update(judgements).where(_c.id == judgement)
 
         def work(connection: sa.Connection) -> None:
-            result = connection.execute(
-                sa.select(_c.result).where(_c.id == judgement, _c.retain.is_(False))
-            ).scalar_one_or_none()
-            if verdict := unpack(result):
-                update = sa.update(judgements).where(_c.id == judgement)
-                connection.execute(update.values(payload=None, result=pack(verdict.bare())))
+            if verdict := connection.execute(query).scalar_one_or_none():
+                connection.execute(update.values(payload=None, result=verdict.bare()))
 
         self.erasures += 1
         await self.database.write(work)
@@ -188,28 +206,18 @@ class Store:
     async def delete(self, judgement: str) -> bool:
         """Deletes a judgement with its transcripts and replies; returns whether it existed. A running one will not be
         finished."""
-
-        def work(connection: sa.Connection) -> bool:
-            return _delete(connection, [judgement]) > 0
-
         self.erasures += 1
-        return await self.database.write(work, "group")
+        return await self.database.write(lambda connection: _delete(connection, [judgement]), "group") > 0
 
     async def delete_before(self, seconds: float) -> int:
         """Deletes finished judgements and replies older than this Unix time; returns the number of judgements."""
-
-        def some(connection: sa.Connection) -> int:
-            old = sa.select(_c.id).where(_c.id < first_id_at(seconds), _c.finished_at.is_not(None))
-            return _delete(connection, connection.execute(old.limit(_EXPIRED_AT_ONCE)).scalars().all())
-
-        def others(connection: sa.Connection) -> None:
-            connection.execute(sa.delete(replies).where(replies.c.replied_at < seconds))
-
+        old = sa.select(_c.id).where(_c.id < first_id_at(seconds), _c.finished_at.is_not(None)).limit(_EXPIRED_AT_ONCE)
+        old_replies = sa.delete(replies).where(replies.c.replied_at < seconds)
         deleted = 0
         self.erasures += 1
-        while count := await self.database.write(some):
+        while count := await self.database.write(lambda c: _delete(c, c.execute(old).scalars().all())):
             deleted += count
-        await self.database.write(others)
+        await self.database.write(lambda connection: connection.execute(old_replies).close())
         return deleted
 
     async def overwrite_erased(self) -> None:
@@ -219,51 +227,8 @@ class Store:
 
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""
-        query = (
-            sa.select(_c.status, sa.func.count().label("groups")).where(_c.finished_at.is_(None)).group_by(_c.status)
-        )
-
-        def work(connection: sa.Connection) -> dict[str, int]:
-            return {row.status: row.groups for row in connection.execute(query)}
-
-        return {"queued": 0, "running": 0} | await self.database.read(work)
-
-
-def _accept(
-    connection: sa.Connection,
-    record: Record,
-    payload: bytes,
-    sent: dict[str, Any],
-    lease: dict[str, Any],
-    scope: KeyScope | None,
-) -> tuple[Record, bool] | ServiceError:
-    values = {**columns_of(record, payload), **sent, **lease}
-    accepted = dataclasses.replace(record, status=values["status"])
-    refusal = refusal_of_group(connection, record.key_id, scope)
-    if refusal is not None and sent["idempotency_key"] is None:
-        return refusal
-    if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
-        return accepted, True
-    same_key = (
-        _c.key_id == record.key_id,
-        _c.project == record.project,
-        _c.idempotency_key == sent["idempotency_key"],
-    )
-    row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one_or_none()
-    if row is None:
-        assert refusal is not None
-        return refusal
-    if row.request_hash != sent["request_hash"]:
-        why = "this Idempotency-Key was used before with another request."
-        remedy = "Use a new key for each group; send the same body when you try again."
-        return Problem(422, "idempotency-key-reused", why, remedy)
-    if row.status != "failed":
-        return record_of(row, row.result), False
-    if refusal is not None:
-        return refusal
-    again = {name: values[name] for name in ("status", "finished_at", "result", "payload", "lease_owner", "leases")}
-    connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
-    return dataclasses.replace(accepted, id=row.id, created_at=row.created_at), True
+        query = sa.select(_c.status, sa.func.count()).where(_c.finished_at.is_(None)).group_by(_c.status)
+        return {"queued": 0, "running": 0} | {row.status: row[1] for row in await self.database.rows(query)}
 
 
 def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
@@ -276,7 +241,10 @@ def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | N
     error = over_budget(row.spent_usd, row.unpriced_groups, scope)
     if error is not None or scope.concurrent_groups is None:
         return error
-    return too_busy(sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED), scope)
+    if sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED) < scope.concurrent_groups:
+        return None
+    why = f"the key has {scope.concurrent_groups} unfinished groups, as many as it may have."
+    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
 
 
 def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> OverBudgetError | None:
@@ -294,37 +262,11 @@ def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> Over
     )
 
 
-def too_busy(unfinished: int, scope: KeyScope) -> Problem | None:
-    """Error for a key with too many unfinished groups."""
-    if (most := scope.concurrent_groups) is None or unfinished < most:
-        return None
-    why = f"the key has {most} unfinished groups, as many as it may have."
-    return Problem(429, "too-many-groups", why, "Send fewer at once.", {"Retry-After": "1"})
-
-
-def _finish(connection: sa.Connection, record: Record, verdict: Verdict, at: float, ledger: Ledger) -> Record | None:
-    columns = outcome_columns(verdict, at)  # compressed in the writer's thread
-    values = columns if record.retain else {**columns, "payload": None}
-    if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
-        if not record.retain:
-            delete_replies(connection, verdict.reply_keys)
-        _charge(connection, record.key_id, ledger)
-        kept = {column.name: columns[column.name] for column in SUMMARY if column.name in columns}
-        return dataclasses.replace(record, **kept, verdict=verdict)
-    row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
-    if row is None:
-        delete_replies(connection, verdict.reply_keys)
-    if row is None or row.finished_at != at:  # else this write is repeated
-        _charge(connection, record.key_id, ledger)
-    return None if row is None else record_of(row, row.result)
-
-
 def _order_of_charges(record: Record) -> str:
     return f"charge {record.key_id}" if record.key_id else ""
 
 
 def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
-    """Adds the cost of one judgement to its key's spending."""
     if not key_id:
         return
     spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
@@ -338,48 +280,27 @@ def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
     ids = list(ids)
     if not ids:
         return 0
-    results = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
-    delete_replies(connection, {key for result in results if (v := unpack(result)) for key in v.reply_keys})
+    verdicts = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
+    delete_replies(connection, {key for verdict in verdicts if verdict for key in verdict.reply_keys})
     connection.execute(sa.delete(members).where(members.c.group_id.in_(ids)))
     connection.execute(sa.delete(groups).where(groups.c.id.in_(ids)))
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
 
 
-def _filtered(query: PageQuery, projects: Collection[str] | None) -> sa.Executable:
-    wanted = [
-        None if projects is None else _c.project.in_(sorted(projects)),
-        _c.status.in_([one for name in query.status for one in STATUSES[name]]) if query.status else None,
-        None if query.judge is None else _c.judge == query.judge,
-        None if query.since is None else _c.id >= first_id_at(query.since),
-        None if query.until is None else _c.id < first_id_at(query.until),
-        None if query.before is None else _c.id < query.before,
-    ]
-    statement = sa.select(*SUMMARY).where(*(one for one in wanted if one is not None))
-    return statement.order_by(_c.id.desc()).limit(query.limit + 1)
-
-
-def pack(verdict: Verdict) -> bytes:
-    return compress(verdict.model_dump_json(exclude_defaults=True).encode())
-
-
-def unpack(result: bytes | None) -> Verdict | None:
-    return None if result is None else Verdict.model_validate_json(decompress(result))
-
-
-def record_of(row: Sequence[Any], result: bytes | None = None) -> Record:
-    """The record of a row whose first columns are those of `SUMMARY`."""
-    return Record(*row[: len(SUMMARY)], verdict=unpack(result))
+def record_of(row: Sequence[Any]) -> Record:
+    """The record of a row that begins with the columns of `SUMMARY`, and maybe `result`."""
+    return Record(*row[: len(_FIELDS)])
 
 
 def columns_of(record: Record, payload: bytes) -> dict[str, Any]:
     """The values of a new row."""
     fixed: dict[str, Any] = {"result": None, "lease_owner": None, "leases": 0, "request_hash": ""}
-    return {name: getattr(record, name) for name in SUMMARY_NAMES} | fixed | {"payload": compress(payload)}
+    return {name: getattr(record, name) for name in _FIELDS[:-1]} | fixed | {"payload": payload}
 
 
 def outcome_columns(verdict: Verdict, finished_at: float) -> dict[str, Any]:
     """The columns that finishing a judgement sets, except for its payload."""
     whole = verdict.group or GroupJudgement(status="unscored")
     spent = {name: getattr(whole, name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")}
-    outcome = {"status": verdict.status, "finished_at": finished_at, "result": pack(verdict), "lease_owner": None}
+    outcome = {"status": verdict.status, "finished_at": finished_at, "result": verdict, "lease_owner": None}
     return {**spent, **outcome}

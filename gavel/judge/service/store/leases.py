@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.base.processes import is_dead
 from gavel.judge.service.schemas import Record
 from gavel.judge.service.store.judgement_store import SUMMARY, record_of
-from gavel.judge.service.store.tables import decompress, judgements, processes
+from gavel.judge.service.store.tables import judgements, processes
 
 _c, _p = judgements.c, processes.c
 _UNFINISHED = _c.finished_at.is_(None)
@@ -52,7 +52,6 @@ def beats(connection: sa.Connection) -> dict[str, int]:
 
 def beat(connection: sa.Connection, owner: str, clock: str) -> None:
     """Writes a heartbeat."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     row = insert(processes).values(owner=owner, clock=clock, beats=1)
     connection.execute(row.on_conflict_do_update(index_elements=["owner"], set_={"beats": _p.beats + 1}))
 
@@ -81,7 +80,7 @@ def take(
     )
     found: Any = connection.execute(leased).all()
     rows: list[Any] = sorted(found, key=lambda row: row.id)
-    return [(record_of(row), decompress(row.payload), row.leases) for row in rows]
+    return [(record_of(row[: len(SUMMARY)]), row.payload, row.leases) for row in rows]
 
 
 def keep(connection: sa.Connection, owner: str, ids: Collection[str]) -> set[str]:

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.tables import compress, decompress, replies
+from gavel.judge.service.store.tables import replies
 from gavel.llm.cassette import Cassette, Entry, Question, Storage
 from gavel.llm.types import Accept, Reply
 
@@ -28,12 +28,7 @@ _REPLIES = (
     .where(_r.key == sa.bindparam("question"))
     .order_by(_r.id)
 )
-_KEEP = {
-    "sqlite": sqlite.insert(replies).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(replies).on_conflict_do_nothing(),
-}
-
-
+_KEEP = insert(replies).on_conflict_do_nothing()
 _DELETED_AT_ONCE = 500
 """Max keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
@@ -94,12 +89,11 @@ class Replies:
     def replies(self, key: str) -> list[Reply]:
         found: list[Reply] = []
         for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
-            words = decompress(text).decode("utf-8", "surrogatepass")
-            found.append(Reply(words, *rest, cached=True, key=key, repaired_by=repaired_by))
+            found.append(Reply(text, *rest, cached=True, key=key, repaired_by=repaired_by))
         return found
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        self._connection.execute(_KEEP[self._connection.dialect.name], [_row(entry) for entry in entries])
+        self._connection.execute(_KEEP, [_row(entry) for entry in entries])
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
@@ -114,19 +108,15 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
 
 def _row(entry: Entry) -> dict[str, object]:
     question, reply = entry
-    text = reply.text.encode("utf-8", "surrogatepass")
+    same = ("text", "prompt_tokens", "completion_tokens", "cost_usd", "repaired_by")
     return {
+        **{name: getattr(reply, name) for name in same},
         "key": question.key,
-        "text_hash": hashlib.sha256(text).hexdigest(),
+        "text_hash": hashlib.sha256(reply.text.encode("utf-8", "surrogatepass")).hexdigest(),
         "model": question.model,
-        "text": compress(text),
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "cost_usd": reply.cost_usd,
         "finish_reason": _plain(reply.finish_reason),
         "served_by": _plain(reply.served_by),
         "replied_at": time.time(),
-        "repaired_by": reply.repaired_by,
     }
 
 

@@ -6,24 +6,69 @@ bytes: JSON compressed with zstandard. Times are Unix seconds, but for the deadl
 """
 
 import threading
+from typing import Any
 
 import sqlalchemy as sa
 import zstandard
 
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.schemas import KeyScope, Verdict
 
 VERSION = 3
 _LOCK = 0x6761_7665_6C00
 """Key of PostgreSQL's advisory lock; an SQLite transaction needs none."""
 _LEVEL = 1
 
-metadata = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+
+class _Contexts(threading.local):
+    """Contexts of zstandard, which threads cannot share; making one takes as long as compressing a reply."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_contexts = _Contexts()
+
+
+class _Packed(sa.TypeDecorator[Any]):
+    """Bytes, a text (also with half of a surrogate pair) or a verdict, stored as compressed bytes."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def __init__(self, kind: type[bytes | str | Verdict] = bytes) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: bytes | str | Verdict | None, dialect: sa.Dialect) -> bytes | None:
+        if isinstance(value, Verdict):
+            value = value.model_dump_json(exclude_defaults=True)
+        if isinstance(value, str):
+            value = value.encode("utf-8", "surrogatepass")
+        return None if value is None else _contexts.compress(value)
+
+    def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> Any:
+        if value is None:
+            return None
+        value = _contexts.decompress(value)
+        if self.kind is Verdict:
+            return Verdict.model_validate_json(value)
+        return value.decode("utf-8", "surrogatepass") if self.kind is str else value
+
+
+class _Scope(sa.TypeDecorator[KeyScope]):
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: KeyScope | None, dialect: sa.Dialect) -> str | None:
+        return value and value.model_dump_json(exclude_defaults=True, include=set(KeyScope.model_fields))
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> KeyScope | None:
+        return None if value is None else KeyScope.model_validate_json(value)
+
+
+metadata = sa.MetaData()
 
 judgements = sa.Table(
     "judgements",
@@ -43,8 +88,8 @@ judgements = sa.Table(
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Double),
-    sa.Column("payload", sa.LargeBinary, comment="The request; none once it is erased."),
-    sa.Column("result", sa.LargeBinary, comment="The judgement; none until it is finished."),
+    sa.Column("payload", _Packed, comment="The request; none once it is erased."),
+    sa.Column("result", _Packed(Verdict), comment="The judgement; none until it is finished."),
     sa.Column("lease_owner", sa.Text, comment="The process that judges it; see leases.py."),
     sa.Column("leases", sa.Integer, nullable=False, comment="How often a process has begun to judge it."),
     sa.Column("traceparent", sa.Text, comment="W3C trace context of the request."),
@@ -73,7 +118,7 @@ replies = sa.Table(
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("text_hash", sa.Text, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
-    sa.Column("text", sa.LargeBinary, nullable=False),
+    sa.Column("text", _Packed(str), nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Double),
@@ -83,7 +128,7 @@ replies = sa.Table(
     sa.Column("repaired_by", sa.Text, nullable=False),
     sa.UniqueConstraint("key", "text_hash"),
 )
-sa.Index(None, replies.c.replied_at)
+sa.Index("ix_replies_replied_at", replies.c.replied_at)
 
 groups = sa.Table(
     "groups",
@@ -123,7 +168,7 @@ members = sa.Table(
     sa.Column("group_id", sa.String(36), primary_key=True),
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("content_hash", sa.Text, nullable=False),
-    sa.Column("payload", sa.LargeBinary, comment="The trajectory; none once the group is closed."),
+    sa.Column("payload", _Packed, comment="The trajectory; none once the group is closed."),
 )
 
 processes = sa.Table(
@@ -140,7 +185,7 @@ keys = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("token_hash", sa.Text, nullable=False, comment="SHA-256; the token itself is nowhere."),
-    sa.Column("scope", sa.Text, nullable=False, comment="What it may do, as JSON."),
+    sa.Column("scope", _Scope, nullable=False, comment="What it may do, as JSON."),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("revoked_at", sa.Double),
     sa.Column("spent_usd", sa.Double, nullable=False, comment="Of judgements whose cost is known."),
@@ -176,22 +221,3 @@ def read_version(connection: sa.Connection) -> int | None:
 def write_version(connection: sa.Connection) -> None:
     """Rewrites the version: fails on a database that cannot be written."""
     connection.execute(sa.update(_schema).values(version=VERSION)).close()
-
-
-class _Contexts(threading.local):
-    """Contexts of zstandard, which threads cannot share; making one takes as long as compressing a reply."""
-
-    def __init__(self) -> None:
-        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
-        self.decompress = zstandard.ZstdDecompressor().decompress
-
-
-_contexts = _Contexts()
-
-
-def compress(data: bytes) -> bytes:
-    return _contexts.compress(data)
-
-
-def decompress(data: bytes) -> bytes:
-    return _contexts.decompress(data)

@@ -21,7 +21,7 @@ from gavel.judge.service.engine.admission import Key, KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.telemetry import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest
+from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
@@ -43,6 +43,10 @@ def expected(number: int) -> list[float]:
     return [worth / 100 for worth in worths(number)]
 
 
+async def score(engine: Engine, number: int) -> Record:
+    return await engine.result(await engine.submit(request(number)))
+
+
 async def found(engine: Engine, judgement: str) -> list[float | None]:
     record = await engine.result(await engine.get(judgement), HANG_SECONDS)
     assert record.verdict is not None
@@ -61,7 +65,7 @@ async def test_more_groups_than_are_judged_at_once_wait_their_turn(tmp_path: Pat
     endpoint.script = [Stub(0.01)]
     limits = ServiceLimits(concurrent_groups=1)
     async with running(config_of(tmp_path, endpoint, limits=limits)) as engine:
-        records = await asyncio.gather(*(engine.score(request(number)) for number in range(12)))
+        records = await asyncio.gather(*(score(engine, number) for number in range(12)))
         assert [[m.score for m in r.verdict.members] for r in records if r.verdict] == [expected(n) for n in range(12)]
 
 
@@ -132,7 +136,7 @@ async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_agai
             return scores(7.0)(request)  # what nobody can read as a score, as if its reply were lost
 
         endpoint.script = [outage] * 6 + [stub]
-        record = await engine.score(request(1))
+        record = await score(engine, 1)
         assert record.verdict is not None
         assert [member.score for member in record.verdict.members] == expected(1)
 
@@ -275,11 +279,17 @@ TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
     "header",
     ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
 )
-def test_what_is_no_trace_context_begins_a_trace(header: str):
+async def test_what_is_no_trace_context_begins_a_trace(header: str):
+    spans = []
+
+    async def judging() -> Verdict:
+        spans.append(get_current_span())
+        return Verdict.unscored(["a"], "for a test")
+
     for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
         record = Record("j", "", "", "running", "a judge", 2, retain=True, created_at=0.0, traceparent=sent)
-        with Tracing(TracerProvider()).judgement(record):
-            span = get_current_span()
+        await Tracing(TracerProvider()).judgement(record, judging())
+        span = spans[-1]
         assert isinstance(span, ReadableSpan)
         assert (span.parent and span.parent.span_id) == parent
 

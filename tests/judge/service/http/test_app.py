@@ -117,6 +117,11 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "too many orders": (group("a", "b", orders=5), 422, "invalid-request"),
     "a mode that is not allowed": (group("a", "b", mode="readout"), 422, "invalid-request"),
     "a preset and a rubric": (group("a", "b", preset="kind", rubric="x"), 422, "invalid-request"),
+    "nobody who is the assistant": (
+        {"trajectories": [{"messages": [{"role": "asistant", "content": "a"}]}]},
+        422,
+        "invalid-request",
+    ),
     "a rubric of blanks": (group("a", "b", rubric=" \n"), 422, "invalid-request"),
     "a criterion without weight": (
         group("a", "b", criteria=[{"name": "a", "text": "b", "weight": 0}]),

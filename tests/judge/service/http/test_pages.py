@@ -17,7 +17,6 @@ from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.app import create_app
 from gavel.judge.service.schemas import KeyScope, Verdict
-from gavel.judge.service.store.database import Database
 from gavel.scenarios.judgement import Judgement
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.http.pages.hostile import MARKUP
@@ -49,20 +48,16 @@ class Served:
 
 @asynccontextmanager
 async def served(config: ServiceConfig) -> AsyncIterator[Served]:
-    database = Database.open(config.database)
-    engine = Engine(config, database)
-    await engine.start()
-    listener = socket.create_server(("127.0.0.1", 0))
-    settings = uvicorn.Config(create_app(config, engine), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(settings)
-    serving = asyncio.create_task(server.serve([listener]))
-    try:
-        yield Served(engine, listener.getsockname()[1])
-    finally:
-        server.should_exit = True
-        await serving
-        await engine.stop()
-        database.close()
+    app = create_app(config)
+    async with app.router.lifespan_context(app):
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            yield Served(app.state.engine, listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await serving
 
 
 @pytest.fixture

@@ -14,18 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from gavel.judge.service.errors import Problem
-from gavel.judge.service.schemas import (
-    NewMember,
-    PageQuery,
-    Record,
-    Verdict,
-)
+from gavel.judge.service.schemas import MemberRequest, NewMember, PageQuery, Record, Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
-from gavel.judge.service.store.tables import compress
 from gavel.llm.cassette import Question
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
@@ -159,24 +153,9 @@ TestJudgements = Judgements.TestCase
 TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
 
 
-def member(group: str, name: str, *, project: str = "", expected: int = 2, seconds: float = 60.0) -> NewMember:
-    return NewMember(
-        key_id="",
-        project=project,
-        group=group,
-        member=name,
-        payload=compress(b'{"messages":[]}'),
-        size=15,
-        content_hash=name,
-        expected=expected,
-        options=b"{}",
-        settings_hash="",
-        judge="a judge",
-        retain=True,
-        deadline_seconds=seconds,
-        on_deadline="judge",
-        max_size=1000,
-    )
+def member(group: str, name: str, *, seconds: float) -> NewMember:
+    asked = MemberRequest(expected=2, id=name, messages=[{"role": "user", "content": "a"}])
+    return NewMember(asked, group, "", "a judge", b'{"messages":[]}', b"{}", seconds, 1000)
 
 
 def test_ids_ascend_also_when_the_clock_is_set_back_and_are_uuids_of_version_7(monkeypatch: pytest.MonkeyPatch):
@@ -213,7 +192,7 @@ async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_
     after.seconds += 39
     assert await restarted.close_due() == []
     after.seconds += 2
-    assert await restarted.close_due() == [group.id]
+    assert await restarted.close_due() == [group.record.id]
 
 
 def asked_about(text: str) -> Question:

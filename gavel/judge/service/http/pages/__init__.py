@@ -1,61 +1,11 @@
-"""View data of the pages: filters, rows, score bars, and numbers and times as text.
-
-filter = ListFilter(status="finished", since="2026-11-22T09:00")
-filter.query                       what the store is asked for
-filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
-"""
+"""View data of the pages: rows, score bars, and numbers and times as text."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlencode
 
-from gavel.judge.service.schemas import PageQuery
 from gavel.scenarios.judgement import Judgement, Vote
-
-PAGE_SIZE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class ListFilter:
-    """The fields of the filter form, as text; empty = all."""
-
-    project: str = ""
-    status: str = ""
-    """One of `STATUSES`."""
-    judge: str = ""
-    since: str = ""
-    """Earliest time in UTC, such as 2026-11-22T09:00, inclusive."""
-    until: str = ""
-    """Latest time, exclusive."""
-    before: str = ""
-    """Id of the last judgement of the previous page."""
-
-    @classmethod
-    def read(cls, values: Mapping[str, str]) -> "ListFilter":
-        """Parses the filter in a query string; other names are ignored."""
-        return cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether any filter besides paging is set."""
-        return replace(self, before="") != ListFilter()
-
-    @property
-    def query(self) -> PageQuery:
-        """The store's query. Raises pydantic's `ValidationError`."""
-        given: dict[str, object] = {name: value for name, value in asdict(self).items() if value}
-        if self.status:
-            given["status"] = [self.status]
-        return PageQuery.model_validate({**given, "limit": PAGE_SIZE})
-
-    def address(self, **changes: str) -> str:
-        """The list's URL with these fields changed; from its first page, unless `before` is among them."""
-        named = asdict(self) | {"before": "", **changes}
-        query = urlencode({name: value for name, value in named.items() if value}, errors="replace")
-        return f"/?{query}" if query else "/"
-
 
 WIDTH, HEIGHT, MARGIN = 128, 20, 5
 """Size of a score bar, and its margin left and right."""
@@ -74,12 +24,12 @@ class ScoreBar:
     @classmethod
     def of(cls, score: float, standard_error: float | None, votes: Sequence[float]) -> "ScoreBar":
         """The bar of a score in [0, 1]; without a standard error, low and high are the score."""
+
+        def position(score: float) -> float:
+            return round(MARGIN + (WIDTH - 2 * MARGIN) * min(max(score, 0.0), 1.0), 1)
+
         error = standard_error or 0.0
-        return cls(_x(score), _x(score - error), _x(score + error), tuple(map(_x, votes)))
-
-
-def _x(score: float) -> float:
-    return round(MARGIN + (WIDTH - 2 * MARGIN) * min(max(score, 0.0), 1.0), 1)
+        return cls(position(score), position(score - error), position(score + error), tuple(map(position, votes)))
 
 
 MOST_COLUMNS = 8
@@ -102,26 +52,16 @@ def member_rows(ids: Sequence[str], members: Sequence[Judgement], *, by_score: b
     """The rows in the order of the request, or sorted by score with unscored members last."""
     orders = {vote.order for member in members for vote in member.votes}
     columns = range(max(orders) + 1) if orders and max(orders) < MOST_COLUMNS else None
-    rows = [
-        MemberRow(place, name, member, _votes(member.votes, columns), _bar(member))
-        for place, (name, member) in enumerate(zip(ids, members, strict=True))
-    ]
+    rows: list[MemberRow] = []
+    for place, (name, member) in enumerate(zip(ids, members, strict=True)):
+        by_order = {vote.order: vote for vote in member.votes}
+        shown = sorted(by_order) if columns is None or not by_order else columns
+        cast = [vote.score for vote in member.votes]
+        bar = None if member.score is None else ScoreBar.of(member.score, member.standard_error, cast)
+        rows.append(MemberRow(place, name, member, tuple(by_order.get(order) for order in shown), bar))
     if by_score:
         rows.sort(key=lambda row: math.inf if row.judgement.score is None else -row.judgement.score)
     return rows
-
-
-def _votes(votes: Sequence[Vote], columns: Iterable[int] | None) -> tuple[Vote | None, ...]:
-    by_order = {vote.order: vote for vote in votes}
-    if columns is None or not votes:
-        return tuple(by_order[order] for order in sorted(by_order))
-    return tuple(by_order.get(order) for order in columns)
-
-
-def _bar(member: Judgement) -> ScoreBar | None:
-    if member.score is None:
-        return None
-    return ScoreBar.of(member.score, member.standard_error, [vote.score for vote in member.votes])
 
 
 UNKNOWN = "–"
@@ -168,10 +108,5 @@ def clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def iso(seconds: float) -> str:
-    """Unix seconds → "2026-11-22T10:21:36Z", for programs."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock, "iso": iso}
+FILTERS = {"number": number, "score": score, "usd": usd, "duration": duration, "clock": clock}
 """Template filters."""

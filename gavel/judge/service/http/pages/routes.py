@@ -8,14 +8,13 @@ If the service has keys, pages ask for one by HTTP's Basic authentication: it is
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Path
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -24,10 +23,10 @@ from starlette.staticfiles import StaticFiles
 
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.errors import NotFoundError, ServiceError, UnauthorizedError
-from gavel.judge.service.http.pages import FILTERS, ListFilter, member_rows
-from gavel.judge.service.http.requests import TheEngine, address_of, response, validation_problem
-from gavel.judge.service.schemas import STATUSES, Record, ScoreRequest
+from gavel.judge.service.errors import ServiceError, UnauthorizedError
+from gavel.judge.service.http.pages import FILTERS, member_rows
+from gavel.judge.service.http.requests import TheEngine, address_of, response, validated
+from gavel.judge.service.schemas import STATUSES, PageQuery, Record, ScoreRequest
 from gavel.scenarios.judgement import Judgement
 
 HEADERS = {
@@ -58,24 +57,8 @@ TheViewer = Annotated[Caller, Depends(_viewer)]
 """Route parameter: the visitor, who needs a key if the service has keys."""
 
 
-class PageRoute(APIRoute):
-    """A route whose problems are HTML."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except ServiceError as error:
-                return _problem_page(request, error)
-            except (RequestValidationError, ValidationError) as error:
-                return _problem_page(request, validation_problem(error.errors()))
-
-        return answer
-
-
-def _problem_page(request: Request, error: ServiceError) -> Response:
+def problem_page(request: Request, error: ServiceError) -> Response:
+    """A rejection as a page."""
     headers = response(error).headers
     kept = {name: headers[name] for name in ("retry-after", "allow") if name in headers}
     kept |= _ASK if isinstance(error, UnauthorizedError) else {}
@@ -109,33 +92,44 @@ def _environment() -> Environment:
     return environment
 
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
+
+
+_FILTERS = ("project", "status", "judge", "since", "until", "before")
 
 
 @router.get("/")
 async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> Response:
     """A page of judgements that the visitor's key may see."""
-    shown = ListFilter.read(request.query_params)
-    visible = viewer.visible(shown.project or None)
-    found, has_more = await engine.store.page(shown.query, visible)
-    has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
-    open_groups = await engine.rendezvous.store.waiting(visible, _OPEN_GROUPS) if has_open else []
+    shown = {name: request.query_params.get(name, "").strip() for name in _FILTERS}
+    given = {name: [text] if name == "status" else text for name, text in shown.items() if text}
+    visible = viewer.visible(shown["project"] or None)
+    found, has_more = await engine.store.page(validated(PageQuery, given), visible)
+    has_open = given.keys() <= {"project", "status"} and shown["status"] in ("", "unfinished")
+    open_groups = await engine.groups.waiting(visible, _OPEN_GROUPS) if has_open else []
     judges = [*engine.judges.default.names, *engine.config.judges, *(record.judge for record in found)]
-    projects = viewer.projects or sorted({record.project for record in found} - {""})
+
+    def address(**changes: str) -> str:
+        """The list's URL with these filters changed; from its first page, unless `before` is among them."""
+        query = {name: text for name, text in (shown | {"before": "", **changes}).items() if text}
+        return f"/?{urlencode(query, errors='replace')}" if query else "/"
+
     return page(
         request,
         "list.html.j2",
         viewer=viewer,
         filter=shown,
+        is_filtered=bool(given.keys() - {"before"}),
+        list_address=address,
         records=found,
         open_groups=open_groups,
-        older=shown.address(before=found[-1].id) if has_more else None,
+        older=address(before=found[-1].id) if has_more else None,
         statuses=list(STATUSES),
         judges=list(dict.fromkeys(judges)),
-        projects=list(projects),
+        projects=viewer.projects or sorted({record.project for record in found} - {""}),
         counts=engine.counts if viewer.projects is None else None,
         judge=", ".join(engine.judges.default.names),
-        live_seconds=None if shown.before else _LIST_SECONDS,
+        live_seconds=None if shown["before"] else _LIST_SECONDS,
         address=str(request.base_url).rstrip("/"),
     )
 
@@ -145,12 +139,10 @@ async def judgement(
     id: Annotated[str, Path(max_length=100)], request: Request, engine: TheEngine, viewer: TheViewer
 ) -> Response:
     """The group: open, being judged, or finished. What is not to be retained is shown as scores and costs alone."""
-    try:
-        record = await engine.get(id, viewer)
-    except NotFoundError:
-        if (open_group := await _open_group(id, request, engine, viewer)) is not None:
-            return open_group
-        record = await engine.get(id, viewer)  # it may have been closed meanwhile
+    if (found := await engine.open_group(id, viewer)) is not None:
+        group, came = found
+        return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
+    record = await engine.get(id, viewer)
     verdict = record.verdict if record.retain or record.verdict is None else record.verdict.bare()
     progress = None if verdict else engine.worker.progress(record.id)
     asked = await _request(engine, record)
@@ -174,14 +166,6 @@ async def judgement(
         progress=progress,
         live_seconds=None if record.is_finished else _GROUP_SECONDS,
     )
-
-
-async def _open_group(id: str, request: Request, engine: Engine, viewer: Caller) -> Response | None:
-    found = await engine.rendezvous.open_group(id, viewer)
-    if found is None:
-        return None
-    group, came = found
-    return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_GROUP_SECONDS)
 
 
 async def _request(engine: Engine, record: Record) -> ScoreRequest | None:
