@@ -392,6 +392,7 @@ async def evaluate(
     world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
     config = (settings or settings_of(scenario if isinstance(scenario, str) else scenario.name)).resolved()
     budget = budget or Budget(max_cost)
+    judge = None if judge == _NO_JUDGE else judge
     if isinstance(judge, str):
         named = config.judge.model_copy(update={"models": judge})
         judge = scoring_judge(named, world, budget)

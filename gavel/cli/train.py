@@ -43,9 +43,11 @@ from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
 from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import runs_root
-from gavel.trainer.runs.run_listing import read_wanted_steps
+from gavel.trainer.runs.run_listing import last_step, read_wanted_steps
 
+_FINISHED = "The run was finished after step {}; for more, raise --steps."
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
 
@@ -78,8 +80,14 @@ def train(
     if dry_run:
         check_run(config, scenario, runs_root(), fresh=fresh)
         lengths = read_seen_lengths(scenario, config.backend.max_context)
-        loop, fewer = with_tasks_there_are(config.loop, scenario)
-        return run_interruptibly(print_run_estimates([("", judge, loop, 1)], scenario, lengths, fewer))
+        loop, note = with_tasks_there_are(config.loop, scenario)
+        begun = 0 if fresh or config.backend.url else last_step(whole_rows(directory / "metrics.jsonl").rows)
+        if begun >= loop.steps:
+            return typer.echo(_FINISHED.format(begun))
+        if begun:
+            loop = loop.model_copy(update={"steps": loop.steps - begun})
+            note = " ".join(filter(None, (note, f"The run goes on after step {begun}: these are the steps left.")))
+        return run_interruptibly(print_run_estimates([("", judge, loop, 1)], scenario, lengths, note))
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         with waiting_for(f"asking {', '.join(judge.names)} one question"):
             run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
@@ -113,7 +121,7 @@ def train(
             with display.shown():
                 await train_scenario(run.model, scenario, judge, loop, config.train, display)
         if run.start >= loop.steps:
-            say(console, f"The run was finished after step {run.start}; for more, raise --steps.")
+            say(console, _FINISHED.format(run.start))
         judges = judge.names if judge else ()
         run.say_outcome(max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
         if points := [row for row in run.rows if row["split"] == EVALUATION]:

@@ -69,7 +69,7 @@ def _summary(directory: Path, name: str) -> RunSummary:
     rows = read.rows
     if read.damage and not rows:
         raise MetricsError(read.damage)
-    step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
+    step = last_step(rows)
     steps = read_wanted_steps(directory, rows)
     if steps is None:  # of rounds, the last one has not begun
         state = "interrupted" if "evolve" in _settings(directory) else "stopped"
@@ -90,6 +90,11 @@ def _summary(directory: Path, name: str) -> RunSummary:
         age=time.time() - written.stat().st_mtime,
         damage=read.damage,
     )
+
+
+def last_step(rows: Iterable[Mapping[str, Any]]) -> int:
+    """The last finished step by the rows of a run's metrics; 0 before the first."""
+    return max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
 
 
 def is_running(directory: Path) -> bool:

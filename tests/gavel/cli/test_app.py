@@ -189,6 +189,9 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
     assert "seed = 1" in run_file.read_text()
+    dry = [gavel("train", str(run_file), "--seed", "1", "--steps", n, "--dry-run", cwd=tmp_path) for n in "14"]
+    assert ["calls" in each.stdout for each in dry] == [False, True]
+    assert "3 steps of 2 groups" in dry[1].stdout
     longer = gavel("train", str(run_file), "--seed", "1", "--steps", "2", cwd=tmp_path)
     assert "begun for 1 step" in " ".join(longer.stdout.split())
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
