@@ -46,7 +46,7 @@ from gavel.llm.budget import Budget, Prices, prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client, Probe
 from gavel.llm.errors import LlmError
-from gavel.llm.providers import ImageSupport, image_support
+from gavel.llm.providers import ImageSupport, image_support, load_litellm_in_thread
 from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
@@ -312,6 +312,8 @@ class Judge:
                 continue
             if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
                 raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
+        if self.asks_servers:
+            await load_litellm_in_thread()
         loop = asyncio.get_running_loop()
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(_PREFETCH * self.config.concurrency)

@@ -7,6 +7,7 @@ Local models are Python functions that are called in this process, by name and w
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, lru_cache
@@ -78,6 +79,12 @@ def load_litellm(url: object = None) -> ModuleType:
 
     litellm.suppress_debug_info = True  # otherwise it prints advertisements to stdout on errors
     return litellm
+
+
+async def load_litellm_in_thread() -> None:
+    """Imports LiteLLM while the event loop goes on."""
+    if not getattr(sys.modules.get("litellm"), "suppress_debug_info", False):  # as a half imported one has not
+        await asyncio.to_thread(load_litellm)
 
 
 @cache

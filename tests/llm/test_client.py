@@ -1,7 +1,10 @@
 import asyncio
 import json
+import sys
+import threading
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from gavel.llm import providers
 from gavel.llm.budget import Budget
 from gavel.llm.client import PROBE_MESSAGES, Client, traced_calls
 from gavel.llm.decisions import PROBE, decide
@@ -345,3 +349,13 @@ async def test_every_attempt_has_one_and_an_error_is_told_by_its_kind(endpoint: 
     assert (failed.status.description, failed.events) == (None, ())
     assert answered.status.status_code is StatusCode.UNSET
     assert "secret" not in failed.to_json()
+
+
+async def test_the_event_loop_goes_on_while_litellm_is_loaded(monkeypatch):
+    loading = threading.Event()
+    monkeypatch.setitem(sys.modules, "litellm", ModuleType("litellm"))  # half imported
+    monkeypatch.setattr(providers, "load_litellm", lambda: done.append(loading.wait(10)))
+    done: list[bool] = []
+    asyncio.get_running_loop().call_soon(loading.set)
+    await providers.load_litellm_in_thread()
+    assert done == [True]
