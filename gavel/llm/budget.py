@@ -19,6 +19,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, NoReturn
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -84,9 +85,19 @@ def listed_cost(model: str, usage: Usage) -> float | None:
     if price(model, {}) is None:
         return None
     written, cached = usage.written_prompt_tokens, usage.cached_prompt_tokens
+    if not (written or cached) and (rates := _flat_rates(model)) is not None:
+        return usage.prompt_tokens * rates[0] + usage.completion_tokens * rates[1]
     of_cache = {"cache_creation_input_tokens": written, "cache_read_input_tokens": cached}
     tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return sum(load_litellm().cost_per_token(model=model, **tokens, **of_cache))
+
+
+@cache  # LiteLLM takes longer to work a cost out than the rest of a response takes to read
+def _flat_rates(model: str) -> tuple[float, float] | None:
+    """USD per token of the prompt and of the completion; None where the table's prices depend on their number."""
+    if any(value and ("_above_" in name or name == "tiered_pricing") for name, value in model_info(model).items()):
+        return None
+    return load_litellm().cost_per_token(model=model, prompt_tokens=1, completion_tokens=1)
 
 
 @dataclass(slots=True, eq=False)

@@ -222,14 +222,22 @@ def readings_of(text: str) -> tuple[str, ...]:
     """The words, numbers and marks of a text, each between line breaks, without case; a number in one spelling.
 
     `4.50` is 4.5, and `1,000` 1000. A sign belongs to its number; a hyphen between words or digits is none. In `16GB`
-    the unit is a word of its own, as in `16 GB`, and the number ends with `GLUE`. What a comma between digits means may
-    be open, as in `12,50` and in a row of CSV: there is a second reading, where it separates.
+    the unit is a word of its own, as in `16 GB`, and the number ends with `GLUE`. What a mark between digits
+    means may be open, as in `12,50`, in a row of CSV and in `10–20%`: there are readings where it separates.
     """
-    plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).translate(STRAIGHT).casefold()
-    texts = dict.fromkeys([plain, _DECIMAL_COMMA.sub(r"\1, \2", _separated(plain))])
+    written = unicodedata.normalize("NFKC", text.translate(_POWERS))
+    plain, ends = (each.translate(STRAIGHT).casefold() for each in (written, _RANGE.sub(_ends, written)))
+    texts = dict.fromkeys([plain, ends, _DECIMAL_COMMA.sub(r"\1, \2", _separated(ends))])
     return tuple(
         "".join(["\n", *(f"{_spelled(found)}\n" for found in _TOKEN.finditer(_apart(each)))]) for each in texts
     )
+
+
+def _ends(found: re.Match[str]) -> str:
+    """The two ends of a range, each with its sign. A hyphen between bare numbers may be an id's or a score's."""
+    sign, low, dash, high, unit = found.groups()
+    is_range = dash != "-" or sign or unit or ":" in low
+    return f"{sign}{low}{unit} - {sign}{high}{unit}" if is_range else found[0]
 
 
 def join_thousands(prose: str) -> str:
@@ -295,6 +303,10 @@ _THOUSANDS = re.compile(
 )
 _NUMERIC_FIELDS = re.compile(r"(?:^|(?<=,))[-+\d.,]+(?=,|\s*$)")
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d{1,2})(?![.,]?\d)")
+_RANGE = re.compile(
+    r"(?<![\w.,:/‒–—-])(?P<sign>[$€£¥]?)(?P<low>\d[\d.,:]*)[%‰]?(?P<dash>[‒–—-])[$€£¥]?(?P<high>\d[\d.,:]*)(?P<unit>[%‰]?)"
+    r"(?![\w/‒–—-])"
+)
 _NUMERAL = re.compile(
     r"(?<!\d,)(?:(?P<comma>\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
     r"|(?P<point>\d{1,3}(?:\.\d{3})+,\d{1,2}|\d{1,3}(?:\.\d{3}){2,}|\d+,\d{1,2}))(?![.,]?\d)"

@@ -654,9 +654,11 @@ def _at_most_once(facts: Facts, tools: Names) -> Finding:
 
 
 def _says(facts: Facts, verb: str, phrases: Names) -> Finding:
-    is_told = "told" in verb.lower()
-    found = [phrase for phrase in phrases.names if _occurs(phrase, facts.request if is_told else facts.said)]
-    if " not " in f"{verb} ":
+    is_told, is_negated = "told" in verb.lower(), " not " in f"{verb} "
+    text = facts.request if is_told else facts.said
+    text = re.sub(r"(?<=\d)-(?=\d)", "–", text) if is_negated else text  # what may be a range says its ends
+    found = [phrase for phrase in phrases.names if _occurs(phrase, text)]
+    if is_negated:
         return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
     absent = [phrase for phrase in phrases.names if phrase not in found]
     listed = _listed(map(_quote, absent), "or" if phrases.any_of else "and")

@@ -7,10 +7,10 @@ judge on its card, since only its steps are known.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
-from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
+from huggingface_hub import ModelCardData, metadata_load, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from gavel.judge.rubric import Rubric
@@ -66,10 +66,10 @@ def base_license(base: str) -> str | None:
     """The license in the base model's card, if that is in its directory or in the Hub's cache; downloads nothing."""
     try:
         file = str(Path(base, CARD)) if Path(base).is_dir() else try_to_load_from_cache(base, CARD)
-        head = ModelCard.load(file).data.to_dict() if isinstance(file, str) and Path(file).is_file() else {}
+        head = metadata_load(file) if isinstance(file, str) and Path(file).is_file() else None
     except (HFValidationError, OSError, ValueError, yaml.YAMLError):
         return None
-    name = head.get("license")
+    name = cast("dict[str, Any]", head or {}).get("license")
     return name if isinstance(name, str) else None
 
 
