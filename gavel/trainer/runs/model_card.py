@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from huggingface_hub import ModelCardData, metadata_load, try_to_load_from_cache
+from huggingface_hub import (
+    ModelCardData,
+    metadata_load,  # pyright: ignore[reportUnknownVariableType]
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import HFValidationError
 
 from gavel.judge.rubric import Rubric
@@ -66,10 +70,12 @@ def base_license(base: str) -> str | None:
     """The license in the base model's card, if that is in its directory or in the Hub's cache; downloads nothing."""
     try:
         file = str(Path(base, CARD)) if Path(base).is_dir() else try_to_load_from_cache(base, CARD)
-        head = metadata_load(file) if isinstance(file, str) and Path(file).is_file() else None
+        if not isinstance(file, str) or not Path(file).is_file():
+            return None
+        found = cast("dict[str, Any]", metadata_load(file) or {})
     except (HFValidationError, OSError, ValueError, yaml.YAMLError):
         return None
-    name = cast("dict[str, Any]", head or {}).get("license")
+    name = found.get("license")
     return name if isinstance(name, str) else None
 
 

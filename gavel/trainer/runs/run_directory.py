@@ -109,11 +109,10 @@ class RunDirectoryError(GavelError):
     the same in Python.
     """
 
-    def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message, remedy)
-        in_python = remedy.replace("--fresh", "its directory deleted")
-        in_python = re.sub(r"--([a-z][a-z-]*)", lambda option: f"{option[1].replace('-', '_')}=", in_python)
-        self.args = (f"{message}\n{in_python}" if remedy else message,)
+    def __str__(self) -> str:
+        in_python = self.remedy.replace("--fresh", "its directory deleted")
+        in_python = re.sub(r"--([a-z][a-z-]*)(?: (?=\d))?", lambda option: f"{option[1].replace('-', '_')}=", in_python)
+        return "\n".join(filter(None, (self.message, in_python)))
 
 
 def runs_root(path: str | Path | None = None) -> Path:
