@@ -199,7 +199,9 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
         remedies.append("How often is not read, but in `- calls A at most once`; what is to be said stands in quotes.")
     if reading.lacks_reference:
         remedies.append('Give every task a reference, Task(reference="…") or the column `reference` of its rows.')
-    elif not reading.unknown and any(map(_stands_in_the_way, reading.unread)):
+    elif not reading.unknown and any(
+        text.startswith("#") or text.endswith(":") or read_rubric(f"- {text}").rules for text in reading.unread
+    ):  # a title, a list's head, or what would be read if nothing stood above it
         remedies.append("Leave out titles and text above rules, which may turn them round, or say it in the rules:")
         remedies.append("`- does not call refund`.")
     return UnreadableRubricError(
@@ -208,8 +210,3 @@ def _refusal(reading: Reading, rubric: str) -> UnreadableRubricError:
         " ".join(remedies),
         "Or name a model that reads: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
     )
-
-
-def _stands_in_the_way(statement: str) -> bool:
-    """Whether it is a title, leads into a list, or would be read if nothing stood above it."""
-    return statement.startswith("#") or statement.endswith(":") or bool(read_rubric(f"- {statement}").rules)

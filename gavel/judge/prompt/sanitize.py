@@ -265,14 +265,9 @@ def describe_base64(text: str) -> tuple[str, Sequence[str]]:
     media: list[str] = []
     if ";base64," in text:
         text = _DATA_URL.sub(lambda found: _mark(found["body"], media, found["type"]), text)
-    if _has_dense_part(text):
+    if any(_DENSE.match(text, start) for start in range(0, len(text), _STRIDE)):  # covered wherever a run begins
         text = _RUN.sub(lambda found: _mark_if_base64(found, media), text)
     return text, media
-
-
-def _has_dense_part(text: str) -> bool:
-    """Whether a run may be in the text: one of `_SHORTEST` characters covers a whole stride, wherever it begins."""
-    return any(_DENSE.match(text, start) for start in range(0, len(text), _STRIDE))
 
 
 def _mark_if_base64(found: re.Match[str], media: list[str]) -> str:
