@@ -28,6 +28,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.client import ChatAgent, Client
+from gavel.llm.errors import UnknownModelError
 from gavel.llm.types import Message, Reply, text_of
 from gavel.reports.transcript import shortened, transcribe
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
@@ -85,7 +86,13 @@ def check(
         models = [played_by(players[name], chosen) for name in ("expert", "fool")]
         names = "the scenario's own expert and fool"
     else:
-        player = ChatAgent(agent, instead="--agent ollama/qwen3")
+        try:
+            player = ChatAgent(agent, instead="--agent ollama/qwen3")
+        except UnknownModelError as error:
+            raise ScenarioError(
+                f"--agent takes a model with an API: {error.message}",
+                f"Leave it out for two plain scripts; for one of this machine: gavel evaluate --models base:{agent}.",
+            ) from error
         names = agent
 
         async def turn(request: ChatRequest) -> Any:

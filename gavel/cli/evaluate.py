@@ -62,7 +62,7 @@ from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
-from gavel.trainer.loop.evaluation import measure
+from gavel.trainer.loop.evaluation import EvaluationError, measure
 from gavel.trainer.loop.model_samples import (
     COST,
     SECONDS,
@@ -304,7 +304,15 @@ class _Evaluation:
             advance()
 
         with show_progress(console, model.name, len(missing), "episodes", status) as advance:
-            return await sample_missing(model, missing, file, self.config.loop, done)
+            reasons = await sample_missing(model, missing, file, self.config.loop, done)
+        if reasons and not self.kept(model):
+            raise EvaluationError(
+                f"every rollout of {model.name} failed; the first: {reasons[0]}",
+                "Mend it, and run the same command again: episodes that are kept are not sampled again.",
+            )
+        if reasons:
+            say(console, f"{model.name}: the first that failed: {reasons[0]}")
+        return len(reasons)
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:

@@ -223,7 +223,7 @@ def _as_reward(value: Any) -> float | None:
         ) from error
 
 
-def _check_metrics(given: Any) -> Any:
+def as_metrics(given: Any) -> Any:
     """Numbers and truth values; pydantic alone would accept "yes" as `True`. Raises `NotANumberError` for any other."""
     if not isinstance(given, Mapping):
         return given
@@ -241,7 +241,7 @@ def _check_metrics(given: Any) -> Any:
     return metrics
 
 
-Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(_check_metrics)]
+Metrics = Annotated[dict[str, float | int | bool], BeforeValidator(as_metrics)]
 
 
 def _as_json(given: Any, validate: Callable[[Any], Any]) -> Any:
@@ -304,7 +304,7 @@ class Trajectory(_Conversation):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises `NotANumberError` for a reward or a metric that is not a number, as the constructor does."""
-        checks = {"reward": _as_reward, "metrics": _check_metrics}
+        checks = {"reward": _as_reward, "metrics": as_metrics}
         value = checks[name](value) if name in checks else value
         super().__setattr__(name, value)
 

@@ -17,7 +17,7 @@ from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine
 from gavel.llm.failures import openai_httpx
 from gavel.scenarios.group import TrajectoryGroup, as_groups
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import Trajectory, as_metrics
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.deploy.deploy import BEST_BY, deploy, exported_facts
@@ -150,9 +150,10 @@ class TrainableModel(Model, TrainableSpec):
         """One training step on judged groups; the new adapter is saved and live when this returns.
 
         `config`: a `TrainConfig`, or its fields in a dict. `metrics` join those that the step is logged with. Raises
-        `GavelError` for trajectories outside of groups: rewards are compared within a group.
+        `GavelError` for trajectories outside of groups (rewards are compared within a group), and for metrics that are
+        no numbers, before the step.
         """
-        groups = as_groups(groups, single=False)
+        groups, metrics = as_groups(groups, single=False), as_metrics(metrics)
         members = [member for group in groups for member in group]
         if not members:
             logger.warning("no group was given: a function given as after_each returns the group that it scored")

@@ -21,7 +21,7 @@ from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import absent, ignored
 from gavel.integrations.art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import Trajectory, as_metrics
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.config import LoraSettings, PolicySettings
 
@@ -149,7 +149,7 @@ class Model(BaseModel, Generic[Config]):
     ) -> None:
         """Stores trajectories, and their mean metrics with `metrics`; what training stored is skipped."""
         groups = None if trajectories is None else _as_groups(trajectories)
-        await self.backend().log(self, groups, split, metrics or {}, step)
+        await self.backend().log(self, groups, split, as_metrics(metrics or {}), step)
 
     async def get_step(self) -> int:
         """Training steps so far; 0 for an untrained model."""

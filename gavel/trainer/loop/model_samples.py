@@ -30,7 +30,6 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig
-from gavel.trainer.loop.evaluation import EvaluationError
 from gavel.trainer.loop.experiment import describe_world, source_hash
 
 COST, SECONDS = "cost_usd", "seconds"
@@ -93,11 +92,11 @@ async def sample_missing(
     file: Path,
     config: LoopConfig,
     done: Callable[[TrajectoryGroup | None], None],
-) -> int:
-    """Plays and keeps the `wanted` episodes; gives the number of those that failed.
+) -> list[str]:
+    """Plays and keeps the `wanted` episodes; gives the reasons of those that failed.
 
-    `done` hears of each, with None for one that failed. Raises `LlmError` when the budget is used up, `EvaluationError`
-    when the first of them all fail, and `ScenarioError` when the world cannot tell how an episode ended.
+    Stops when the first of them all fail. `done` hears of each, with None for one that failed. Raises `LlmError` when
+    the budget is used up, and `ScenarioError` when the world cannot tell how an episode ended.
     """
     store, kept = TrajectoryStore(file), 0
     failures: list[Trajectory] = []
@@ -138,12 +137,7 @@ async def sample_missing(
             f"the environment of the scenario cannot tell how an episode of {model.name} ended: {lost.status_reason}",
             "Mend its success or reward; they are called for every episode, also for one that was lost or truncated.",
         )
-    if wanted and not kept:
-        raise EvaluationError(
-            f"every rollout of {model.name} failed; the first: {failures[0].status_reason}",
-            "Mend it, and run the same command again: episodes that are kept are not sampled again.",
-        )
-    return len(failures)
+    return [str(each.status_reason) for each in failures]
 
 
 _ATTEMPTS = "attempts"

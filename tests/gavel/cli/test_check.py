@@ -71,3 +71,5 @@ def test_a_model_plays_with_its_cost_and_one_that_fails_fails_the_check(tmp_path
     failed = gavel(*command, cwd=tmp_path, OPENAI_API_KEY="k", OPENAI_BASE_URL=f"{endpoint.url}/v1")
     assert failed.returncode == 1
     assert "failed: " in failed.stdout
+    local = gavel("check", "returns_desk", "--agent", "tool-caller", "--judge", "constant", cwd=tmp_path)
+    assert "gavel evaluate --models base:tool-caller" in " ".join(local.stderr.split())

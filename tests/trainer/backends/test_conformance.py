@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 from openai.types.chat.chat_completion import Choice
@@ -123,7 +124,7 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
     async with a_run(kind, tmp_path) as (model, backend):
         assert (await model.get_step(), backend.checkpoints(model), backend.versions(model)) == (0, [], 1)
         group = await a_group(model, 0.0, 1.0)
-        result = await model.train([group], TrainConfig(learning_rate=1e-3), metrics={"mine": 2.0})
+        result = await model.train([group], TrainConfig(learning_rate=1e-3), metrics={"mine": np.float32(2)})
         assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
         assert model.get_inference_name() == "clerk@1"
         (member,) = await a_group(model, 0.0)

@@ -314,7 +314,8 @@ async def test_failed_episodes_are_not_kept_and_the_first_sample_is_that_of_a_tr
     failed = await sample_missing(
         player.model(), wanted, file, LoopConfig(seed=7), lambda group: heard.append(group is None)
     )
-    assert (failed, sum(heard), len(heard)) == (2, 2, 6)
+    assert (len(failed), sum(heard), len(heard)) == (2, 2, 6)
+    assert len(await sample_missing(player.model(), [(ALL[1], 0)], file, LoopConfig(), print)) == 1  # others are kept
     assert set(stored_samples(file, ALL)) == {(ALL[task].id, number) for task in (0, 2) for number in (0, 1)}
     assert ("Task 0", seed_of(7, "evaluation", ALL[0].id)) in player.played
     assert len({seed for user, seed in player.played if user == "Task 0"}) == 2
