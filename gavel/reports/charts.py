@@ -134,7 +134,7 @@ def curves_chart(
     bottom = min(ends) if low is None else low
     top = max(ends) if high is None else high
     if top - bottom < 1e-9 * max(abs(top), abs(bottom), 1e-6):
-        reach = (abs(bottom) or 1.0) / 2
+        reach = abs(bottom) / 2 or 0.5
         bottom, top = bottom - (reach if low is None else 0), top + reach
     first, last = min(steps), max(max(steps), min(steps) + 1)
     x = Axis(first, last, LEFT, RIGHT, {value: f"{value:g}" for value in ticks(first, last, whole=True)})

@@ -120,7 +120,7 @@ def test_the_demo_leaves_its_figures_and_goes_on_where_it_was(tmp_path: Path) ->
         )
         assert done.returncode == 0, done.stderr
         told.append(done.stdout)
-    assert "likelihood judge (the frozen base and a word count)" in told[0]
+    assert "likelihood judge (the frozen base, a word count)" in told[0]
     assert "This run is finished" in told[1]
     (file,) = tmp_path.glob("runs/demo/*/summary.json")
     summary = json.loads(file.read_text())
