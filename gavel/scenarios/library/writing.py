@@ -2,8 +2,7 @@
 
 import itertools
 
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import shipped
 from gavel.scenarios.task import Task
 
 FORMS = (
@@ -26,20 +25,10 @@ READERS = (
     "a brother who moves to another continent",
     "a team that has lost every match this season",
 )
-_ORDERS = list(itertools.product(FORMS, READERS))
-
-
-def _tasks(held_out: bool) -> list[Task]:
-    """Tasks of form and reader: every form and every reader is trained on; the held-out pairs are not."""
-    chosen = [pair for at, pair in enumerate(_ORDERS) if (at % 7 == 3) == held_out]
-    return [Task(user=f"Write {form} for {reader}.", data={"form": form, "reader": reader}) for form, reader in chosen]
-
-
-scenario = Scenario(
-    name="writing",
-    system=render("scenarios/writing_system.j2").strip(),
-    tasks=_tasks(held_out=False),
-    held_out=_tasks(held_out=True),
-    max_turns=1,
-    rubric=render("scenarios/writing_rubric.j2").strip(),
-)
+_TASKS = [
+    Task(user=f"Write {form} for {reader}.", data={"form": form, "reader": reader})
+    for form, reader in itertools.product(FORMS, READERS)
+]
+_HELD_OUT = _TASKS[3::7]
+"""Pairs of form and reader that are not trained on; every form and every reader is."""
+scenario = shipped("writing", [task for task in _TASKS if task not in _HELD_OUT], _HELD_OUT, max_turns=1)
