@@ -11,7 +11,6 @@ declined with the reason.
 import random
 import re
 from collections.abc import Generator
-from functools import cache
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
@@ -88,8 +87,16 @@ class Airline(BaseModel):
         found = [each for each in bookable if journey(each.origin, each.destination, each.day) == wanted]
         return sorted(found, key=lambda each: each.departs)
 
-    def book_flight(self, flight: str, passenger: str, fare: Fare) -> Booking:
-        chosen = self._with_seat(flight)
+    def with_seat(self, flight: str) -> Flight:
+        chosen = self.flight(flight)
+        if chosen.is_cancelled:
+            raise ValueError(f"flight {chosen.flight} is cancelled")
+        if chosen.seats < 1:
+            raise ValueError(f"flight {chosen.flight} is full")
+        return chosen
+
+    def book(self, flight: str, passenger: str, fare: Fare) -> Booking:
+        chosen = self.with_seat(flight)
         if not 0 < len(passenger.strip()) <= _LONGEST_NAME:
             raise ValueError(f"a passenger's name has 1 to {_LONGEST_NAME} characters")
         chosen.seats -= 1
@@ -99,49 +106,12 @@ class Airline(BaseModel):
         self.bookings.append(made)
         return made
 
-    def change_flight(self, booking: str, flight: str, charge: int) -> Booking:
-        mine = self.booking(booking)
-        if charge < 0:
-            raise ValueError("a charge is not negative")
-        chosen = self._with_seat(flight)
-        if chosen.flight == mine.flight:
-            raise ValueError(f"booking {mine.booking} is for {mine.flight} already")
-        self.flight(mine.flight).seats += 1
-        chosen.seats -= 1
-        mine.flight = chosen.flight
-        mine.paid += charge
-        return mine
-
-    def cancel_booking(self, booking: str, refund: int) -> Booking:
-        mine = self.booking(booking)
-        if not 0 <= refund <= mine.paid:
-            raise ValueError(f"a refund is from 0 to {mine.paid}, what was paid")
-        self.flight(mine.flight).seats += 1
-        self.bookings.remove(mine)
-        self.cancelled.append((mine.booking, refund))
-        return mine
-
-    def decline(self, booking: str, request: Request, reason: Reason) -> Booking:
-        mine = self.booking(booking)
-        if (entry := (mine.booking, request, reason)) in self.declined:
-            raise ValueError("this is declined already")
-        self.declined.append(entry)
-        return mine
-
     @property
     def state(self) -> tuple[object, ...]:
         """The records, regardless of the order of their changes."""
         bookings = [each.model_copy(update={"passenger": each.passenger.casefold()}) for each in self.bookings]
         seats = sorted((each.flight, each.seats) for each in self.flights)
         return sorted(tuple(each) for each in bookings), seats, sorted(self.cancelled), sorted(self.declined)
-
-    def _with_seat(self, flight: str) -> Flight:
-        chosen = self.flight(flight)
-        if chosen.is_cancelled:
-            raise ValueError(f"flight {chosen.flight} is cancelled")
-        if chosen.seats < 1:
-            raise ValueError(f"flight {chosen.flight} is full")
-        return chosen
 
 
 def journey(origin: str, destination: str, day: int) -> tuple[str, str, int]:
@@ -213,13 +183,6 @@ class Case(BaseModel):
             reason = "too_expensive"
         return Call("decline", {"booking": mine.booking, "request": wish.kind, "reason": reason})
 
-    @property
-    def after(self) -> Airline:
-        """The correct records at the end."""
-        airline, change = self.airline.model_copy(deep=True), self.right
-        getattr(airline, change.name)(**change.arguments)
-        return airline
-
     def fitting(self) -> list[Flight]:
         """Flights with a free seat on the day that arrive in time."""
         wish = self.wish
@@ -234,7 +197,6 @@ def refund_of(paid: int, day: int, rule: FareRule, *, is_cancelled: bool) -> int
     return max(0, paid * rule.refund_percent // 100 - rule.refund_fee) if day >= rule.refund_days else 0
 
 
-@cache
 def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` is its case."""
     dice = random.Random(f"airline desk {number}")
@@ -260,11 +222,21 @@ def _draw_case(dice: random.Random, kind: Literal["book", "change", "cancel"]) -
     for passenger in [*people, people[0]]:  # the passenger has two bookings, so the right one must be found
         flight = dice.choice([each for each in flights if each.seats > 1])
         if flight.day not in {airline.flight(each.flight).day for each in airline.bookings}:
-            airline.book_flight(flight.flight, passenger, dice.choice(FARES))
+            airline.book(flight.flight, passenger, dice.choice(FARES))
     if len(airline.bookings) < 5:
         return None
     airline.next_number += dice.randint(1, 900)
-    rules: dict[Fare, FareRule] = {fare: _draw_rule(dice) for fare in FARES}
+    rules: dict[Fare, FareRule] = {
+        fare: FareRule(
+            change=dice.random() < 0.75,
+            change_fee=dice.choice((0, 20, 35, 50)),
+            change_days=dice.choice((0, 1, 3, 5)),
+            refund_percent=dice.choice((0, 50, 80, 100)),
+            refund_fee=dice.choice((0, 10, 25)),
+            refund_days=dice.choice((1, 3, 7)),
+        )
+        for fare in FARES
+    }
     mine = airline.bookings[0]
     flown = airline.flight(mine.flight)
     wish = Wish(kind=kind, passenger=people[0])
@@ -296,17 +268,6 @@ def _draw_flight(dice: random.Random, flight: str, origin: str, destination: str
     return Flight.model_validate({**way, **clock, "prices": prices, "seats": dice.choice((0, 2, 5, 9))})
 
 
-def _draw_rule(dice: random.Random) -> FareRule:
-    return FareRule(
-        change=dice.random() < 0.75,
-        change_fee=dice.choice((0, 20, 35, 50)),
-        change_days=dice.choice((0, 1, 3, 5)),
-        refund_percent=dice.choice((0, 50, 80, 100)),
-        refund_fee=dice.choice((0, 10, 25)),
-        refund_days=dice.choice((1, 3, 7)),
-    )
-
-
 def _opening(case: Case) -> str:
     wish = case.wish
     who = f"Hello, I am {wish.passenger}."
@@ -328,9 +289,14 @@ def _opening(case: Case) -> str:
 
 class AirlineDesk:
     async def reset(self, task: Task) -> None:
-        self._case = Case.model_validate(task.data)
-        self._right, self._after = self._case.right, self._case.after.state
-        self._airline = self._case.airline
+        case = Case.model_validate(task.data)
+        self._open(case.model_copy(deep=True))
+        await getattr(self, case.right.name)(**case.right.arguments)
+        self._right, self._after = self._changes, self._airline.state
+        self._open(case)
+
+    def _open(self, case: Case) -> None:
+        self._case, self._airline = case, case.airline
         self._seen: set[object] = set()
         """Facts that the agent has looked up: numbers of flights and bookings, fares, and journeys."""
         self._is_blind = False
@@ -358,26 +324,43 @@ class AirlineDesk:
 
     async def book_flight(self, flight: str, passenger: str, fare: Fare) -> dict[str, object]:
         """Book a flight for a passenger."""
-        made = self._airline.book_flight(flight, passenger, fare)
+        made = self._airline.book(flight, passenger, fare)
         self._changed("book_flight", made.flight, flight=made.flight)
         self._seen.add(made.booking)
         return made.model_dump()
 
     async def change_flight(self, booking: str, flight: str, charge: int) -> dict[str, object]:
         """Move a booking to another flight, and charge the passenger so many euros."""
-        made = self._airline.change_flight(booking, flight, charge)
-        self._changed("change_flight", made.booking, made.flight, made.fare, flight=made.flight, charge=charge)
-        return made.model_dump()
+        mine = self._airline.booking(booking)
+        if charge < 0:
+            raise ValueError("a charge is not negative")
+        chosen = self._airline.with_seat(flight)
+        if chosen.flight == mine.flight:
+            raise ValueError(f"booking {mine.booking} is for {mine.flight} already")
+        self._airline.flight(mine.flight).seats += 1
+        chosen.seats -= 1
+        mine.flight = chosen.flight
+        mine.paid += charge
+        self._changed("change_flight", mine.booking, mine.flight, mine.fare, flight=mine.flight, charge=charge)
+        return mine.model_dump()
 
     async def cancel_booking(self, booking: str, refund: int) -> str:
         """Cancel a booking, and pay so many euros back."""
-        mine = self._airline.cancel_booking(booking, refund)
+        mine = self._airline.booking(booking)
+        if not 0 <= refund <= mine.paid:
+            raise ValueError(f"a refund is from 0 to {mine.paid}, what was paid")
+        self._airline.flight(mine.flight).seats += 1
+        self._airline.bookings.remove(mine)
+        self._airline.cancelled.append((mine.booking, refund))
         self._changed("cancel_booking", *self._facts_about(mine), refund=refund)
         return f"booking {mine.booking} is cancelled, {refund} euros are paid back"
 
     async def decline(self, booking: str, request: Request, reason: Reason) -> str:
         """Note that a passenger's request is declined, and why."""
-        mine, wish = self._airline.decline(booking, request, reason), self._case.wish
+        mine, wish = self._airline.booking(booking), self._case.wish
+        if (entry := (mine.booking, request, reason)) in self._airline.declined:
+            raise ValueError("this is declined already")
+        self._airline.declined.append(entry)
         search = [journey(wish.origin, wish.destination, wish.day)] if reason in ("no_flight", "too_expensive") else []
         self._changed("decline", *self._facts_about(mine), *search, reason=reason)
         return f"the request to {request} booking {mine.booking} is declined: {reason}"
@@ -390,9 +373,8 @@ class AirlineDesk:
 
     def reward(self, trajectory: Trajectory) -> float:
         """A naive hand-written reward: half for the right tool, the rest for its flight, amount or reason."""
-        if [change.name for change in self._changes] != [self._right.name]:
-            return 0.0
-        return 0.5 + 0.5 * (self._changes[0].arguments.items() <= self._right.arguments.items())
+        is_tool = [change.name for change in self._changes] == [change.name for change in self._right]
+        return 0.5 * is_tool + 0.5 * (self._changes == self._right)
 
     def _facts_about(self, mine: Booking) -> list[str]:
         """The booking, and the fare whose rule decides, unless the airline cancelled the flight and refunds it all."""
@@ -406,9 +388,12 @@ class AirlineDesk:
 scenario = shipped("airline_desk", *drawn(draw_task, 2000, 500), environment=AirlineDesk, max_turns=12, max_steps=24)
 
 
+_WHO, _WAY, _DAYS = r"I am (\w+ \w+)\.", r"from (\w+) to (\w+)", r"in (\d+) days"
+
+
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     """Looks up the facts, reads the rule, computes the amount, acts once and tells the passenger."""
-    passenger, days = _passenger(opening), _days(opening)
+    passenger, days = re.findall(_WHO, opening)[0], [int(day) for day in re.findall(_DAYS, opening)]
     if "I need" in opening:
         fare = re.findall(r"cheapest (\w+) flight", opening)[0]
         chosen = yield from _cheapest(opening, days[0], fare)
@@ -416,9 +401,8 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
         yield f"You are booked on {chosen['flight']}."
         return
     found = yield from ask("find_bookings", passenger=passenger)
-    mine = next(
-        each for each in found if (each["origin"], each["destination"], each["day"]) == (*_way(opening), days[0])
-    )
+    way = (*re.findall(_WAY, opening)[0], days[0])
+    mine = next(each for each in found if (each["origin"], each["destination"], each["day"]) == way)
     rule = yield from ask("read_fare_rule", fare=mine["fare"])
     limit, request, reason = int(re.findall(r"(\d+) euros", opening)[0]), "cancel", ""
     if "move" in opening:
@@ -455,30 +439,18 @@ def _cheapest(opening: str, day: int, fare: str) -> Generator[Call | str, str, A
 
 
 def _search(opening: str, day: int) -> Generator[Call | str, str, Any]:
-    origin, destination = _way(opening)
+    origin, destination = re.findall(_WAY, opening)[0]
     return (yield from ask("search_flights", origin=origin, destination=destination, day=day))
-
-
-def _passenger(opening: str) -> str:
-    return re.findall(r"I am (\w+ \w+)\.", opening)[0]
-
-
-def _way(opening: str) -> tuple[str, str]:
-    return re.findall(r"from (\w+) to (\w+)", opening)[0]
-
-
-def _days(opening: str) -> list[int]:
-    return [int(day) for day in re.findall(r"in (\d+) days", opening)]
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     """Grants every request at once: refunds everything, changes for free, books the earliest departure."""
-    passenger, mine = _passenger(opening), None
+    passenger, mine = re.findall(_WHO, opening)[0], None
     if "I need" not in opening:
         (mine, *_) = yield from ask("find_bookings", passenger=passenger)
     if mine and "cannot take" in opening:
         yield Call("cancel_booking", {"booking": mine["booking"], "refund": mine["paid"]})
-    elif flights := (yield from _search(opening, _days(opening)[-1])):
+    elif flights := (yield from _search(opening, int(re.findall(_DAYS, opening)[-1]))):
         flight = flights[0]["flight"]
         if mine:
             yield Call("change_flight", {"booking": mine["booking"], "flight": flight, "charge": 0})
@@ -490,7 +462,7 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
 def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
     """Declines every request that can be declined without reading a rule."""
     if "I need" not in opening:
-        (mine, *_) = yield from ask("find_bookings", passenger=_passenger(opening))
+        (mine, *_) = yield from ask("find_bookings", passenger=re.findall(_WHO, opening)[0])
         request, reason = ("change", "not_allowed") if "move" in opening else ("cancel", "refund_too_low")
         yield Call("decline", {"booking": mine["booking"], "request": request, "reason": reason})
     yield "I am sorry, that cannot be done."

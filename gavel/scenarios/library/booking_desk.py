@@ -9,7 +9,6 @@ sloppy one does half of the request.
 
 import random
 import re
-from functools import cache
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
@@ -19,13 +18,9 @@ from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
-Entry = tuple[str, str, int, int]
-"""Room, guest, first and last night."""
 GUESTS = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
 ROOMS = tuple(f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4))
 NIGHTS = 14
-_KINDS = ("book", "book", "cancel", "move", "full")
-"""Kinds of wishes. `full`: one that no room can meet."""
 _LONGEST_NAME = 80
 
 
@@ -41,10 +36,6 @@ class Booking(BaseModel):
     guest: str
     first_night: int
     last_night: int
-
-    @property
-    def entry(self) -> Entry:
-        return self.room, self.guest, self.first_night, self.last_night
 
 
 class Hotel(BaseModel):
@@ -86,25 +77,22 @@ class Hotel(BaseModel):
         del self.bookings[number]
 
     @property
-    def books(self) -> set[Entry]:
-        """The bookings without ids: two ways to the same books are equal."""
-        return {each.entry for each in self.bookings.values()}
+    def books(self) -> set[tuple[Any, ...]]:
+        """The bookings without ids, so two ways to the same books are equal: room, guest, first and last night."""
+        return {tuple(each.model_dump().values()) for each in self.bookings.values()}
 
 
-@cache
 def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` has the hotel before and the correct books afterwards."""
     dice = random.Random(f"booking desk {number}")
-    kind, wish = dice.choice(_KINDS), None
+    kind, wish = dice.choice(("book", "book", "cancel", "move", "full")), None  # full: no room can meet it
     while wish is None:
         hotel = _draw_hotel(dice)
         guests = {each.guest for each in hotel.bookings.values()}
         wish = _draw_wish(dice, kind, hotel, dice.choice([name for name in GUESTS if name not in guests]))
     words, before, after = wish
-    right = [list(each) for each in sorted(after.books)]
-    return Task.model_validate(
-        {"id": f"wish-{number}", "user": words, "data": {"hotel": before.model_dump(), "right": right}}
-    )
+    data: dict[str, Any] = {"hotel": before.model_dump(), "right": [list(each) for each in sorted(after.books)]}
+    return Task(id=f"wish-{number}", user=words, data=data)
 
 
 def _draw_hotel(dice: random.Random) -> Hotel:
@@ -159,7 +147,7 @@ class BookingDesk:
     async def reset(self, task: Task) -> None:
         self._hotel = Hotel.model_validate(task.data["hotel"])
         right: Any = task.data["right"]
-        self._right: set[Entry] = {tuple(entry) for entry in right}
+        self._right: set[tuple[Any, ...]] = set(map(tuple, right))
 
     async def find_rooms(self, people: int, first_night: int, last_night: int) -> list[dict[str, object]]:
         """Find rooms that are large enough and free in all these nights."""

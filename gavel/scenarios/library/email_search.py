@@ -11,8 +11,7 @@ comparing, finds a wrong answer more often than the right one.
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
 
 from pydantic import BaseModel
 
@@ -24,12 +23,9 @@ from gavel.scenarios.trajectory import Trajectory
 
 MOST_FOUND = 10
 """Max mails in a search result."""
-_MOST_WORDS = 12
-"""Max words of a query; further ones are ignored."""
 _LONGEST = 60
 """Max characters of an answer."""
 _SIZE = 48
-"""Mails in a mailbox."""
 COMPANIES = ("Nordwind", "Alpenglas", "Brightway", "Cobalt", "Delphin", "Everstone", "Falkner", "Greenleaf")
 PEOPLE = ("Ada Abel", "Bruno Costa", "Chen Ito", "Dora Lund", "Emil Grau", "Farah Kaya", "Goran Hale", "Hanna Fuchs")
 PROJECTS = ("Harbour", "Lantern", "Meadow", "Compass", "Orchard", "Summit", "Anchor", "Willow")
@@ -52,43 +48,6 @@ class Mail(BaseModel):
     sender: str
     subject: str
     body: str
-
-
-class Mailbox:
-    """The mails of one episode, in memory. Must be closed, and used in the thread that created it."""
-
-    def __init__(self, mails: Iterable[Mail]) -> None:
-        self._mails = {mail.mail_id: mail for mail in mails}
-        self._database = sqlite3.connect(":memory:")
-        self._database.execute("CREATE VIRTUAL TABLE mails USING fts5(mail_id UNINDEXED, date, sender, subject, body)")
-        rows = [list(each.model_dump().values()) for each in self._mails.values()]
-        self._database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
-
-    def search(self, query: str, limit: int) -> list[Mail]:
-        """Mails with all words of the query, the best match first; without any, mails with at least one.
-
-        The words are data: operators of the index's query language are not interpreted.
-        """
-        words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:_MOST_WORDS]
-        if not words:
-            raise ValueError("the query has no words")
-        statement = "SELECT mail_id FROM mails WHERE mails MATCH ? ORDER BY rank, mail_id LIMIT ?"
-        for operator in (" ", " OR "):
-            match = operator.join(f'"{word}"' for word in words)
-            found = self._database.execute(statement, (match, max(1, min(limit, MOST_FOUND)))).fetchall()
-            if found:
-                return [self._mails[mail_id] for (mail_id,) in found]
-        return []
-
-    def mail(self, mail_id: str) -> Mail:
-        """The mail of an id. Raises `ValueError` for an unknown one."""
-        found = self._mails.get(mail_id.strip().upper())
-        if found is None:
-            raise ValueError(f"there is no mail {mail_id[:40]}")
-        return found
-
-    def close(self) -> None:
-        self._database.close()
 
 
 class Question(BaseModel):
@@ -184,7 +143,6 @@ def _draw_access(dice: random.Random) -> Drawn:
 _KINDS: tuple[Callable[[random.Random], Drawn], ...] = (_draw_invoice, _draw_meeting, _draw_access)
 
 
-@cache
 def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` has the mailbox and the answer."""
     dice = random.Random(f"email search {number}")
@@ -210,21 +168,34 @@ def _draw_chatter(dice: random.Random) -> Mail:
 
 
 class EmailSearch:
-    """The world of one mailbox."""
+    """The world of one mailbox, in memory."""
 
     def reset(self, task: Task) -> None:
         self._question = Question.model_validate(task.data)
-        self._mailbox = Mailbox(self._question.mails)
+        self._mails = {mail.mail_id: mail for mail in self._question.mails}
+        self._database = sqlite3.connect(":memory:")
+        self._database.execute("CREATE VIRTUAL TABLE mails USING fts5(mail_id UNINDEXED, date, sender, subject, body)")
+        rows = [list(each.model_dump().values()) for each in self._mails.values()]
+        self._database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
         self._read: set[str] = set()
         self._answer = self._source = ""
 
     def search(self, query: str, limit: int = MOST_FOUND) -> list[dict[str, str]]:
         """Find mails by words of sender, subject, text and date; shows at most 10, without their text."""
-        return [mail.model_dump(exclude={"body"}) for mail in self._mailbox.search(query, limit)]
+        # Mails with all words, the best match first, or else mails with any; the index's operators are words, too.
+        words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:12]
+        if not words:
+            raise ValueError("the query has no words")
+        statement = "SELECT mail_id FROM mails WHERE mails MATCH ? ORDER BY rank, mail_id LIMIT ?"
+        found: list[tuple[str]] = []
+        for operator in (" ", " OR "):
+            match = operator.join(f'"{word}"' for word in words)
+            found = found or self._database.execute(statement, (match, max(1, min(limit, MOST_FOUND)))).fetchall()
+        return [self._mails[mail_id].model_dump(exclude={"body"}) for (mail_id,) in found]
 
     def read(self, mail_id: str) -> dict[str, str]:
         """Read a mail."""
-        mail = self._mailbox.mail(mail_id)
+        mail = self._mail(mail_id)
         self._read.add(mail.mail_id)
         return mail.model_dump()
 
@@ -239,7 +210,7 @@ class EmailSearch:
             raise ValueError("the question is answered already")
         if len(answer) > _LONGEST:
             raise ValueError(f"an answer has at most {_LONGEST} characters: give the value alone")
-        self._source, self._answer = self._mailbox.mail(source).mail_id, answer
+        self._source, self._answer = self._mail(source).mail_id, answer
         return done("The answer is noted.")
 
     def success(self, trajectory: Trajectory) -> bool:
@@ -254,8 +225,14 @@ class EmailSearch:
     def _is_right(self) -> bool:
         return is_answer(self._answer, self._question.answer, self._question.others)
 
+    def _mail(self, mail_id: str) -> Mail:
+        found = self._mails.get(mail_id.strip().upper())
+        if found is None:
+            raise ValueError(f"there is no mail {mail_id[:40]}")
+        return found
+
     def close(self) -> None:
-        self._mailbox.close()
+        self._database.close()
 
 
 def is_answer(said: str, answer: str, others: list[str]) -> bool:
@@ -307,19 +284,10 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     yield Call("answer", {"answer": values[0] if values else "unknown", "source": found[0]["mail_id"]})
 
 
-def guesser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Answers with all values that it finds, citing a mail that it has not read."""
-    first, *found = yield from ask("search", query=opening)
-    values: list[str] = []
-    for mail in found:
-        values += _values(opening, (yield from ask("read", mail_id=mail["mail_id"])))
-    yield Call("answer", {"answer": " or ".join(values)[:60], "source": first["mail_id"]})
-
-
 def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
     """Says that it does not know."""
     found = yield from ask("search", query=opening)
     yield Call("answer", {"answer": "unknown", "source": found[0]["mail_id"]})
 
 
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "guesser": guesser, "refuser": refuser}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}

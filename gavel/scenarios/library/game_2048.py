@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gavel.scenarios.library._shared import drawn, repeating, shipped
+from gavel.scenarios.library._shared import drawn, move_in, repeating, shipped
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
@@ -16,8 +16,6 @@ from gavel.scenarios.trajectory import Trajectory
 SIZE = 4
 DIRECTIONS = ("up", "down", "left", "right")
 TARGET, MAX_TURNS = 64, 43
-_FOURS = 0.1
-"""Share of new tiles that are 4; the others are 2."""
 _ROWS = [range(at, at + SIZE) for at in range(0, SIZE * SIZE, SIZE)]
 _COLUMNS = [range(at, SIZE * SIZE, SIZE) for at in range(SIZE)]
 _LINES = {"left": _ROWS, "right": [it[::-1] for it in _ROWS], "up": _COLUMNS, "down": [it[::-1] for it in _COLUMNS]}
@@ -48,9 +46,9 @@ class Board:
         return {move: after for move in DIRECTIONS if (after := self.slid(move)) != self}
 
     def with_tile(self, dice: random.Random) -> "Board":
-        """The board with a new tile in an empty cell."""
+        """The board with a new tile, one in ten a 4, in an empty cell."""
         at = dice.choice([at for at, value in enumerate(self.cells) if value == 0])
-        value = 4 if dice.random() < _FOURS else 2
+        value = 4 if dice.random() < 0.1 else 2
         return Board((*self.cells[:at], value, *self.cells[at + 1 :]))
 
     def drawn(self) -> str:
@@ -85,7 +83,7 @@ class Game:
         return self._board.drawn()
 
     async def observe(self, action: str) -> object:
-        direction = action.strip().strip(".!\"'").casefold()
+        direction = move_in(action)
         if direction not in DIRECTIONS:
             return f"Say up, down, left or right, and nothing else.\n{self._board.drawn()}"
         slid = self._board.slid(direction)
@@ -134,13 +132,6 @@ def _promise(board: Board, ahead: int) -> float:
     return value + max((_promise(after, ahead - 1) for after in board.moves.values()), default=0.0)
 
 
-def wanderer(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Moves at random."""
-    said = opening
-    while True:
-        said = yield dice.choice(list(Board.read(said).moves))
-
-
 def cornerer(task: Task, opening: str, dice: random.Random) -> Turns:
     """Moves left and down, and right only if forced, ignoring the tiles."""
     said = opening
@@ -149,9 +140,4 @@ def cornerer(task: Task, opening: str, dice: random.Random) -> Turns:
         said = yield next(move for move in ("left", "down", "right", "up") if move in moves)
 
 
-PLAYERS: dict[str, Player] = {
-    "expert": expert,
-    "fool": repeating("up", "down"),
-    "wanderer": wanderer,
-    "cornerer": cornerer,
-}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": repeating("up", "down"), "cornerer": cornerer}

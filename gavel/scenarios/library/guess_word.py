@@ -6,6 +6,7 @@ The words are everyday English ones; those that are held out are never trained o
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from gavel.scenarios.library._shared import playing, repeating, shipped
 from gavel.scenarios.scripted_agent import Player, Turns
@@ -13,8 +14,8 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
-WORDS = tuple(
-    """
+_GUESSES = 6
+WORDS: Sequence[str] = """
 about above actor admit adult after again agent agree ahead alarm album alert alike alive allow alone along alter among
 angel anger angle angry apart apple apply arena argue arise armor arrow aside asset audio avoid awake award aware badly
 baker basic basin batch beach beard beast begin being belly below bench berry birth black blade blame blank blast blend
@@ -48,7 +49,6 @@ under union unity upper urban usual vague valid value vapor vault venue verse vi
 waste watch water whale wheat wheel where which while white whole width woman world worry worth wound wrist write wrong
 yacht yield young youth
 """.split()  # noqa: SIM905
-)
 
 
 def marks_of(guess: str, word: str) -> str:
@@ -66,10 +66,6 @@ def marks_of(guess: str, word: str) -> str:
     return marks
 
 
-_GUESSES = 6
-_WORD = re.compile(r"[\"'*`]*([a-z]{5})[\"'*`]*[.!]?")
-
-
 class HiddenWord:
     """One word, and the guesses at it."""
 
@@ -78,7 +74,7 @@ class HiddenWord:
         self._guesses: list[str] = []
 
     async def observe(self, action: str) -> object:
-        found = _WORD.fullmatch(action.strip().casefold())
+        found = re.fullmatch(r"[\"'*`]*([a-z]{5})[\"'*`]*[.!]?", action.strip().casefold())
         if found is None:
             return "Say one word of five letters from a to z, and nothing else."
         guess = found[1]

@@ -16,11 +16,11 @@ import random
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from gavel.prompts import render
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.library._shared import ask, drawn, repeating, shipped
 from gavel.scenarios.scripted_agent import Call, Player, Turns
@@ -86,8 +86,6 @@ class Customer(BaseModel):
 
 
 class Shop(BaseModel):
-    """One shop. An impossible change raises `ValueError`."""
-
     customers: list[Customer]
     orders: list[Order]
     stock: dict[str, list[str]]
@@ -95,45 +93,8 @@ class Shop(BaseModel):
     declined: list[tuple[str, str, Request, Reason]] = []
     """Declined requests: customer, item, request and reason."""
 
-    def customer(self, name: str, postcode: str) -> Customer:
-        for each in self.customers:
-            if (plain(each.name), plain(each.postcode)) == (plain(name), plain(postcode)):
-                return each
-        raise ValueError("no customer has this name and postcode")
-
     def orders_of(self, customer_id: str) -> list[Order]:
         return [order for order in self.orders if order.customer_id == customer_id]
-
-    def order(self, order_id: str) -> Order:
-        for each in self.orders:
-            if each.order_id == order_id:
-                return each
-        raise ValueError(f"there is no order {order_id}")
-
-    def return_item(self, order_id: str, item: str, refund_to: RefundTo) -> None:
-        self._delivered(order_id, item).state = f"returned to {refund_to}"
-
-    def exchange_item(self, order_id: str, item: str, colour: str) -> None:
-        found, wanted = self._delivered(order_id, item), plain(colour)
-        if wanted not in self.stock.get(found.name, []):
-            raise ValueError(f"there is no {found.name} in {colour} in stock")
-        found.state = f"exchanged for {wanted}"
-
-    def cancel_order(self, order_id: str) -> None:
-        self._not_sent(order_id).status = "cancelled"
-
-    def change_address(self, order_id: str, address: str) -> None:
-        order = self._not_sent(order_id)
-        if not 0 < len(address.strip()) <= _LONGEST:
-            raise ValueError(f"an address has 1 to {_LONGEST} characters")
-        order.address = address
-
-    def decline(self, customer_id: str, item: str, request: Request, reason: Reason) -> None:
-        if len(item) > _LONGEST:
-            raise ValueError(f"an item's name has at most {_LONGEST} characters")
-        if (entry := (customer_id, plain(item), request, reason)) in self.declined:
-            raise ValueError("this is declined already")
-        self.declined.append(entry)
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -143,23 +104,6 @@ class Shop(BaseModel):
             for each in self.orders
         ]
         return orders, sorted(self.declined)
-
-    def _not_sent(self, order_id: str) -> Order:
-        order = self.order(order_id)
-        if order.status in ("sent", "delivered", "cancelled"):
-            raise ValueError(f"order {order_id} is {order.status}")
-        return order
-
-    def _delivered(self, order_id: str, item: str) -> Item:
-        order = self.order(order_id)
-        if order.status != "delivered":
-            raise ValueError(f"order {order_id} is {order.status}, not delivered")
-        found = next((each for each in order.items if each.name == plain(item)), None)
-        if found is None:
-            raise ValueError(f"order {order_id} has no {item}")
-        if found.state != "kept":
-            raise ValueError(f"the {found.name} of order {order_id} is {found.state} already")
-        return found
 
 
 def plain(text: str) -> str:
@@ -224,10 +168,10 @@ class Wish(BaseModel):
         return WISHES[self.request].format(item=self.item)
 
     @property
-    def taste(self) -> list[str]:
-        """What the customer says of colours, if any."""
+    def taste(self) -> str:
+        """What the customer says of colours; empty if it does not care."""
         liked = ", or in ".join(self.colours)
-        return [f"I would like the {self.item} in {liked} if there is none."] if liked else []
+        return f"I would like the {self.item} in {liked} if there is none." if liked else ""
 
 
 class Case(BaseModel):
@@ -254,14 +198,6 @@ class Case(BaseModel):
             return [Call("change_address", {"order_id": each, "address": self.address}) for each in due]
         return [self._right_change(wish) for wish in self.wishes]
 
-    @property
-    def after(self) -> Shop:
-        """The correct records at the end."""
-        shop = self.shop.model_copy(deep=True)
-        for change in self.right:
-            getattr(shop, change.name)(**change.arguments)
-        return shop
-
     def find(self, wish: Wish) -> tuple[Order, Item]:
         """The item of a wish, and its order."""
         return next((order, item) for order in self.mine for item in order.items if item.name == wish.item)
@@ -276,7 +212,6 @@ class Case(BaseModel):
         return Call("decline", {**about, "reason": reason or "out_of_stock"})
 
 
-@cache
 def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` is its case."""
     dice = random.Random(f"retail desk {number}")
@@ -284,12 +219,8 @@ def draw_task(number: int) -> Task:
     declined = [dice.random() < _DECLINED for _ in range(2)]
     while True:
         case = _draw_case(dice, kind)
-        if case is None:
-            continue
-        changes = case.right
-        if kind == "address" and 0 < len(changes) < len(case.mine):
-            break
-        if kind != "address" and [each.name == "decline" for each in changes] == declined[: len(changes)]:
+        refused = [change.name == "decline" for change in case.right]
+        if 0 < len(refused) < len(case.mine) if case.address else refused == declined[: len(refused)]:
             break
     hello = dice.choice(("Hello.", "Good morning.", "Hi there."))
     wanted = [MOVED] if case.address else [wish.words for wish in case.wishes]
@@ -297,19 +228,18 @@ def draw_task(number: int) -> Task:
     return Task(id=f"customer-{number}", user=words, data=case.model_dump(mode="json"))
 
 
-def _draw_case(dice: random.Random, kind: str) -> Case | None:
+def _draw_case(dice: random.Random, kind: str) -> Case:
     names = [f"{first} {last}" for first, last in zip(dice.sample(NAMES, 3), dice.sample(SURNAMES, 3), strict=True)]
     customers = [
         Customer(customer_id=f"C{number}", name=name, postcode=str(dice.randint(10000, 99999)))
         for name, number in zip(names, dice.sample(range(100, 1000), 3), strict=True)
     ]
-    orders: list[Order] = []
-    numbers = iter(dice.sample(range(10000, 100000), 12))
+    orders, numbers = list[Order](), iter(dice.sample(range(10000, 100000), 12))
     for customer in customers:
         items = iter(dice.sample(ITEMS, 8))
         for _ in range(dice.randint(2, 4)):
-            number, some = str(next(numbers)), [next(items) for _ in range(dice.randint(1, 2))]
-            orders.append(_draw_order(dice, customer, number, some))
+            names = [next(items) for _ in range(dice.randint(1, 2))]
+            orders.append(_draw_order(dice, customer, str(next(numbers)), names))
     dice.shuffle(orders)
     stock = {item: sorted(dice.sample(COLOURS, dice.randint(1, 4))) for item in ITEMS}
     customer = dice.choice(customers)
@@ -326,8 +256,7 @@ def _draw_case(dice: random.Random, kind: str) -> Case | None:
     if kind == "address":
         case.address = _draw_address(dice)
         return case
-    mine = dice.sample(case.mine, 2 if kind == "two" else 1)
-    case.wishes = [_draw_wish(dice, order) for order in mine]
+    case.wishes = [_draw_wish(dice, order) for order in dice.sample(case.mine, 2 if kind == "two" else 1)]
     return case
 
 
@@ -337,24 +266,12 @@ def _draw_address(dice: random.Random) -> str:
 
 def _draw_order(dice: random.Random, customer: Customer, number: str, names: list[str]) -> Order:
     status: Status = dice.choice(("new", "packed", "delivered", "delivered", "delivered"))
-    is_there = status == "delivered"
-    items = [
-        Item(
-            name=name,
-            colour=dice.choice(COLOURS),
-            price=dice.randint(5, 200),
-            opened=is_there and dice.random() < 0.5,
-        )
-        for name in names
-    ]
-    return Order(
-        order_id=number,
-        customer_id=customer.customer_id,
-        status=status,
-        days=dice.randint(1, 70) if is_there else 0,
-        address=_draw_address(dice),
-        items=items,
-    )
+    is_there, items = status == "delivered", list[Item]()
+    for name in names:
+        colour, price = dice.choice(COLOURS), dice.randint(5, 200)
+        items.append(Item(name=name, colour=colour, price=price, opened=is_there and dice.random() < 0.5))
+    days, address, customer_id = dice.randint(1, 70) if is_there else 0, _draw_address(dice), customer.customer_id
+    return Order(order_id=number, customer_id=customer_id, status=status, days=days, address=address, items=items)
 
 
 def _draw_wish(dice: random.Random, order: Order) -> Wish:
@@ -377,7 +294,6 @@ _YES_OR_NO = re.compile(
     r"(?i)(^|[.!,;:?]\s*)(so )?(shall|should|do|does|is|are|was|would|may|can|could|will|have|did)\b"
     r"|\b(confirm|proceed|go ahead|okay|ok|correct|right|agree)\b"
 )
-_MORE = re.compile(r"(?i)\banything (else|more)\b")
 _PATIENCE = 4
 """Messages without progress after which the customer leaves."""
 
@@ -394,7 +310,7 @@ class ScriptedCustomer:
         `open_wishes`: the wishes that no change of the records concerns yet. `is_done`: none is open.
         """
         asks = "?" in words
-        if is_done and (not asks or _MORE.search(words)):
+        if is_done and (not asks or re.search(r"(?i)\banything (else|more)\b", words)):
             return "Thank you. Goodbye.", True
         facts = self._facts_asked(words)
         self.idle += self.told.issuperset(facts)
@@ -414,7 +330,7 @@ class ScriptedCustomer:
         if _IDENTITY.search(words):
             facts.append(case.customer.words)
         if _COLOUR.search(words):
-            facts += [fact for wish in case.wishes for fact in wish.taste]
+            facts += [wish.taste for wish in case.wishes if wish.taste]
         if _ADDRESS.search(words) and case.address:
             facts.append(f"My new address is {case.address}.")
         if facts or "?" not in words:
@@ -428,30 +344,24 @@ class ScriptedCustomer:
 
 def goal(task: Task) -> str:
     """Instructions for a language model that plays the customer."""
-    case = Case.model_validate(task.data)
-    facts = [case.customer.words, *(wish.words for wish in case.wishes)]
-    facts += [fact for wish in case.wishes for fact in wish.taste]
-    if case.address:
-        facts.append(
-            f"I have moved. All orders that can still be redirected shall go to my new address: {case.address}."
-        )
-    return (
-        "You contact a web shop. " + " ".join(facts) + " You say yes to what serves this, accept what the shop's rules "
-        "forbid, and know nothing of order numbers or rules. You are done when the assistant has told you, for each of "
-        "your wishes, that it is done or cannot be done."
-    )
+    return render("scenarios/retail_desk_goal.j2", case=Case.model_validate(task.data)).strip()
 
 
 class RetailDesk:
-    """One shop, and its current customer."""
+    """One shop, and its current customer. An impossible change raises `ValueError`."""
 
     async def reset(self, task: Task, episode: Episode) -> None:
-        self._case = case = Case.model_validate(task.data)
-        self._shop, self._right, self._after = case.shop, set(map(_key, case.right)), case.after.state
-        self._customer = ScriptedCustomer(case)
-        model = os.environ.get("GAVEL_USER_MODEL")
+        model, case = os.environ.get("GAVEL_USER_MODEL"), Case.model_validate(task.data)
         self._person = SimulatedUser(model, "a customer of a web shop", goal).meet(episode) if model else None
-        self._found: set[str] = set()
+        self._open(case.model_copy(deep=True), found={case.customer.customer_id})
+        for change in case.right:
+            await getattr(self, change.name)(**change.arguments)
+        self._right, self._after = self._touched, self._shop.state
+        self._open(case, found=set())
+
+    def _open(self, case: Case, found: set[str]) -> None:
+        self._case, self._shop, self._customer = case, case.shop, ScriptedCustomer(case)
+        self._found = found
         """Ids of customers, found by name and postcode."""
         self._seen: set[str] = set()
         """Facts that the agent has looked up or heard: order ids, topics, items whose stock it knows, and words of the
@@ -463,9 +373,12 @@ class RetailDesk:
 
     async def find_customer(self, name: str, postcode: str) -> dict[str, object]:
         """Find a customer and the ids of their orders. Name and postcode must both be right."""
-        found = self._shop.customer(name, postcode).customer_id
-        self._found.add(found)
-        return {"customer_id": found, "orders": [order.order_id for order in self._shop.orders_of(found)]}
+        for each in self._shop.customers:
+            if (plain(each.name), plain(each.postcode)) == (plain(name), plain(postcode)):
+                self._found.add(each.customer_id)
+                orders = [order.order_id for order in self._shop.orders_of(each.customer_id)]
+                return {"customer_id": each.customer_id, "orders": orders}
+        raise ValueError("no customer has this name and postcode")
 
     async def get_order(self, order_id: str) -> dict[str, object]:
         """Look up an order of a customer who was found."""
@@ -487,29 +400,31 @@ class RetailDesk:
 
     async def return_item(self, order_id: str, item: str, refund_to: RefundTo) -> str:
         """Take an item back and refund it."""
-        self._order(order_id)
-        self._shop.return_item(order_id, item, refund_to)
+        self._delivered(order_id, item).state = f"returned to {refund_to}"
         self._changed(order_id, order_id, "returns")
         return f"the {plain(item)} of order {order_id} is refunded to {refund_to}"
 
     async def exchange_item(self, order_id: str, item: str, colour: str) -> str:
         """Exchange an item for the same one in another colour that is in stock."""
-        self._order(order_id)
-        self._shop.exchange_item(order_id, item, colour)
-        self._changed(order_id, order_id, "exchanges", f"stock of {plain(item)}", f"heard {plain(colour)}")
-        return f"the {plain(item)} of order {order_id} is exchanged for {plain(colour)}"
+        found, wanted = self._delivered(order_id, item), plain(colour)
+        if wanted not in self._shop.stock.get(found.name, []):
+            raise ValueError(f"there is no {found.name} in {colour} in stock")
+        found.state = f"exchanged for {wanted}"
+        self._changed(order_id, order_id, "exchanges", f"stock of {found.name}", f"heard {wanted}")
+        return f"the {found.name} of order {order_id} is exchanged for {wanted}"
 
     async def cancel_order(self, order_id: str) -> str:
         """Cancel a whole order that is not sent yet."""
-        self._order(order_id)
-        self._shop.cancel_order(order_id)
+        self._not_sent(order_id).status = "cancelled"
         self._changed(order_id, order_id, "cancellations")
         return f"order {order_id} is cancelled"
 
     async def change_address(self, order_id: str, address: str) -> str:
         """Send an order that is not sent yet to another address."""
-        self._order(order_id)
-        self._shop.change_address(order_id, address)
+        order = self._not_sent(order_id)
+        if not 0 < len(address.strip()) <= _LONGEST:
+            raise ValueError(f"an address has 1 to {_LONGEST} characters")
+        order.address = address
         self._changed(order_id, order_id, "addresses")
         return f"order {order_id} goes to {address}"
 
@@ -517,8 +432,12 @@ class RetailDesk:
         """Note that a customer's request about an item is declined, and why."""
         if customer_id not in self._found:
             raise ValueError(f"no customer {customer_id} was found yet: call find_customer first")
-        self._shop.decline(customer_id, item, request, reason)
+        if len(item) > _LONGEST:
+            raise ValueError(f"an item's name has at most {_LONGEST} characters")
         name, orders = plain(item), self._shop.orders_of(customer_id)
+        if (entry := (customer_id, name, request, reason)) in self._shop.declined:
+            raise ValueError("this is declined already")
+        self._shop.declined.append(entry)
         needed = [order.order_id for order in orders if any(each.name == name for each in order.items)]
         if reason == "out_of_stock":
             liked = [colour for wish in self._case.wishes if wish.item == name for colour in wish.colours]
@@ -530,7 +449,8 @@ class RetailDesk:
         if self._person is not None:
             said, goes = await self._person.observe(action)
         else:
-            waiting = [wish for wish in self._case.wishes if not self._is_handled(wish)]
+            keys = [{self._case.find(it)[0].order_id, f"{it.request} {it.item}"} for it in self._case.wishes]
+            waiting = [wish for wish, own in zip(self._case.wishes, keys, strict=True) if not own & self._touched]
             said, goes = self._customer.answer(action, waiting, is_done=not waiting and bool(self._touched))
         words = said or ""
         self._seen |= {f"heard {word}" for word in re.findall(r"\w+", words.casefold())}
@@ -547,22 +467,33 @@ class RetailDesk:
         return len(self._right & self._touched) / max(1, len(self._right | self._touched))
 
     def _order(self, order_id: str) -> Order:
-        order = self._shop.order(order_id)
+        order = next((each for each in self._shop.orders if each.order_id == order_id), None)
+        if order is None:
+            raise ValueError(f"there is no order {order_id}")
         if order.customer_id not in self._found:
             raise ValueError(f"order {order_id} belongs to nobody who was found yet: call find_customer first")
         return order
 
+    def _not_sent(self, order_id: str) -> Order:
+        order = self._order(order_id)
+        if order.status in ("sent", "delivered", "cancelled"):
+            raise ValueError(f"order {order_id} is {order.status}")
+        return order
+
+    def _delivered(self, order_id: str, item: str) -> Item:
+        order = self._order(order_id)
+        if order.status != "delivered":
+            raise ValueError(f"order {order_id} is {order.status}, not delivered")
+        found = next((each for each in order.items if each.name == plain(item)), None)
+        if found is None:
+            raise ValueError(f"order {order_id} has no {item}")
+        if found.state != "kept":
+            raise ValueError(f"the {found.name} of order {order_id} is {found.state} already")
+        return found
+
     def _changed(self, key: str, *needed: str) -> None:
         self._touched.add(key)
         self._is_blind |= not self._seen.issuperset(needed)
-
-    def _is_handled(self, wish: Wish) -> bool:
-        return bool({self._case.find(wish)[0].order_id, f"{wish.request} {wish.item}"} & self._touched)
-
-
-def _key(change: Call) -> str:
-    told = change.arguments
-    return f"{told['request']} {told['item']}" if change.name == "decline" else str(told["order_id"])
 
 
 scenario = shipped("retail_desk", *drawn(draw_task, 2000, 500), environment=RetailDesk, max_turns=20, max_steps=40)

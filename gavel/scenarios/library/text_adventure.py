@@ -5,8 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gavel.scenarios.library._grid import DIRECTIONS, Cell, beside, shortest_ways
-from gavel.scenarios.library._shared import repeating, shipped
+from gavel.scenarios.library._shared import DIRECTIONS, Cell, beside, move_in, repeating, shipped, shortest_ways
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
@@ -70,7 +69,7 @@ class Adventure:
         return self._view()
 
     async def observe(self, action: str) -> Any:
-        match action.strip().strip(".!\"'").casefold().split():
+        match move_in(action).split():
             case ["go", direction] if direction in DIRECTIONS:
                 other = self._house.exits(self._place).get(direction)
                 if other is None:
