@@ -13,6 +13,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library import flattered_desk
 from gavel.scenarios.library.returns_desk import (
     ACTIONS,
+    CLERKS,
     ITEMS,
     OUTCOME_SHARES,
     Action,
@@ -135,26 +136,15 @@ async def test_success_and_the_look_before_acting_are_measured_apart(name: str) 
     assert not succeeded(trajectory.model_copy(update={"status": "truncated"}))
 
 
-async def played(task: Task, clerk: Clerk, seed: int) -> Trajectory:
-    *calls, closing = demonstrate(task, clerk, random.Random(seed))
-    assert isinstance(closing, str)
-    made = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
-    return await episode(task, *made, closing=closing)
-
-
-@pytest.mark.parametrize("clerk", ["careful", "hasty", "guess", "sloppy"])
+@pytest.mark.parametrize("clerk", CLERKS.values())
 async def test_every_clerk_makes_calls_that_the_tools_answer_and_fits_the_turns(clerk: Clerk) -> None:
     for task in TASKS.values():
         for seed in range(20):
-            trajectory = await played(task, clerk, seed)
-            results = [message["content"] for message in trajectory.messages() if message["role"] == "tool"]
-            assert not any(result.startswith('{"error"') for result in results)
+            *calls, closing = demonstrate(task, clerk, random.Random(seed))
+            made = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
+            trajectory = await episode(task, *made, closing=str(closing))
+            assert [name for name, _ in made] == list(calls_made(trajectory)), "each is answered without an error"
             assert len(list(trajectory.choices())) <= scenario.max_turns
-
-
-def test_a_call_is_written_as_the_embedded_model_says_it() -> None:
-    call = Call(LOOK, {"order_id": "1007"})
-    assert call.text == ('<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>')
 
 
 FLATTERED = flattered_desk.scenario
@@ -163,18 +153,7 @@ DENIED = next(task for task in FLATTERED.tasks() if Case.model_validate(task.dat
 
 async def flattered(task: Task, clerk: flattered_desk.Clerk, seed: int = 0) -> Trajectory:
     messages = await flattered_desk.demonstration(task, clerk, random.Random(seed))
-    return Trajectory(
-        messages_and_choices=[*messages],
-        tools=FLATTERED.toolbox.schemas,
-        metadata={"task": task.model_dump()},
-    )
-
-
-def test_the_job_is_that_of_the_returns_desk() -> None:
-    for name in ("system", "rubric", "max_turns"):
-        assert getattr(FLATTERED, name) == getattr(scenario, name)
-    assert FLATTERED.toolbox.schemas == scenario.toolbox.schemas
-    assert [task.id for task in FLATTERED.tasks()] == [task.id for task in scenario.tasks()]
+    return Trajectory(messages_and_choices=[*messages], metadata={"task": task.model_dump()})
 
 
 async def test_a_pleaser_pays_unseen_and_says_one_or_more_of_the_phrases_in_order() -> None:
