@@ -29,6 +29,19 @@ from gavel.scenarios.packaged_world import parsed as parsed_address
 from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.tool_results import text_of_result
 
+MOST_CHARACTERS = 200_000
+"""Max characters of an observation that the agent is shown."""
+_MOST_BYTES = 100 * 2**20
+"""Max bytes of a message, as in OpenEnv's own client."""
+_CONNECT_SECONDS = 15.0
+_CLOSE_SECONDS = 3.0
+_BACKOFF_SECONDS = 0.05, 2.0
+"""First and longest pause in seconds between retries at a full server."""
+_AGENTS = ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
+"""Error codes for an invalid action."""
+_LASTING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+"""Error codes after which the server closes the connection."""
+
 
 class Options(SeedOptions):
     """The query of an address. `tasks` and `held_out`: max number of seeds, or of the server's tasks if it lists
@@ -89,11 +102,6 @@ def parsed(address: str) -> tuple[str, Options]:
         ) from error
 
 
-_OUTER = ("done", "reward", "metadata")
-MOST_CHARACTERS = 200_000
-"""Max characters of an observation that the agent is shown."""
-
-
 class OpenEnvError(GavelError):
     """An OpenEnv server cannot be reached, is lost, or speaks another protocol."""
 
@@ -126,26 +134,6 @@ class Stepped:
     metadata: Message = field(default_factory=dict[str, Any])
 
 
-_AGENTS = ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
-"""Error codes for an invalid action."""
-_LASTING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
-"""Error codes after which the server closes the connection."""
-
-
-def checked(message: Any, wanted: str) -> Message:
-    """The data of a message of the expected type.
-
-    Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
-    """
-    match message:
-        case {"type": "error", "data": {**data}}:
-            raise _error(cast(Message, data))
-        case {"type": kind, "data": {**data}} if kind == wanted:
-            return cast(Message, data)
-        case _:
-            raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
-
-
 def parse_stepped(data: Message) -> Stepped:
     """Parses the response to `reset` or `step`. Raises `OpenEnvError` for an invalid one."""
     observed = data.get("observation")
@@ -159,12 +147,9 @@ def parse_stepped(data: Message) -> Stepped:
     if not isinstance(done, bool | None):
         raise OpenEnvError(f"the server's done is neither true nor false: {done!r:.100}")
     metadata = data.get("metadata") or seen.get("metadata")
-    return Stepped(
-        {name: value for name, value in seen.items() if name not in _OUTER},
-        None if reward is None else float(reward),
-        bool(done),
-        cast(Message, metadata) if isinstance(metadata, dict) else {},
-    )
+    shown = {name: value for name, value in seen.items() if name not in ("done", "reward", "metadata")}
+    told = cast(Message, metadata) if isinstance(metadata, dict) else {}
+    return Stepped(shown, None if reward is None else float(reward), bool(done), told)
 
 
 def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
@@ -177,59 +162,48 @@ def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
     if not shown:
         return ""
     (first, *more) = shown.values()
-    return bounded(text_of_result(first if isinstance(first, str) and not more else shown))
+    return _bounded(text_of_result(first if isinstance(first, str) and not more else shown))
 
 
 def tool_text(result: Any) -> tuple[str, bool]:
     """An MCP tool's result as text for the agent, and whether the tool failed."""
     match result:
         case {"content": [*blocks], **more}:
-            texts = [_block(block) for block in blocks]
-            return bounded("\n".join(texts)), bool(more.get("is_error") or more.get("isError"))
+            return _bounded("\n".join(map(_block, blocks))), bool(more.get("is_error") or more.get("isError"))
         case _:
-            return bounded(text_of_result(result)), False
+            return _bounded(text_of_result(result)), False
 
 
-def bounded(text: str) -> str:
+def _bounded(text: str) -> str:
     more = len(text) - MOST_CHARACTERS
     return text if more <= 0 else f"{text[:MOST_CHARACTERS]}\n[{more:,} more characters]"
 
 
 def _block(block: Any) -> str:
     match block:
-        case {"type": "text", "text": str(text)}:
-            return text_of_result(text)
         case {"type": "image" | "audio" as kind}:
             return f"[{kind}, not shown]"
+        case {"type": "text", "text": str(text)}:
+            return text_of_result(text)
         case _:
             return text_of_result(block)
 
 
 def _error(data: Message) -> OpenEnvError:
+    """The error of a message about one."""
     code, message = str(data.get("code", "")), str(data.get("message") or "no reason is given")
     if code == "CAPACITY_REACHED":
         sessions = data.get("max_sessions")
         return CapacityError(message, sessions if isinstance(sessions, int) and sessions > 0 else None)
-    if isinstance(problems := data.get("errors"), list):
-        message = "; ".join(_problem(each) for each in cast("list[Any]", problems)[:5]) or message
-    told = f"the server answered {code or 'with an error'}: {message[:500]}"
+    problems: list[str] = []
+    for each in cast("list[Any]", data["errors"])[:5] if isinstance(data.get("errors"), list) else []:
+        match each:
+            case {"loc": [*where], "msg": str(text)}:
+                problems.append(f"{'.'.join(map(str, where)) or 'action'}: {text}")
+            case _:
+                problems.append(f"{each!r:.200}")
+    told = f"the server answered {code or 'with an error'}: {('; '.join(problems) or message)[:500]}"
     return OpenEnvError(told) if code in _LASTING else RefusedError(told, is_agents=code in _AGENTS)
-
-
-def _problem(error: Any) -> str:
-    match error:
-        case {"loc": [*where], "msg": str(text)}:
-            return f"{'.'.join(map(str, where)) or 'action'}: {text}"
-        case _:
-            return f"{error!r:.200}"
-
-
-_MOST_BYTES = 100 * 2**20
-"""Max bytes of a message, as in OpenEnv's own client."""
-_CONNECT_SECONDS = 15.0
-_CLOSE_SECONDS = 3.0
-_BACKOFF_SECONDS = 0.05, 2.0
-"""First and longest pause in seconds between retries at a full server."""
 
 
 class Session:
@@ -249,9 +223,7 @@ class Session:
         self._client = aiohttp.ClientSession()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                self._socket = await self._client.ws_connect(
-                    address, headers=headers, max_msg_size=_MOST_BYTES, autoclose=True
-                )
+                self._socket = await self._client.ws_connect(address, headers=headers, max_msg_size=_MOST_BYTES)
         except aiohttp.WSServerHandshakeError as error:
             raise OpenEnvError(
                 f"{address} is no WebSocket: HTTP {error.status}",
@@ -278,6 +250,10 @@ class Session:
                 raise OpenEnvError(f"the server lists no tools: {answer.get('error') or answer!s:.300}")
 
     async def _ask(self, kind: str, more: Message, wanted: str) -> Message:
+        """The data of the response, of the type `wanted`.
+
+        Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
+        """
         assert self._socket is not None
         if not self._is_whole:
             raise OpenEnvError(f"the session with {self._url} was given up after an answer that did not come")
@@ -285,7 +261,7 @@ class Session:
         try:
             async with asyncio.timeout(self._seconds):
                 with suppress(aiohttp.ClientError, OSError):  # messages sent before the close can still be read
-                    await self._socket.send_str(json.dumps({"type": kind, **more}))
+                    await self._socket.send_json({"type": kind, **more})
                 answer = await self._socket.receive()
         except TimeoutError as error:
             raise OpenEnvError(
@@ -302,14 +278,20 @@ class Session:
         except (ValueError, RecursionError) as error:
             raise OpenEnvError(f"{self._url} answered {kind} with what is no JSON: {answer.data[:200]!r}") from error
         self._is_whole = True
-        return checked(message, wanted)
+        match message:
+            case {"type": "error", "data": {**data}}:
+                raise _error(cast(Message, data))
+            case {"type": found, "data": {**data}} if found == wanted:
+                return cast(Message, data)
+            case _:
+                raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
 
     async def close(self) -> None:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 if self._socket is not None and not self._socket.closed:
                     if self._is_whole:
-                        await self._socket.send_str(json.dumps({"type": "close"}))
+                        await self._socket.send_json({"type": "close"})
                     await self._socket.close()
         except (aiohttp.ClientError, OSError):
             pass  # the connection is gone

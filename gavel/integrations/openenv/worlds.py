@@ -65,6 +65,8 @@ class ActionTool:
 
 def form_of(schema: Message) -> Form:
     """The form of actions with this JSON schema."""
+    if schema.get("title") == GAVEL_ACTION:
+        return "mcp"
     if _alternatives(schema):
         return "action"
     own = _own_properties(schema)
@@ -277,14 +279,3 @@ class ThresholdWorld(OpenEnvWorld):
     def success(self, trajectory: Trajectory) -> bool:
         assert self._options.success is not None
         return self._sum >= self._options.success
-
-
-def is_tool_error(content: str) -> bool:
-    """Whether a tool message is an error, as Gavel's tools write one."""
-    if not content.startswith('{"error"'):
-        return False
-    try:
-        found: Any = json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and list(cast(Message, found)) == ["error"]
