@@ -39,7 +39,6 @@ _KNOWN = {
     "Blackjack": ("stick", "hit"),
 }
 """Meanings of the numbers in Gymnasium's own text worlds, from its documentation."""
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Options(SeedOptions):
@@ -55,7 +54,6 @@ def scenario_at(address: str) -> Scenario:
     name, options, arguments = parsed("gymnasium", address, Options)
     package: Any = installed("gymnasium", "gymnasium", f"gymnasium:{name}")
     family = name.rpartition("/")[2].partition("-v")[0]
-    given = options.actions.split(",") if options.actions else None
     try:
         spec = package.spec(name)
     except Exception as error:
@@ -63,13 +61,20 @@ def scenario_at(address: str) -> Scenario:
             f"Gymnasium has no environment {name!r}: {described(error)}",
             "Name it as gymnasium.make does; one of another package as PACKAGE:ID.",
         ) from error
-    rendered = {} if "render_mode" in arguments else _choose_rendering(package, name, arguments)
-    threshold = options.success if options.success is not None else spec.reward_threshold
+    make = functools.partial(package.make, name, **arguments)
+    sample = _make_sample(make, name).unwrapped
+    for key, parameter in inspect.signature(cast("type[object]", type(sample))).parameters.items():
+        if isinstance(parameter.default, bool) and isinstance(arguments.get(key), str):  # any text would be true
+            raise ScenarioError(
+                f"{key}={arguments[key]} is neither true nor false", f"Write {key}=true or {key}=false."
+            )
+    if "render_mode" not in arguments and "ansi" in (sample.metadata.get("render_modes") or ()):
+        make = functools.partial(make, render_mode="ansi")  # it can render its state as text
     return gymnasium_scenario(
-        functools.partial(package.make, name, **arguments, **rendered),
+        make,
         name=f"gymnasium-{family}",
-        actions=given or _KNOWN.get(family),
-        success=threshold,
+        actions=options.actions.split(",") if options.actions else _KNOWN.get(family),
+        success=options.success if options.success is not None else spec.reward_threshold,
         options=options,
     )
 
@@ -91,19 +96,12 @@ def gymnasium_scenario(
     success. Raises `ScenarioError` for an environment that cannot be created, and for one whose actions are neither
     Discrete nor Text.
     """
-    chosen = options or Options()
-    try:
-        with OwnChance(0):
-            sample = make()
-            space = sample.action_space
-            named = actions or _meanings(sample)
-            sample.close()
-    except Exception as error:
-        raise ScenarioError(
-            f"the environment {name} cannot be made: {described(error)}", "Make it in Python, and see what it says."
-        ) from error
-    form = _Actions.of(space, named, name)
-    train, held_out = chosen.drawn(functools.partial(_task, name))
+    chosen, sample = options or Options(), _make_sample(make, name)
+    tell = getattr(sample.unwrapped, "get_action_meanings", None)  # as Atari's environments do
+    told = [str(each) for each in tell()] if inspect.ismethod(tell) else None
+    form = _Actions(sample.action_space, actions or told, name)
+    sample.close()
+    train, held_out = chosen.drawn(lambda seed: Task(id=f"{name}-{seed}", user="", data={"seed": seed}))
     kind = GymnasiumWorld if success is None else ThresholdWorld
     return Scenario(
         name,
@@ -116,49 +114,49 @@ def gymnasium_scenario(
     )
 
 
-def _task(name: str, seed: int) -> Task:
-    return Task(id=f"{name}-{seed}", user="", data={"seed": seed})
+def _make_sample(make: Callable[[], Any], name: str) -> Any:
+    try:
+        with OwnChance(0):
+            return make()
+    except Exception as error:
+        raise ScenarioError(
+            f"the environment {name} cannot be made: {described(error)}",
+            "Make it in Python, and see what it says; what is no option is one of its arguments.",
+        ) from error
 
 
 class _Actions:
     """The agent's actions: the tool's schema, and the action for its argument."""
 
-    def __init__(self, schema: Message, space: Any, names: Sequence[str] | None) -> None:
+    def __init__(self, space: Any, names: Sequence[str] | None, name: str) -> None:
+        """`name` is the environment's. Raises `ScenarioError`."""
+        kind = type(space).__name__
+        if kind == "Text":
+            self._names = None
+            form: Message = {"type": "string", "minLength": int(space.min_length), "maxLength": int(space.max_length)}
+        elif kind == "Discrete" and 0 < (count := int(space.n)) <= _MOST_ACTIONS:
+            if names is not None and (len(names) != count or len(set(names)) != count):
+                raise ScenarioError(
+                    f"{name} has {count} actions, and {len(names)} names are given: {', '.join(names)}",
+                    "Give each action a name of its own: actions=left,right",
+                )
+            self._names = list(names or (str(int(space.start) + i) for i in range(count)))
+            form = {"type": "string", "enum": self._names}
+        else:
+            raise ScenarioError(
+                f"the actions of {name} are {space}, which are neither Text nor Discrete with at most {_MOST_ACTIONS}",
+                "Wrap the environment (gymnasium.ActionWrapper) so that its actions are few, or text.",
+            )
+        self._space = space
+        parameters = {"type": "object", "properties": {"action": form}, "required": ["action"]}
         self.schema: Message = {
             "type": "function",
             "function": {
                 "name": "act",
                 "description": "Carry out one action in the environment.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"action": schema},
-                    "required": ["action"],
-                    "additionalProperties": False,
-                },
+                "parameters": {**parameters, "additionalProperties": False},
             },
         }
-        self._space = space
-        self._names = names
-
-    @classmethod
-    def of(cls, space: Any, names: Sequence[str] | None, name: str) -> "_Actions":
-        kind = type(space).__name__
-        if kind == "Text":
-            schema: Message = {"type": "string", "minLength": int(space.min_length), "maxLength": int(space.max_length)}
-            return cls(schema, space, None)
-        if kind != "Discrete" or not 0 < int(space.n) <= _MOST_ACTIONS:
-            raise ScenarioError(
-                f"the actions of {name} are {space}, which are neither Text nor Discrete with at most {_MOST_ACTIONS}",
-                "Wrap the environment (gymnasium.ActionWrapper) so that its actions are few, or text.",
-            )
-        count = int(space.n)
-        if names is not None and (len(names) != count or len(set(names)) != count):
-            raise ScenarioError(
-                f"{name} has {count} actions, and {len(names)} names are given: {', '.join(names)}",
-                "Give each action a name of its own: actions=left,right",
-            )
-        enum = list(names) if names is not None else [str(int(space.start) + i) for i in range(count)]
-        return cls({"type": "string", "enum": enum}, space, enum)
 
     def action(self, arguments: str) -> Any:
         """The action for arguments as the agent wrote them. Raises `ValueError` for invalid ones."""
@@ -166,9 +164,11 @@ class _Actions:
             given: Any = json.loads(arguments or "{}")
         except RecursionError as error:
             raise ValueError("the arguments are nested too deeply") from error
-        if not isinstance(given, dict) or set(cast(Message, given)) != {"action"}:
-            raise ValueError('the arguments must be {"action": …}')
-        value: Any = cast(Message, given)["action"]
+        match given:
+            case {"action": value, **more} if not more:
+                pass
+            case _:
+                raise ValueError('the arguments must be {"action": …}')
         if self._names is not None:
             if str(value) not in self._names:
                 raise ValueError(f"there is no action {value!r}; the actions are {', '.join(self._names)}")
@@ -189,19 +189,17 @@ class GymnasiumWorld(ToolWorld):
         self._describe = describe
         self._threshold = success
         self._environment: Any = None
-        self._sum = self._last = 0.0
+        self._sum = 0.0
         self._is_over = False
         self.schemas = [actions.schema]
 
     async def reset(self, task: Task, episode: Episode) -> str:
-        self._episode = episode
-        seed = int(cast(Any, task.data["seed"]))
-        self._chance = OwnChance(seed)
+        seed: Any = task.data["seed"]
+        self._episode, self._chance = episode, OwnChance(int(seed))
 
         def begin() -> str:
             self._environment = self._make()
-            observation, info = self._environment.reset(seed=seed)
-            return self._told(observation, info)
+            return self._told(*self._environment.reset(seed=int(seed)))
 
         return await self._alone(begin)
 
@@ -217,17 +215,13 @@ class GymnasiumWorld(ToolWorld):
 
         def step() -> str:
             observation, reward, terminated, truncated, info = self._environment.step(action)
-            self._last = float(reward)
-            self._sum += self._last
+            self._sum += float(reward)
             self._is_over = bool(terminated) or bool(truncated)
-            self._episode.trajectory.metrics |= {"raw_reward": self._last, "raw_return": self._sum}
-            return self._told(observation, info)
+            self._episode.trajectory.metrics |= {"raw_reward": float(reward), "raw_return": self._sum}
+            return f"{self._told(observation, info)}\nReward: {float(reward):g}."
 
         text = await self._alone(step)
-        end = " The episode is over." if self._is_over else ""
-        return ToolResult(
-            f"{text}\nReward: {self._episode.trajectory.metrics['raw_reward']:g}.{end}", done=self._is_over
-        )
+        return ToolResult(f"{text} The episode is over." if self._is_over else text, done=self._is_over)
 
     async def observe(self, action: str) -> str:
         return render("scenarios/openenv_reminder.j2", tools=["act"]).strip()
@@ -245,20 +239,16 @@ class GymnasiumWorld(ToolWorld):
         if isinstance(observation, str):
             return observation
         shown = self._environment.render() if self._environment.render_mode == "ansi" else None
-        value = text_of_result(observation)
-        return (
-            f"{_COLOURS.sub(_marked, shown).strip()}\nState: {value}" if isinstance(shown, str) else f"State: {value}"
-        )
+        state = f"State: {text_of_result(observation)}"
+        if not isinstance(shown, str):
+            return state
+        # Colours mark the agent's position in text renderings; here brackets do.
+        plain = re.sub(r"\x1b\[[0-9;]*m", lambda found: "]" if found[0] in ("\x1b[0m", "\x1b[m") else "[", shown)
+        return f"{plain.strip()}\n{state}"
 
     async def _alone(self, function: Callable[[], Any]) -> Any:
-        """Runs a function of the environment in the episode's thread, with its own random state."""
-
-        def work() -> Any:
-            with self._chance:
-                return function()
-
         try:
-            return await self._episode.plain_calls.run(work)
+            return await self._chance.run(self._episode, function)
         except Exception as error:
             raise WorldError(f"the environment failed: {described(error)}") from error
 
@@ -268,32 +258,3 @@ class ThresholdWorld(GymnasiumWorld):
 
     def success(self, trajectory: Trajectory) -> bool:
         return self._threshold is not None and self._sum >= self._threshold
-
-
-def _marked(match: re.Match[str]) -> str:
-    """Replaces colours, which mark the agent's position in text renderings, by brackets."""
-    return "]" if match[0] in ("\x1b[0m", "\x1b[m") else "["
-
-
-def _choose_rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, str]:
-    """The option that makes an environment render its state as text, if it has one."""
-    try:
-        with OwnChance(0):
-            made = package.make(name, **arguments)
-    except Exception as error:
-        raise ScenarioError(
-            f"the environment {name} cannot be made: {described(error)}",
-            "Look at its arguments: what is no option is one.",
-        ) from error
-    for key, parameter in inspect.signature(cast("type[object]", type(made.unwrapped))).parameters.items():
-        if isinstance(parameter.default, bool) and isinstance(arguments.get(key), str):  # any text would be true
-            raise ScenarioError(
-                f"{key}={arguments[key]} is neither true nor false", f"Write {key}=true or {key}=false."
-            )
-    return {"render_mode": "ansi"} if "ansi" in (made.metadata.get("render_modes") or ()) else {}
-
-
-def _meanings(environment: Any) -> Sequence[str] | None:
-    """Action names that an environment reports itself, as Atari's do."""
-    tell = getattr(environment.unwrapped, "get_action_meanings", None)
-    return [str(name) for name in tell()] if inspect.ismethod(tell) else None

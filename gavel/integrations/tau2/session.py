@@ -2,9 +2,8 @@
 
 import json
 from copy import deepcopy
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from gavel.llm.types import Message
 from gavel.scenarios.mcp import McpError, McpServer
 from gavel.scenarios.mcp_session import McpSession
 from gavel.scenarios.tools import ToolResult, no_such_tool
@@ -14,7 +13,7 @@ _HIDDEN = frozenset({"reset_state", "get_call_log"})
 
 
 class Tau2Session(McpSession):
-    """The domain's tools, without those of the benchmark itself."""
+    """The domain's tools, without those of the benchmark itself and the key of the records."""
 
     def __init__(self, server: McpServer, domain: str, case: str) -> None:
         super().__init__(server)
@@ -29,7 +28,12 @@ class Tau2Session(McpSession):
         except BaseException:
             await self.__aexit__()
             raise
-        self.schemas = [_shown(schema) for schema in self.schemas if schema["function"]["name"] not in _HIDDEN]
+        self.schemas = [deepcopy(each) for each in self.schemas if each["function"]["name"] not in _HIDDEN]
+        for schema in self.schemas:
+            parameters = schema["function"]["parameters"]
+            parameters.get("properties", {}).pop(_KEY, None)
+            if _KEY in (required := parameters.get("required", [])):
+                required.remove(_KEY)
         return self
 
     async def call(self, name: str, arguments: str) -> ToolResult:
@@ -37,32 +41,18 @@ class Tau2Session(McpSession):
         if name not in offered:
             return no_such_tool(name, offered)
         try:
-            given: object = json.loads(arguments or "{}")
+            given: Any = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             given = None
         if isinstance(given, dict):
-            arguments = json.dumps(cast("dict[str, Any]", given) | {_KEY: self._key[_KEY]})
+            arguments = json.dumps({**given, _KEY: self._key[_KEY]})
         result = await super().call(name, arguments)
-        return _unpacked(result)
-
-
-def _shown(schema: Message) -> Message:
-    shown = deepcopy(schema)
-    parameters = shown["function"]["parameters"]
-    parameters.get("properties", {}).pop(_KEY, None)
-    if _KEY in (required := parameters.get("required", [])):
-        required.remove(_KEY)
-    return shown
-
-
-def _unpacked(result: ToolResult) -> ToolResult:
-    """The tool's own result, unwrapped from its envelope if it has one."""
-    try:
-        envelope: object = json.loads(result.content)
-    except ValueError:
-        return result
-    match envelope:
-        case {"tau2_tool_message": {"content": str(content), "error": bool(error)}}:
-            return ToolResult(content, error=error)
-        case _:
+        try:
+            envelope: object = json.loads(result.content)
+        except ValueError:
             return result
+        match envelope:  # the tool's own result is in it
+            case {"tau2_tool_message": {"content": str(content), "error": bool(error)}}:
+                return ToolResult(content, error=error)
+            case _:
+                return result
