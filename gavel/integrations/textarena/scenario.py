@@ -123,15 +123,16 @@ class _Games:
             over, _ = await alone(partial(game.step, answer))
             if over:
                 break
-        rewards, info = await alone(lambda: game.close())
+        ended: tuple[dict[int, float] | None, dict[int, dict[str, Any]] | None] = await alone(lambda: game.close())
+        rewards, info = ended[0] or {}, ended[1] or {}
         for player in own:
             trajectory = players[player].trajectory
-            reward = float((rewards or {}).get(player, 0.0)) if over else 0.0
+            reward = float(rewards.get(player, 0.0)) if over else 0.0
             trajectory.metrics |= {REWARD: reward, SUCCESS: float(bool(over) and reward >= 1)}
             if not over and trajectory.status != "truncated":
                 trajectory.status = "truncated"
                 trajectory.status_reason = f"{self.options.turns} turns were used up"
-            if over and (told := (info or {}).get(player, {}).get("reason")):
+            if over and (told := info.get(player, {}).get("reason")):
                 players[player].tell(f"The game is over. {told}")
         return [players[player].trajectory for player in own if players[player].turns]
 
