@@ -44,6 +44,10 @@ class HeldError(GavelError):
     """A request about an environment is invalid; the message is the response."""
 
 
+class FullError(HeldError):
+    """The limit of environments is reached."""
+
+
 @dataclass(slots=True, eq=False)
 class Environment:
     """A client's environment, with its episode."""
@@ -57,11 +61,11 @@ class Environment:
     """The last response."""
     answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def show(self, answer: Mapping[str, Any]) -> web.Response:
+    def show(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """A response with the field names of all of AgentGym's clients. `id` comes first: see `_NUMBER`."""
         names = {"env_idx": self.number, "state": answer["observation"], "terminated": answer["done"]}
         self.shown = {"id": self.number, **answer, **names, "available_actions": []}
-        return web.json_response(self.shown)
+        return self.shown
 
     def one_request(self) -> asyncio.Lock:
         """Its lock. Raises `HeldError` while another request about it is being answered."""
@@ -78,21 +82,13 @@ def create_app(
     At most `most` environments are open; one without a request for `idle_seconds` is ended.
     """
     served = _Served(scenario, most, idle_seconds)
-    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[guard(key, "error"), _tell_errors])
+    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[guard(key, "error")])
     for path in ("/", "/observation", "/detail", "/filtered_vocab"):
-        app.router.add_get(path, getattr(served, path[1:] or "greet"))
+        app.router.add_get(path, served.handle)
     for path in ("/create", "/reset", "/step", "/close"):
-        app.router.add_post(path, getattr(served, path[1:]))
+        app.router.add_post(path, served.handle)
     app.cleanup_ctx.append(served.sweep)
     return app
-
-
-@web.middleware
-async def _tell_errors(request: web.Request, handler: Any) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except HeldError as error:
-        return web.json_response({"error": error.message})
 
 
 class _Served:
@@ -123,23 +119,50 @@ class _Served:
             for environment in list(self._held.values()):
                 tasks.create_task(self._close(environment))
 
-    async def greet(self, request: web.Request) -> web.Response:
-        counts = {"train": self._train, "held_out": self._held_out}
-        return web.json_response({"gavel": self._scenario.name, **counts, "rubric": self._scenario.rubric})
+    async def handle(self, request: web.Request) -> web.Response:
+        try:
+            status, answer = 200, await self._answer_to(request)
+        except FullError as error:
+            status, answer = 503, {"error": error.message}
+        except HeldError as error:
+            status, answer = 200, {"error": error.message}
+        return web.json_response(answer, status=status)
 
-    async def create(self, request: web.Request) -> web.Response:
-        await self._close_idle()
+    async def _answer_to(self, request: web.Request) -> Any:
+        """The response. Raises `HeldError` for an invalid request."""
+        match request.path:
+            case "/":
+                counts = {"train": self._train, "held_out": self._held_out}
+                return {"gavel": self._scenario.name, **counts, "rubric": self._scenario.rubric}
+            case "/create":
+                await self._close_idle()
+                return self._create().show({"observation": "", "reward": 0.0, "done": False})
+            case "/reset" | "/step" | "/close":
+                body = await _body(request)
+                named: Any = body.get("env_idx", body.get("id"))
+                environment = self._find(cast("dict[str, Any]", named).get("id") if isinstance(named, dict) else named)
+                if request.path == "/close":
+                    await self._close(environment)
+                    return {"closed": True}
+                return await (self._reset if request.path == "/reset" else self._step)(environment, body)
+            case path:
+                given = request.query.get("env_idx", request.query.get("id", ""))
+                if (found := _NUMBER.fullmatch(given)) is None:
+                    raise HeldError(f"{given!r:.40} is no whole number")
+                shown = self._find(int(found[1] or found[2])).shown
+                # A scenario has no words for the opening of Wordle's client.
+                return {"/observation": shown.get("observation", ""), "/detail": shown}.get(path, [])
+
+    def _create(self) -> Environment:
         if len(self._held) >= self._most:
-            told = f"{len(self._held)} environments are open, as many as there may be: close one"
-            return web.json_response({"error": told}, status=503)
+            raise FullError(f"{len(self._held)} environments are open, as many as there may be: close one")
         environment = self._held[self._next] = Environment(self._next, time.monotonic())
         self._next += 1
-        return environment.show({"observation": "", "reward": 0.0, "done": False})
+        return environment
 
-    async def reset(self, request: web.Request) -> web.Response:
+    async def _reset(self, environment: Environment, body: Mapping[str, Any]) -> dict[str, Any]:
         """Starts an episode; answers the agent's view, with the form of an action for agents without instructions."""
-        body = await _body(request)
-        environment, task = self._environment(body), self._task(body)
+        task = self._task(body)
         async with environment.one_request():
             if environment.episode is not None:
                 await environment.episode.close()
@@ -152,10 +175,9 @@ class _Served:
                 opening = "\n\n".join(filter(None, (_told(system), form_of(moment.tools), _told(user))))
             return environment.show(self._answer(environment.episode, moment, opening) | {"task_description": ""})
 
-    async def step(self, request: web.Request) -> web.Response:
+    async def _step(self, environment: Environment, body: Mapping[str, Any]) -> dict[str, Any]:
         """Takes a turn, parsed by `text_calls`; after an invalid one the agent may try again."""
-        body = await _body(request)
-        environment, action = self._environment(body), body.get("action")
+        action = body.get("action")
         if not isinstance(action, str):
             raise HeldError('a step is {"id": 0, "action": "text"}')
         if (episode := environment.episode) is None:
@@ -171,21 +193,6 @@ class _Served:
             environment.tools = moment.tools or environment.tools
             return environment.show(self._answer(episode, moment, _told(moment.new)))
 
-    async def close(self, request: web.Request) -> web.Response:
-        await self._close(self._environment(await _body(request)))
-        return web.json_response({"closed": True})
-
-    async def observation(self, request: web.Request) -> web.Response:
-        return web.json_response(self._asked_for(request).shown.get("observation", ""))
-
-    async def detail(self, request: web.Request) -> web.Response:
-        return web.json_response(self._asked_for(request).shown)
-
-    async def filtered_vocab(self, request: web.Request) -> web.Response:
-        """The words for the opening of Wordle's client; a scenario has none."""
-        self._asked_for(request)
-        return web.json_response([])
-
     def _task(self, body: Mapping[str, Any]) -> Task:
         """The task of a number, held-out tasks after those of training. Raises `HeldError` for an unknown one."""
         names = _INDEX if "env_idx" not in body else ("id", *_INDEX)
@@ -197,16 +204,6 @@ class _Served:
             raise HeldError(f"there is no item {item}: items are 0 to {count - 1}")
         is_train = item < self._train
         return self._scenario.tasks("train" if is_train else "held_out")[item if is_train else item - self._train]
-
-    def _environment(self, body: Mapping[str, Any]) -> Environment:
-        named: Any = body.get("env_idx", body.get("id"))
-        return self._find(cast("dict[str, Any]", named).get("id") if isinstance(named, dict) else named)
-
-    def _asked_for(self, request: web.Request) -> Environment:
-        given = request.query.get("env_idx", request.query.get("id", ""))
-        if (named := _NUMBER.fullmatch(given)) is None:
-            raise HeldError(f"{given!r:.40} is no whole number")
-        return self._find(int(named[1] or named[2]))
 
     def _find(self, number: object) -> Environment:
         environment = self._held.get(number) if isinstance(number, int) and not isinstance(number, bool) else None

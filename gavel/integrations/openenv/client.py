@@ -33,14 +33,8 @@ MOST_CHARACTERS = 200_000
 """Max characters of an observation that the agent is shown."""
 _MOST_BYTES = 100 * 2**20
 """Max bytes of a message, as in OpenEnv's own client."""
-_CONNECT_SECONDS = 15.0
-_CLOSE_SECONDS = 3.0
-_BACKOFF_SECONDS = 0.05, 2.0
-"""First and longest pause in seconds between retries at a full server."""
-_AGENTS = ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
-"""Error codes for an invalid action."""
-_LASTING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
-"""Error codes after which the server closes the connection."""
+_CONNECT_SECONDS, _CLOSE_SECONDS = 15.0, 3.0
+_MORE_SESSIONS = "Start the server with more sessions (max_concurrent_envs), or raise wait=."
 
 
 class Options(SeedOptions):
@@ -75,10 +69,6 @@ class Options(SeedOptions):
             raise ValueError("low must be below high")
         return self
 
-    @property
-    def fields(self) -> list[str] | None:
-        return None if self.show is None else [name.strip() for name in self.show.split(",") if name.strip()]
-
     def headers(self) -> dict[str, str]:
         """The request headers. Raises `ScenarioError` if the variable that `token` names is not set."""
         if self.token is None:
@@ -109,19 +99,15 @@ class OpenEnvError(GavelError):
 class RefusedError(OpenEnvError):
     """The server answered with an error, and the session continues."""
 
-    def __init__(self, message: str, *, is_agents: bool = False) -> None:
-        super().__init__(message)
-        self.is_agents = is_agents
-        """Whether the action is to blame: it is invalid by the server's schema."""
+    is_agents = False
+    """Whether the action is to blame: it is invalid by the server's schema."""
 
 
 class CapacityError(OpenEnvError):
     """The server has no free session."""
 
-    def __init__(self, message: str, sessions: int | None) -> None:
-        super().__init__(message, "Start the server with more sessions (max_concurrent_envs).")
-        self.sessions = sessions
-        """The server's number of sessions, if it reports it."""
+    sessions: int | None = None
+    """The server's number of sessions, if it reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +179,9 @@ def _error(data: Message) -> OpenEnvError:
     """The error of a message about one."""
     code, message = str(data.get("code", "")), str(data.get("message") or "no reason is given")
     if code == "CAPACITY_REACHED":
-        sessions = data.get("max_sessions")
-        return CapacityError(message, sessions if isinstance(sessions, int) and sessions > 0 else None)
+        full, sessions = CapacityError(message, _MORE_SESSIONS), data.get("max_sessions")
+        full.sessions = sessions if isinstance(sessions, int) and sessions > 0 else None
+        return full
     problems: list[str] = []
     for each in cast("list[Any]", data["errors"])[:5] if isinstance(data.get("errors"), list) else []:
         match each:
@@ -203,7 +190,11 @@ def _error(data: Message) -> OpenEnvError:
             case _:
                 problems.append(f"{each!r:.200}")
     told = f"the server answered {code or 'with an error'}: {('; '.join(problems) or message)[:500]}"
-    return OpenEnvError(told) if code in _LASTING else RefusedError(told, is_agents=code in _AGENTS)
+    if code in ("FACTORY_ERROR", "SESSION_ERROR"):  # after which the server closes the connection
+        return OpenEnvError(told)
+    refused = RefusedError(told)
+    refused.is_agents = code in ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
+    return refused
 
 
 class Session:
@@ -264,10 +255,8 @@ class Session:
                     await self._socket.send_json({"type": kind, **more})
                 answer = await self._socket.receive()
         except TimeoutError as error:
-            raise OpenEnvError(
-                f"{self._url} did not answer {kind} within {self._seconds:g} s",
-                "Raise seconds=, or look at the server.",
-            ) from error
+            late = f"{self._url} did not answer {kind} within {self._seconds:g} s"
+            raise OpenEnvError(late, "Raise seconds=, or look at the server.") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise OpenEnvError(f"the connection to {self._url} is lost: {error}") from error
         if answer.type is not aiohttp.WSMsgType.TEXT:
@@ -321,17 +310,15 @@ class OpenEnvServer:
         """
         until = time.monotonic() + self._options.wait
         limiter = self._limiters.setdefault(asyncio.get_running_loop(), CapacityLimiter(self._sessions))
-        pause, longest = _BACKOFF_SECONDS
+        pause = 0.05
         while True:
             session = Session(self.url, self._options.seconds, limiter)
             try:
                 async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
                     await limiter.acquire_on_behalf_of(session)
             except TimeoutError as error:
-                raise OpenEnvError(
-                    f"no session of {self.url} became free within {self._options.wait:g} s",
-                    "Start the server with more sessions, or raise wait=.",
-                ) from error
+                late = f"no session of {self.url} became free within {self._options.wait:g} s"
+                raise OpenEnvError(late, _MORE_SESSIONS) from error
             try:
                 await session.open(self._headers)
                 return session, await session.reset(data)
@@ -342,4 +329,4 @@ class OpenEnvServer:
                 if error.sessions is not None and error.sessions < limiter.total_tokens:
                     limiter.total_tokens = self._sessions = error.sessions
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, longest)
+            pause = min(2 * pause, 2.0)

@@ -11,7 +11,7 @@ import logging
 import random
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
 from weakref import WeakSet
@@ -78,9 +78,11 @@ _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
 
 
 class Observation(BaseModel):
-    text: str = Field(description="What the agent is to read.")
-    messages: list[Message] = Field(description="The same as OpenAI's messages.")
-    tool_schemas: list[Message] = Field(default=[], description="After reset: OpenAI's tools.")
+    """What the agent is to read, as text and as OpenAI's messages, and after reset its tools."""
+
+    text: str
+    messages: list[Message]
+    tool_schemas: list[Message] = []
     metadata: Message = {}
 
 
@@ -313,8 +315,13 @@ class OpenEnvService:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[guard(self._key, "detail", "/health")], client_max_size=_MOST_BYTES)
-        for path, answer in _read_only(self._scenario).items():
-            app.router.add_get(path, _answering(answer))
+        read_only = _read_only(self._scenario)
+
+        async def tell(request: web.Request) -> web.Response:
+            return web.json_response(read_only[request.path])
+
+        for path in read_only:
+            app.router.add_get(path, tell)
         for what in ("tasks", "num_tasks", "task", "task_range"):
             app.router.add_post(f"/{self._scenario.name}/{what}", self._list_tasks)
         app.router.add_get("/ws", self._serve_session)
@@ -362,10 +369,3 @@ class OpenEnvService:
             with suppress(ConnectionError):
                 await socket.close()
         return socket
-
-
-def _answering(answer: Any) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return web.json_response(answer)
-
-    return handle

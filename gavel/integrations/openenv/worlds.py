@@ -251,7 +251,9 @@ class OpenEnvWorld(ToolWorld):
             self._metrics |= {LAST: answer.reward, RETURN: self._sum}
 
     def _shown(self, answer: Stepped) -> str:
-        return text_of(answer.observation, self._options.fields)
+        show = self._options.show
+        names = None if show is None else [name.strip() for name in show.split(",")]
+        return text_of(answer.observation, names)
 
 
 class ThresholdWorld(OpenEnvWorld):

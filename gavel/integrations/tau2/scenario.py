@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -29,11 +30,12 @@ from gavel.llm.types import ModelCallable
 from gavel.prompts import render
 from gavel.scenarios.environment import SUCCESS
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.mcp import McpError, McpServer, without_package
+from gavel.scenarios.mcp import McpError, McpServer
 from gavel.scenarios.rollout import ChatModel, rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
+from gavel.scenarios.tools import ToolResult, no_such_tool
 from gavel.scenarios.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ _TURNS = 30
 _SECONDS = 1800.0
 
 
+_KEY, _HIDDEN = "state_key", ("reset_state", "get_call_log")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tau2Server(McpServer):
     domain: str
@@ -51,14 +56,46 @@ class Tau2Server(McpServer):
     """Id of the task."""
 
     @asynccontextmanager
-    async def session(self) -> "AsyncGenerator[McpSession]":
+    async def session(self) -> AsyncGenerator[Any]:
         """A session with fresh records. Raises `McpError`."""
-        try:
-            from gavel.integrations.tau2.session import Tau2Session
-        except ModuleNotFoundError as error:
-            raise without_package() from error
-        async with Tau2Session(self, self.domain, self.case) as session:
-            yield session
+        key = f"tau2/{self.domain}/{self.case}"
+        async with McpServer.session(self) as session:
+            made = await session.call(
+                "reset_state", json.dumps({"domain": self.domain, "task_id": self.case, _KEY: key})
+            )
+            if made.error:
+                raise McpError(f"the server of τ²-bench begins no records: {made.content[:500]}")
+            yield _Records(session, key)
+
+
+class _Records:
+    """The domain's tools, without those of the benchmark itself and the key of the records."""
+
+    def __init__(self, session: "McpSession", key: str) -> None:
+        self._session = session
+        self._key = key
+        self.schemas = [deepcopy(each) for each in session.schemas if each["function"]["name"] not in _HIDDEN]
+        for schema in self.schemas:
+            parameters = schema["function"]["parameters"]
+            parameters.get("properties", {}).pop(_KEY, None)
+            if _KEY in (required := parameters.get("required", [])):
+                required.remove(_KEY)
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        offered = [schema["function"]["name"] for schema in self.schemas]
+        if name not in offered:
+            return no_such_tool(name, offered)
+        with suppress(ValueError, RecursionError):
+            given: Any = json.loads(arguments or "{}")
+            arguments = json.dumps({**given, _KEY: self._key}) if isinstance(given, dict) else arguments
+        result = await self._session.call(name, arguments)
+        with suppress(ValueError):
+            match json.loads(result.content):  # the tool's own result is in an envelope
+                case {"tau2_tool_message": {"content": str(content), "error": bool(error)}}:
+                    return ToolResult(content, error=error)
+                case _:
+                    pass
+        return result
 
 
 def _inner(*path: str, **more: Any) -> Any:
