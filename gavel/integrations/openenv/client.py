@@ -29,8 +29,6 @@ from gavel.scenarios.packaged_world import parsed as parsed_address
 from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.tool_results import text_of_result
 
-MOST_CHARACTERS = 200_000
-"""Max characters of an observation that the agent is shown."""
 _MOST_BYTES = 100 * 2**20
 """Max bytes of a message, as in OpenEnv's own client."""
 _CONNECT_SECONDS, _CLOSE_SECONDS = 15.0, 3.0
@@ -148,21 +146,16 @@ def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
     if not shown:
         return ""
     (first, *more) = shown.values()
-    return _bounded(text_of_result(first if isinstance(first, str) and not more else shown))
+    return text_of_result(first if isinstance(first, str) and not more else shown)
 
 
 def tool_text(result: Any) -> tuple[str, bool]:
     """An MCP tool's result as text for the agent, and whether the tool failed."""
     match result:
         case {"content": [*blocks], **more}:
-            return _bounded("\n".join(map(_block, blocks))), bool(more.get("is_error") or more.get("isError"))
+            return "\n".join(map(_block, blocks)), bool(more.get("is_error") or more.get("isError"))
         case _:
-            return _bounded(text_of_result(result)), False
-
-
-def _bounded(text: str) -> str:
-    more = len(text) - MOST_CHARACTERS
-    return text if more <= 0 else f"{text[:MOST_CHARACTERS]}\n[{more:,} more characters]"
+            return text_of_result(result), False
 
 
 def _block(block: Any) -> str:

@@ -23,6 +23,8 @@ from gavel.scenarios.task import Task
 
 _TURNS = 20
 _ASK_SECONDS = 20.0
+_MOST_CHARACTERS = 200_000
+"""Max characters of a tool's result that the agent is shown."""
 _RANGE = 1000
 """Tasks per request."""
 
@@ -62,6 +64,7 @@ def scenario_at(address: str) -> Scenario:
         tasks=train,
         held_out=held_out,
         max_turns=options.turns or told.get("max_turns") or _TURNS,
+        max_tool_characters=_MOST_CHARACTERS,
         call_seconds=options.wait + options.seconds + 60,
         rubric=render("scenarios/openenv_rubric.j2").strip(),
     )

@@ -13,11 +13,11 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 from weakref import WeakSet
 
 from aiohttp import WSCloseCode, WSMsgType, web
-from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import installed_version
@@ -44,37 +44,24 @@ class ServedError(GavelError):
     """A request that this session cannot fulfil."""
 
 
-class Turn(BaseModel):
-    """The agent's whole turn: an assistant's message of OpenAI, perhaps with tool calls."""
+class Action(BaseModel):
+    """turn: the agent's whole turn, an assistant's `message` of OpenAI; message: words, in `content`; call_tool: one
+    tool, in `tool_name` and `arguments`; list_tools: the tools that can be called now."""
 
-    type: Literal["turn"]
-    message: dict[str, JsonValue]
+    model_config = ConfigDict(title=GAVEL_ACTION)
+    type: Literal["turn", "message", "call_tool", "list_tools"]
+    message: dict[str, JsonValue] | None = None
     finish_reason: Literal["stop", "tool_calls", "length"] | None = None
+    content: str | None = None
+    tool_name: str | None = None
+    arguments: dict[str, JsonValue] = {}
 
-
-class Words(BaseModel):
-    """The agent answers in words."""
-
-    type: Literal["message"]
-    content: str
-
-
-class ToolCall(BaseModel):
-    """The agent calls one tool."""
-
-    type: Literal["call_tool"]
-    tool_name: str
-    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
-
-
-class ToolList(BaseModel):
-    """The tools that can be called now."""
-
-    type: Literal["list_tools"]
-
-
-Action = Annotated[Turn | Words | ToolCall | ToolList, Field(discriminator="type")]
-_ACTION: TypeAdapter[Action] = TypeAdapter(Action)
+    @model_validator(mode="after")
+    def _complete(self) -> "Action":
+        needed = {"turn": "message", "message": "content", "call_tool": "tool_name"}.get(self.type)
+        if needed and getattr(self, needed) is None:
+            raise ValueError(f"an action of type {self.type} needs {needed}")
+        return self
 
 
 class Observation(BaseModel):
@@ -93,8 +80,8 @@ class State(BaseModel):
     over: bool = False
 
 
-class ResetData(BaseModel):
-    """What `reset` takes."""
+class Query(BaseModel):
+    """What `reset` and the task API take."""
 
     split: Literal["train", "test", "held_out"] = "train"
     index: int | None = Field(default=None, ge=0)
@@ -102,11 +89,6 @@ class ResetData(BaseModel):
     seed: int | None = Field(default=None, ge=0)
     """Seed of the episode; without a task it also selects one."""
     episode_id: str | None = Field(default=None, max_length=255)
-
-
-class TaskQuery(BaseModel):
-    split: Literal["train", "test", "held_out"]
-    index: int = 0
     start: int | None = None
     stop: int | None = None
 
@@ -132,10 +114,10 @@ class ServedSession:
                 case "close":
                     return None
                 case "reset":
-                    data = await self._reset(ResetData.model_validate(given.get("data") or {}))
+                    data = await self._reset(Query.model_validate(given.get("data") or {}))
                     return {"type": "observation", "data": data}
                 case "step":
-                    return {"type": "observation", "data": await self._step(_ACTION.validate_python(given.get("data")))}
+                    return {"type": "observation", "data": await self._step(Action.model_validate(given.get("data")))}
                 case "mcp":
                     return {"type": "mcp", "data": {"result": {"tools": self._listed_tools()}}}
                 case "state":
@@ -158,7 +140,7 @@ class ServedSession:
             await self._episode.close()
             self._episode = None
 
-    async def _reset(self, given: ResetData) -> Message:
+    async def _reset(self, given: Query) -> Message:
         """Starts another episode; returns its first observation. Raises `ServedError` for an unknown task."""
         task = self._chosen(given)
         await self.close()
@@ -171,19 +153,25 @@ class ServedSession:
         """Takes an action; returns its result."""
         if self._episode is None:
             raise ServedError("the episode has not begun", "Send reset first.")
-        match action:
-            case ToolList():
+        match action.type:
+            case "list_tools":
                 observation: Message = {"metadata": {}, "tools": self._listed_tools()}
                 return {"observation": observation, "reward": None, "done": self._episode.over}
-            case Turn(message=message, finish_reason=reason):
-                return self._observation(await self._episode.act(message, finish_reason=reason))
-            case Words(content=content):
-                return self._observation(await self._episode.act({"content": content}))
-            case ToolCall(tool_name=name, arguments=arguments):
-                function = {"name": name, "arguments": json.dumps(arguments)}
+            case "turn":
+                return self._observation(
+                    await self._episode.act(dict(action.message or {}), finish_reason=action.finish_reason)
+                )
+            case "message":
+                return self._observation(await self._episode.act({"content": action.content}))
+            case "call_tool":
+                function = {"name": action.tool_name, "arguments": json.dumps(action.arguments)}
                 call = {"id": f"call_{self._episode.turns}", "type": "function", "function": function}
                 moment = await self._episode.act({"content": "", "tool_calls": [call]})
-                return self._observation(moment, _tool_result(name, moment))
+                text = next((str(each.get("content") or "") for each in moment.new if each.get("role") == "tool"), "")
+                content, failed = [{"type": "text", "text": text}], _ERROR.fullmatch(text) is not None
+                result = {"content": content, "data": text, "structured_content": None, "is_error": failed}
+                # the form of OpenEnv's MCP environments
+                return self._observation(moment, {"tool_name": action.tool_name, "result": result, "error": None})
 
     def _listed_tools(self) -> list[Message]:
         """The tools that can be called now, as MCP lists them."""
@@ -194,7 +182,7 @@ class ServedSession:
             tools.append({"name": function["name"], "description": told, "input_schema": form})
         return tools
 
-    def _chosen(self, given: ResetData) -> Task:
+    def _chosen(self, given: Query) -> Task:
         tasks = self._scenario.tasks(SPLITS[given.split])
         if not tasks:
             raise ServedError(f"the scenario {self._scenario.name} has no {given.split} tasks")
@@ -233,14 +221,6 @@ class ServedSession:
         }
 
 
-def _tool_result(name: str, moment: Moment) -> Message:
-    """The result of a tool in the form of OpenEnv's MCP environments."""
-    text = next((str(each.get("content") or "") for each in moment.new if each.get("role") == "tool"), "")
-    content, failed = [{"type": "text", "text": text}], _ERROR.fullmatch(text) is not None
-    result = {"content": content, "data": text, "structured_content": None, "is_error": failed}
-    return {"tool_name": name, "result": result, "error": None}
-
-
 def task_at(tasks: Sequence[Task], index: int) -> Task:
     """The task of a number. Raises `ServedError` for an unknown one."""
     if not 0 <= index < len(tasks):
@@ -266,7 +246,7 @@ def _read_only(scenario: Scenario) -> dict[str, Any]:
             "max_turns": scenario.max_turns,
         },
         "/schema": {
-            "action": {**_ACTION.json_schema(), "title": GAVEL_ACTION},
+            "action": Action.model_json_schema(),
             "observation": observation,
             "reset_observation": observation,
             "state": State.model_json_schema(),
@@ -276,7 +256,7 @@ def _read_only(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _answer_tasks(scenario: Scenario, what: str, query: TaskQuery) -> Message:
+def _answer_tasks(scenario: Scenario, what: str, query: Query) -> Message:
     """A response of the task API. Tasks are listed with the judge's information, and without their hidden data."""
     tasks = scenario.tasks(SPLITS[query.split])
 
@@ -290,7 +270,7 @@ def _answer_tasks(scenario: Scenario, what: str, query: TaskQuery) -> Message:
         case "num_tasks":
             return {"num_tasks": len(tasks)}
         case "task":
-            return {"task": told(query.index)}
+            return {"task": told(query.index or 0)}
         case "task_range":
             return {"tasks": [told(index) for index in range(len(tasks))[query.start : query.stop][:_MOST_TASKS]]}
         case _:
@@ -335,7 +315,7 @@ class OpenEnvService:
 
     async def _list_tasks(self, request: web.Request) -> web.Response:
         try:
-            query = TaskQuery.model_validate_json(await request.text())
+            query = Query.model_validate_json(await request.text())
             return web.json_response(_answer_tasks(self._scenario, request.path.rpartition("/")[2], query))
         except ValidationError as error:
             told = f"the body is no question about tasks: {problem(error)}"

@@ -65,8 +65,6 @@ class ActionTool:
 
 def is_mcp(schema: Message) -> bool:
     """Whether actions of this JSON schema are calls of tools that the server lists."""
-    if schema.get("title") == GAVEL_ACTION:
-        return True
     own = _properties(schema)
     return not _alternatives(schema) and (not own or {"tool_name", "arguments"} <= own.keys())
 
