@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, Field, JsonValue
 
@@ -37,8 +37,7 @@ class RefusedError(GavelError):
     """A server answered a well-formed request with its own error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(NamedTuple):
     """An environment on a server."""
 
     id: int | str
@@ -46,8 +45,7 @@ class Created:
     """The name of its id in requests, by the server's dialect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(NamedTuple):
     """The result of an action."""
 
     observation: str
@@ -195,27 +193,26 @@ _KINDS = (
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 OTHER = Kind("agentgym", ("data_idx", "game", "seed", "id", "item_id", "session_id"), reset={"world_type": "Text"})
 """An unknown environment. `id` identifies the item only if it does not identify the environment."""
-_GREETINGS = {"alfworld": "alfworld", "babyai": "babyai", "scienceworld": "sciworld", "textcraft": "textcraft"}
 
 
 def kind_of(path: str, greeting: object) -> Kind:
     """The kind named in the address, `http://host/maze`, or in the response to `GET /`; else another one."""
     named = path.rstrip("/").rpartition("/")[2].casefold()
     told = re.fullmatch(r"(?i)this is environment (\w+)[ .]*", greeting) if isinstance(greeting, str) else None
-    greeted = _GREETINGS.get(told[1].casefold(), "") if told else ""
+    greeted = told[1].casefold().replace("scienceworld", "sciworld") if told else ""
     return KINDS.get(named) or KINDS.get(greeted) or OTHER
 
 
 _EXAMPLE = "Write agentgym:http://127.0.0.1:36001?tasks=200&held_out=50"
-_MOST_ITEMS = 1_000_000
+_ITEMS, _MOST_ITEMS = r"^\d{1,9}(-\d{1,9})?$", 1_000_000
 
 
 class Options(BaseModel):
     """The query of an address."""
 
-    tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    tasks: str | None = Field(default=None, pattern=_ITEMS)
     """Training items: a number (`200`), or a range (`100-299`). None: the kind's default."""
-    held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    held_out: str | None = Field(default=None, pattern=_ITEMS)
     """Evaluation items; a number: the next ones after the training items."""
     turns: int = Field(default=30, ge=1, lt=10_000)
     timeout: float = Field(default=60.0, gt=0, le=3600)

@@ -39,7 +39,6 @@ from gavel.scenarios.trajectory import Trajectory
 
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 """Environment variable with the key of a server that requires one."""
-_PROBE_SECONDS = 15.0
 _WAIT = 600.0
 """Max seconds to wait for an environment of a server with limited capacity."""
 
@@ -80,7 +79,7 @@ def _probe(url: str, headers: Mapping[str, str]) -> Kind:
     """Detects the kind of a server. Raises `ScenarioError` if it does not answer, or requires another key."""
     trust = not is_on_this_machine(url)
     try:
-        answer = httpx.get(f"{url}/", timeout=_PROBE_SECONDS, headers=headers, trust_env=trust, follow_redirects=True)
+        answer = httpx.get(f"{url}/", timeout=15, headers=headers, trust_env=trust, follow_redirects=True)
     except httpx.HTTPError as error:
         raise ScenarioError(
             f"the AgentGym server at {url} does not answer: {type(error).__name__} {error}".rstrip(),
@@ -127,13 +126,11 @@ def action_of(reply: str, form: Form) -> str | None:
     return (f"Action: {action}" if form == "call" else action) if action else None
 
 
-RAW, RETURN, ERRORS = "raw_reward", "raw_return", "environment_errors"
-"""Trajectory metrics: the server's last reward, the sum over the steps, and the environment's errors about actions."""
 _ERRORS_IN_A_ROW = 3
 
 
 class ReactWorld:
-    """An episode of one item."""
+    """An episode of one item. `raw_reward` is the server's last reward, `raw_return` the sum over the steps."""
 
     def __init__(self, server: EnvServer) -> None:
         self._server = server
@@ -171,7 +168,7 @@ class ReactWorld:
             step = await self._server.step(self._session, found)
         except RefusedError as error:
             self._errors, self._in_a_row = self._errors + 1, self._in_a_row + 1
-            self._metrics[ERRORS] = self._errors
+            self._metrics["environment_errors"] = self._errors
             if self._in_a_row == _ERRORS_IN_A_ROW:
                 raise AgentGymError(
                     f"the environment answered {self._in_a_row} actions in a row with an error: {error.message}",
@@ -182,5 +179,5 @@ class ReactWorld:
         self._asking, self._in_a_row, self._is_done = False, 0, step.done
         self._sum += step.reward
         self._raw = step.reward if step.score is None or not self._kind.scored else step.score
-        self._metrics |= {RAW: self._raw, RETURN: self._sum}
+        self._metrics |= {"raw_reward": self._raw, "raw_return": self._sum}
         return done(step.observation or None) if step.done else step.observation

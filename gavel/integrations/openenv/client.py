@@ -208,14 +208,10 @@ class Session:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 self._socket = await self._client.ws_connect(address, headers=headers, max_msg_size=_MOST_BYTES)
-        except aiohttp.WSServerHandshakeError as error:
-            raise OpenEnvError(
-                f"{address} is no WebSocket: HTTP {error.status}",
-                "Is it a server of OpenEnv? Look at its log; token=NAME sends a bearer token.",
-            ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise OpenEnvError(
-                f"{address} cannot be opened: {type(error).__name__} {error}", "Start the server, or check the address."
+                f"{address} cannot be opened as a WebSocket: {type(error).__name__} {error}",
+                "Start the server, or check the address; token=NAME sends a bearer token.",
             ) from error
 
     async def reset(self, data: Message) -> Stepped:

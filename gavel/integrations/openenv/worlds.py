@@ -37,8 +37,6 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Done, ToolResult, done, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
-RETURN, LAST, ERRORS = "raw_return", "raw_reward", "environment_errors"
-"""Trajectory metrics: the sum of the rewards, the last one, and the number of rejected actions."""
 GAVEL_ACTION = "GavelAction"
 """Title of the action schema of scenarios that Gavel serves."""
 _LONGEST_NAME = 64
@@ -229,7 +227,7 @@ class OpenEnvWorld(ToolWorld):
             answer = await self._session.step(action)
         except RefusedError as error:
             self._refusals = 0 if error.is_agents else self._refusals + 1
-            self._metrics[ERRORS] = self._metrics.get(ERRORS, 0) + 1
+            self._metrics["environment_errors"] = self._metrics.get("environment_errors", 0) + 1
             if self._refusals == _REFUSALS_IN_A_ROW:
                 raise OpenEnvError(
                     f"{self._server} refused {self._refusals} actions in a row: {error.message}",
@@ -246,7 +244,7 @@ class OpenEnvWorld(ToolWorld):
             raise OpenEnvError(f"the episode failed on {self._server}: {answer.metadata.get('status_reason')}")
         if answer.reward is not None:
             self._sum += answer.reward
-            self._metrics |= {LAST: answer.reward, RETURN: self._sum}
+            self._metrics |= {"raw_reward": answer.reward, "raw_return": self._sum}
 
     def _shown(self, answer: Stepped) -> str:
         show = self._options.show

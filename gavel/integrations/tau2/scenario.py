@@ -162,7 +162,8 @@ def tau2(domain: Domain, user: str | ModelCallable | None = None, python: str | 
         splits = TypeAdapter(dict[str, list[str]]).validate_json(package.read("split_tasks.json"))
         # Tasks have no first message: the customer opens.
         train, held_out = ([Task(id=cases[name].id, user="") for name in splits[it]] for it in ("train", "test"))
-    except (KeyError, ValidationError) as error:
+        system = render("scenarios/tau2_system.j2", policy=package.read("policy.md")).strip()
+    except (OSError, KeyError, ValidationError) as error:
         raise ScenarioError(
             f"the tasks of {package.server.parent} are not of the form of τ²-bench: {error}",
             f"Install the release this was made for: pip install 'tau2-{domain}-mcp-eval<1'",
@@ -170,7 +171,6 @@ def tau2(domain: Domain, user: str | ModelCallable | None = None, python: str | 
     customer = SimulatedUser(
         chosen, persona=lambda task: cases[task.id].persona or "", goal=lambda task: cases[task.id].goal
     )
-    system = render("scenarios/tau2_system.j2", policy=package.read("policy.md")).strip()
 
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
         case = cases[task.id]
@@ -227,13 +227,7 @@ class _Package:
     """Digests of the records at the end of a task, by its id."""
 
     def read(self, file: str) -> str:
-        path = self.server.parent / "data" / "tau2" / "domains" / self.domain / file
-        try:
-            return path.read_text("utf-8")
-        except OSError as error:
-            raise ScenarioError(
-                f"{path} cannot be read: {error.strerror}", f"Install tau2-{self.domain}-mcp-eval again."
-            ) from error
+        return (self.server.parent / "data" / "tau2" / "domains" / self.domain / file).read_text("utf-8")
 
     def start(self, folder: Path, case: _Case) -> Tau2Server:
         """A server that stores its records in the folder."""

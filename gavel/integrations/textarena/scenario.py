@@ -109,8 +109,12 @@ class _Games:
             return made
 
         game = await alone(begin)
-        players = {player: self._player(player, side, episode) for player in range(self.players)}
-        own = [side] if self.options.opponent != SELF else list(players)
+        opponent = self.options.opponent
+        own = [side] if opponent != SELF else list(range(self.players))
+        by: dict[str, Any] = {"model": opponent}
+        if opponent.startswith(EARLIER):
+            by = {"steps_back": int(opponent.removeprefix(EARLIER))}
+        players = {it: Agent(episode, f"player {it}", **({} if it in own else by)) for it in range(self.players)}
         seen: dict[int, str] = {}
         over = False
         for _ in range(self.options.turns):
@@ -135,11 +139,3 @@ class _Games:
             if over and (told := info.get(player, {}).get("reason")):
                 players[player].tell(f"The game is over. {told}")
         return [players[player].trajectory for player in own if players[player].turns]
-
-    def _player(self, player: int, side: int, episode: Episode) -> Agent:
-        opponent, name = self.options.opponent, f"player {player}"
-        if player == side or opponent == SELF:
-            return Agent(episode, name)
-        if opponent.startswith(EARLIER):
-            return Agent(episode, name, steps_back=int(opponent.removeprefix(EARLIER)))
-        return Agent(episode, name, model=opponent)
