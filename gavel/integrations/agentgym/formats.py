@@ -31,7 +31,7 @@ from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, 
 from gavel.scenarios.text_calls import signature
 from gavel.scenarios.trajectory import History
 
-NAME = "AgentTraj"
+NAME, SUCCESS = "AgentTraj", "success"
 _TURN = ("from", "value", "loss")
 _FORM = 'Write turns as {"from": "gpt", "loss": true, "value": "…"}.'
 
@@ -66,9 +66,6 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 AGENT_TRAJ = Format(NAME, ("conversations", "item_id"), _fits, _read, task="item_id")
-
-
-SUCCESS = "success"
 
 
 def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:

@@ -37,6 +37,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
+_ERRORS_IN_A_ROW = 3
 KEY_VARIABLE = "GAVEL_ENV_KEY"
 """Environment variable with the key of a server that requires one."""
 _WAIT = 600.0
@@ -124,9 +125,6 @@ def action_of(reply: str, form: Form) -> str | None:
     fenced = _FENCE.match(action)
     action = fenced[1].strip() if fenced else action
     return (f"Action: {action}" if form == "call" else action) if action else None
-
-
-_ERRORS_IN_A_ROW = 3
 
 
 class ReactWorld:

@@ -11,14 +11,12 @@ is `environment_reward`, and an episode succeeds from a threshold on: for compar
 
 import functools
 import inspect
-import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.environment import ToolWorld, WorldError
 from gavel.scenarios.episode import Episode
@@ -26,7 +24,7 @@ from gavel.scenarios.packaged_world import OwnChance, SeedOptions, installed, pa
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import text_of_result
-from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_error
+from gavel.scenarios.tools import Toolbox, ToolResult, described, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
 Describe = Callable[[Any, dict[str, Any]], str]
@@ -99,14 +97,14 @@ def gymnasium_scenario(
     chosen, sample = options or Options(), _make_sample(make, name)
     tell = getattr(sample.unwrapped, "get_action_meanings", None)  # as Atari's environments do
     told = [str(each) for each in tell()] if inspect.ismethod(tell) else None
-    form = _Actions(sample.action_space, actions or told, name)
+    form, names = _form_of(sample.action_space, actions or told, name)
     sample.close()
     train, held_out = chosen.drawn(lambda seed: Task(id=f"{name}-{seed}", user="", data={"seed": seed}))
     kind = GymnasiumWorld if success is None else ThresholdWorld
     return Scenario(
         name,
         system=render("scenarios/gymnasium_system.j2", called=name, goal=goal).strip(),
-        environment=functools.partial(kind, make, form, describe, success),
+        environment=functools.partial(kind, make, form, names, describe, success),
         tasks=train,
         held_out=held_out,
         max_turns=chosen.turns,
@@ -125,73 +123,55 @@ def _make_sample(make: Callable[[], Any], name: str) -> Any:
         ) from error
 
 
-class _Actions:
-    """The agent's actions: the tool's schema, and the action for its argument."""
+def _form_of(space: Any, names: Sequence[str] | None, name: str) -> tuple[Any, list[str] | None]:
+    """The type of the agent's action, and the names of Discrete ones. `name` is the environment's.
 
-    def __init__(self, space: Any, names: Sequence[str] | None, name: str) -> None:
-        """`name` is the environment's. Raises `ScenarioError`."""
-        kind = type(space).__name__
-        if kind == "Text":
-            self._names = None
-            form: Message = {"type": "string", "minLength": int(space.min_length), "maxLength": int(space.max_length)}
-        elif kind == "Discrete" and 0 < (count := int(space.n)) <= _MOST_ACTIONS:
-            if names is not None and (len(names) != count or len(set(names)) != count):
-                raise ScenarioError(
-                    f"{name} has {count} actions, and {len(names)} names are given: {', '.join(names)}",
-                    "Give each action a name of its own: actions=left,right",
-                )
-            self._names = list(names or (str(int(space.start) + i) for i in range(count)))
-            form = {"type": "string", "enum": self._names}
-        else:
-            raise ScenarioError(
-                f"the actions of {name} are {space}, which are neither Text nor Discrete with at most {_MOST_ACTIONS}",
-                "Wrap the environment (gymnasium.ActionWrapper) so that its actions are few, or text.",
-            )
-        self._space = space
-        parameters = {"type": "object", "properties": {"action": form}, "required": ["action"]}
-        self.schema: Message = {
-            "type": "function",
-            "function": {
-                "name": "act",
-                "description": "Carry out one action in the environment.",
-                "parameters": {**parameters, "additionalProperties": False},
-            },
-        }
-
-    def action(self, arguments: str) -> Any:
-        """The action for arguments as the agent wrote them. Raises `ValueError` for invalid ones."""
-        try:
-            given: Any = json.loads(arguments or "{}")
-        except RecursionError as error:
-            raise ValueError("the arguments are nested too deeply") from error
-        match given:
-            case {"action": value, **more} if not more:
-                pass
-            case _:
-                raise ValueError('the arguments must be {"action": …}')
-        if self._names is not None:
-            if str(value) not in self._names:
-                raise ValueError(f"there is no action {value!r}; the actions are {', '.join(self._names)}")
-            return int(self._space.start) + self._names.index(str(value))
-        if not isinstance(value, str) or not self._space.contains(value):
-            raise ValueError(f"{value!r} is no text of the space {self._space}")
-        return value
+    Raises `ScenarioError`.
+    """
+    kind = type(space).__name__
+    if kind == "Text":
+        return Annotated[str, Field(min_length=int(space.min_length), max_length=int(space.max_length))], None
+    if kind != "Discrete" or not 0 < (count := int(space.n)) <= _MOST_ACTIONS:
+        raise ScenarioError(
+            f"the actions of {name} are {space}, which are neither Text nor Discrete with at most {_MOST_ACTIONS}",
+            "Wrap the environment (gymnasium.ActionWrapper) so that its actions are few, or text.",
+        )
+    if names is not None and (len(names) != count or len(set(names)) != count):
+        raise ScenarioError(
+            f"{name} has {count} actions, and {len(names)} names are given: {', '.join(names)}",
+            "Give each action a name of its own: actions=left,right",
+        )
+    told = list(names or (str(int(space.start) + i) for i in range(count)))
+    return Literal[tuple(told)], told  # pyright: ignore[reportInvalidTypeForm]
 
 
 class GymnasiumWorld(ToolWorld):
     """An episode of one seed."""
 
     def __init__(
-        self, make: Callable[[], Any], actions: _Actions, describe: Describe | None, success: float | None
+        self,
+        make: Callable[[], Any],
+        form: Any,
+        names: Sequence[str] | None,
+        describe: Describe | None,
+        success: float | None,
     ) -> None:
+        self._action = ""
+
+        async def act(action: Any) -> None:
+            """Carry out one action in the environment."""
+            self._action = action
+
+        act.__annotations__["action"] = form
+        self._tools = Toolbox([act])
+        self.schemas = self._tools.schemas
         self._make = make
-        self._actions = actions
+        self._names = names
         self._describe = describe
         self._threshold = success
         self._environment: Any = None
         self._sum = 0.0
         self._is_over = False
-        self.schemas = [actions.schema]
 
     async def reset(self, task: Task, episode: Episode) -> str:
         seed: Any = task.data["seed"]
@@ -204,17 +184,18 @@ class GymnasiumWorld(ToolWorld):
         return await self._alone(begin)
 
     async def call(self, name: str, arguments: str) -> ToolResult:
-        if name != "act":
-            return no_such_tool(name, ["act"])
         if self._is_over:
             return tool_error("the environment's episode is over")
-        try:
-            action = self._actions.action(arguments)
-        except ValueError as error:
-            return tool_error(str(error))
+        checked = await self._tools.call(name, arguments)
+        if checked.error:
+            return checked
+        space = self._environment.action_space
+        value = self._action if self._names is None else int(space.start) + self._names.index(self._action)
+        if not space.contains(value):
+            return tool_error(f"{self._action!r} is no text of the space {space}")
 
         def step() -> str:
-            observation, reward, terminated, truncated, info = self._environment.step(action)
+            observation, reward, terminated, truncated, info = self._environment.step(value)
             self._sum += float(reward)
             self._is_over = bool(terminated) or bool(truncated)
             self._episode.trajectory.metrics |= {"raw_reward": float(reward), "raw_return": self._sum}

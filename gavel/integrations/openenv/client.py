@@ -289,9 +289,6 @@ class OpenEnvServer:
         self._headers = options.headers()
         self._limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
 
-    def __str__(self) -> str:
-        return self.url
-
     async def begin(self, data: Message) -> tuple[Session, Stepped]:
         """A session reset with `data`, and its first observation. Waits while the server is full.
 

@@ -21,8 +21,7 @@ from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 
-_TURNS = 20
-_ASK_SECONDS = 20.0
+_TURNS, _ASK_SECONDS = 20, 20.0
 _MOST_CHARACTERS = 200_000
 """Max characters of a tool's result that the agent is shown."""
 _RANGE = 1000

@@ -40,10 +40,6 @@ _ERROR = re.compile(r'\{"error": "(?:[^"\\]|\\.)*"\}', re.DOTALL)
 logger = logging.getLogger(__name__)
 
 
-class ServedError(GavelError):
-    """A request that this session cannot fulfil."""
-
-
 class Action(BaseModel):
     """turn: the agent's whole turn, an assistant's `message` of OpenAI; message: words, in `content`; call_tool: one
     tool, in `tool_name` and `arguments`; list_tools: the tools that can be called now."""
@@ -141,7 +137,7 @@ class ServedSession:
             self._episode = None
 
     async def _reset(self, given: Query) -> Message:
-        """Starts another episode; returns its first observation. Raises `ServedError` for an unknown task."""
+        """Starts another episode; returns its first observation. Raises `GavelError` for an unknown task."""
         task = self._chosen(given)
         await self.close()
         self._episode = SteppedEpisode(self._scenario, task, seed=given.seed)
@@ -152,15 +148,14 @@ class ServedSession:
     async def _step(self, action: Action) -> Message:
         """Takes an action; returns its result."""
         if self._episode is None:
-            raise ServedError("the episode has not begun", "Send reset first.")
+            raise GavelError("the episode has not begun", "Send reset first.")
         match action.type:
             case "list_tools":
                 observation: Message = {"metadata": {}, "tools": self._listed_tools()}
                 return {"observation": observation, "reward": None, "done": self._episode.over}
             case "turn":
-                return self._observation(
-                    await self._episode.act(dict(action.message or {}), finish_reason=action.finish_reason)
-                )
+                turn: Message = dict(action.message or {})
+                return self._observation(await self._episode.act(turn, finish_reason=action.finish_reason))
             case "message":
                 return self._observation(await self._episode.act({"content": action.content}))
             case "call_tool":
@@ -185,12 +180,12 @@ class ServedSession:
     def _chosen(self, given: Query) -> Task:
         tasks = self._scenario.tasks(SPLITS[given.split])
         if not tasks:
-            raise ServedError(f"the scenario {self._scenario.name} has no {given.split} tasks")
+            raise GavelError(f"the scenario {self._scenario.name} has no {given.split} tasks")
         if given.task_id is not None:
             everyone = (task for split in ("train", "test") for task in self._scenario.tasks(SPLITS[split]))
             found = next((task for task in everyone if task.id == given.task_id), None)
             if found is None:
-                raise ServedError(f"there is no task {given.task_id!r}")
+                raise GavelError(f"there is no task {given.task_id!r}")
             return found
         dice = random.SystemRandom() if given.seed is None else random.Random(f"{given.split} {given.seed}")
         return task_at(tasks, dice.randrange(len(tasks)) if given.index is None else given.index)
@@ -222,9 +217,9 @@ class ServedSession:
 
 
 def task_at(tasks: Sequence[Task], index: int) -> Task:
-    """The task of a number. Raises `ServedError` for an unknown one."""
+    """The task of a number. Raises `GavelError` for an unknown one."""
     if not 0 <= index < len(tasks):
-        raise ServedError(f"there is no task {index}: the split has {len(tasks)}")
+        raise GavelError(f"there is no task {index}: the split has {len(tasks)}")
     return tasks[index]
 
 
@@ -319,7 +314,7 @@ class OpenEnvService:
             return web.json_response(_answer_tasks(self._scenario, request.path.rpartition("/")[2], query))
         except ValidationError as error:
             told = f"the body is no question about tasks: {problem(error)}"
-        except ServedError as error:
+        except GavelError as error:
             told = error.message
         return web.json_response({"detail": told}, status=400)
 

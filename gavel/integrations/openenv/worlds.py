@@ -39,7 +39,7 @@ from gavel.scenarios.trajectory import Trajectory
 
 GAVEL_ACTION = "GavelAction"
 """Title of the action schema of scenarios that Gavel serves."""
-_LONGEST_NAME = 64
+_LONGEST_NAME, _REFUSALS_IN_A_ROW = 64, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,6 @@ def _plain(name: str, others: Sequence[ActionTool]) -> str:
     return next(own for own in itertools.chain([plain], numbered) if own not in taken)
 
 
-_REFUSALS_IN_A_ROW = 3
-
-
 class OpenEnvWorld(ToolWorld):
     """An episode of one task."""
 
@@ -168,7 +165,7 @@ class OpenEnvWorld(ToolWorld):
         self._session, first = await self._server.begin({**(reset if isinstance(reset, dict) else {}), **seed})
         self._reckon(first)
         if first.done:
-            raise OpenEnvError(f"the environment of {self._server} is over when it begins")
+            raise OpenEnvError(f"the environment of {self._server.url} is over when it begins")
         if self._is_mcp:
             self._tools = mcp_tools(await self._session.tools())
         self.schemas = [tool.schema for tool in self._tools]
@@ -230,7 +227,7 @@ class OpenEnvWorld(ToolWorld):
             self._metrics["environment_errors"] = self._metrics.get("environment_errors", 0) + 1
             if self._refusals == _REFUSALS_IN_A_ROW:
                 raise OpenEnvError(
-                    f"{self._server} refused {self._refusals} actions in a row: {error.message}",
+                    f"{self._server.url} refused {self._refusals} actions in a row: {error.message}",
                     "Look at the server's log.",
                 ) from error
             raise
@@ -241,7 +238,7 @@ class OpenEnvWorld(ToolWorld):
     def _reckon(self, answer: Stepped) -> None:
         self._is_done = answer.done
         if self._is_gavel and answer.metadata.get("status") == "failed":
-            raise OpenEnvError(f"the episode failed on {self._server}: {answer.metadata.get('status_reason')}")
+            raise OpenEnvError(f"the episode failed on {self._server.url}: {answer.metadata.get('status_reason')}")
         if answer.reward is not None:
             self._sum += answer.reward
             self._metrics |= {"raw_reward": answer.reward, "raw_return": self._sum}

@@ -17,8 +17,6 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
 
-_FULL = 1.0 - 1e-9
-
 
 class Options(BaseModel):
     size: int = Field(default=500, ge=1, le=100_000)
@@ -74,7 +72,7 @@ def scenario_at(address: str) -> Scenario:
         held_out=splits[1],
         max_turns=1,
         rubric=render("scenarios/reasoning_gym_rubric.j2").strip(),
-        success=lambda trajectory: score(trajectory) >= _FULL,
+        success=lambda trajectory: score(trajectory) >= 1.0 - 1e-9,
         hand_reward=score,
     )
 

@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from gavel.scenarios.mcp_session import McpSession
 
 Domain = Literal["retail", "airline"]
-_TURNS = 30
-_SECONDS = 1800.0
-
-
+_TURNS, _SECONDS = 30, 1800.0
 _KEY, _HIDDEN = "state_key", ("reset_state", "get_call_log")
 
 
@@ -185,14 +182,8 @@ def tau2(domain: Domain, user: str | ModelCallable | None = None, python: str | 
                 max_turns=_TURNS,
                 max_seconds=_SECONDS,
             )
-            trajectory = await rollout(
-                model,
-                scenario,
-                task,
-                temperature=episode.temperature,
-                max_tokens=episode.max_tokens,
-                seed=episode.seed,
-            )
+            given: dict[str, Any] = {"temperature": episode.temperature, "max_tokens": episode.max_tokens}
+            trajectory = await rollout(model, scenario, task, seed=episode.seed, **given)
             if trajectory.status == "failed":
                 return trajectory
             try:
