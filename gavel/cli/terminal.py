@@ -70,13 +70,14 @@ def print_table(
 ) -> None:
     """Prints texts in columns under their headings. Where they are too wide for a terminal, cells are folded, the first
     column's name last. `right`: columns of numbers."""
+    _widen(console)
     table, lines = Table(box=None, pad_edge=False), [list(map(plain, row)) for row in rows]
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     table.columns[0].min_width = min(max((line[0].cell_len for line in lines), default=0), console.width // 2)
     for line in lines:
         table.add_row(*line)
-    console.print(table, width=_width(console))
+    console.print(table)
 
 
 class LiveText(ProgressColumn):
@@ -361,7 +362,8 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     heads, *lines = [[plain(text) for text in row] for row in (headings, *rows)]
     columns = list(zip(heads, *lines, strict=True))
     label, *widths = [max(text.cell_len for text in column) for column in columns]
-    spare = _width(console) - _GAP * len(widths)
+    _widen(console)
+    spare = console.width - _GAP * len(widths)
     if label + sum(widths) > spare:
         words = [[min(cell_len(word), _WORD) for word in head.plain.split()] for head in heads[1:]]
         figures = [max(text.cell_len for text in column[1:]) for column in columns[1:]]
@@ -380,9 +382,10 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
         table.add_column(heading, justify="right", overflow="fold", width=width)
     for line in lines:
         table.add_row(*line)
-    console.print(table, width=_width(console))
+    console.print(table)
 
 
-def _width(console: Console) -> int:
-    """Columns for a table; a file or another program takes any number."""
-    return console.width if console.is_terminal or "COLUMNS" in os.environ else _MANY
+def _widen(console: Console) -> None:
+    """Makes a console wide that is no terminal: a file or another program takes any number of columns."""
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        console.width = _MANY
