@@ -211,13 +211,6 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     assert await ruler([], JUDGE) == []
 
 
-def test_a_log_entry_says_which_messages_are_trained() -> None:
-    items = [{"role": "user", "content": "hi"}, Choice.construct(None, **TURN)]
-    entry = Trajectory(messages_and_choices=items, reward=0.5).for_logging()
-    assert [message["trainable"] for message in entry["messages"]] == [False, True]
-    assert entry["reward"] == 0.5
-
-
 def test_importance_sampling_is_truncated_where_art_truncates_it() -> None:
     correction = translated(truncated_importance_sampling=2.5).sampler_correction
     assert correction is not None

@@ -20,7 +20,7 @@ from gavel.integrations.art.gather import (
     wrap_group_awaitable,
     wrap_trajectories_awaitable,
 )
-from gavel.integrations.art.local import fork_checkpoint
+from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.mcp import (
     GeneratedScenario,
     GeneratedScenarioCollection,
@@ -189,25 +189,21 @@ def _write(step: int, path: Path) -> None:
     (path / "weights").write_text(str(step))
 
 
-def test_the_newest_checkpoint_up_to_a_step_is_copied_whole_with_the_run_s_description(tmp_path: Path) -> None:
-    a_run(tmp_path, 1, 2, 5)
-    assert fork_checkpoint(tmp_path, ("p", "first"), ("q", "second"), 4) == 2
+async def test_a_fork_begins_with_the_newest_whole_checkpoint_up_to_a_step(tmp_path: Path) -> None:
+    a_run(tmp_path, 2, 5)
+    fork = LocalBackend(path=str(tmp_path))._experimental_fork_checkpoint
+    second = art.TrainableModel[None](name="second", project="q", base_model="b")
+    with pytest.raises(NamedCheckpointError, match="up to 1"):
+        await fork(second, "first", from_project="p", not_after_step=1)
+    await fork(second, "first", from_project="p", not_after_step=4)
     copies = Checkpoints(tmp_path / "q" / "second" / "checkpoints")
-    assert copies.steps() == [2]
-    assert copies.latest() == 2
+    assert (copies.steps(), copies.latest()) == ([2], 2)
     assert (copies.path(2) / "weights").read_text() == "2"
     description = json.loads((tmp_path / "q" / "second" / "model.json").read_text())
     assert (description["project"], description["name"], description["base_model"]) == ("q", "second", "b")
     assert "from_checkpoint" not in description
-
-
-def test_a_run_without_such_a_step_and_a_run_that_has_begun_are_refused(tmp_path: Path) -> None:
-    a_run(tmp_path, 3)
-    with pytest.raises(NamedCheckpointError, match="up to 2"):
-        fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), 2)
-    fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None)
     with pytest.raises(RunDirectoryError, match="begun already"):
-        fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None)
+        await fork(second, "first", from_project="p")
 
 
 def test_links_follow_the_checkpoints(tmp_path: Path) -> None:
