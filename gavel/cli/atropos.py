@@ -31,7 +31,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import local_backend, open_run, run_directory_of, trainable
-from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
 from gavel.judge.offline.stand_in import check_readable
@@ -93,7 +93,7 @@ def serve_atropos(
 
             listener = checked_listener(host, port, key)
             with closing(listener), closing(GroupQueue(data / FILE, most_groups=max_waiting)) as queue:
-                await serve(QueueState(queue), listener, announce=announce, **limits)
+                await serve(queue, listener, announce=announce, **limits)
 
         return run_to_end(wait_for_trainer())
     need_extra("train", "gavel serve-atropos --model")
@@ -155,12 +155,12 @@ def serve_atropos(
 
             async def work() -> None:
                 bounds = LearnerSettings(steps, batch_size, 60 * wait_minutes, keep_checkpoints=_CHECKPOINTS)
-                await AtroposLearner(model, backend, state, bounds, config.train, judge, stepped).run()
+                await AtroposLearner(model, backend, queue, bounds, config.train, judge, stepped).run()
                 await asyncio.sleep(_LINGER_SECONDS)
 
-            with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting)) as queue:
-                state = QueueState(queue, OwnTrainer(registration, space))
-                await serve(state, listener, announce=announce, work=work(), **limits)
+            with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting, space=space)) as queue:
+                queue.register(registration, started=True)
+                await serve(queue, listener, announce=announce, work=work(), **limits)
         run.say_end()
 
     run_to_end(train(), RESUME)

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.sender import AtroposClient, AtroposServerError
 from gavel.integrations.atropos.server import create_app
 from tests.backend_server import serving
@@ -25,18 +25,19 @@ def queue(tmp_path: Path) -> GroupQueue:
 @pytest.fixture
 def http(queue: GroupQueue) -> Iterator[httpx.Client]:
     with (
-        serving(create_app(QueueState(queue), most_bytes=20_000)) as url,
+        serving(create_app(queue, most_bytes=20_000)) as url,
         httpx.Client(base_url=url, trust_env=False) as client,
     ):
         yield client
 
 
 @pytest.fixture
-def own(queue: GroupQueue) -> Iterator[httpx.Client]:
+def own(tmp_path: Path) -> Iterator[httpx.Client]:
     """In front of a learner of 27 tokens and a context of 64."""
-    trainer = OwnTrainer(TrainerRegistration.model_validate(REGISTRATION), Letters())
+    queue = GroupQueue(tmp_path / "queue.sqlite", space=Letters())
+    queue.register(TrainerRegistration.model_validate(REGISTRATION), started=True)
     with (
-        serving(create_app(QueueState(queue, trainer))) as url,
+        serving(create_app(queue)) as url,
         httpx.Client(base_url=url, trust_env=False) as client,
     ):
         yield client
@@ -184,7 +185,7 @@ def test_pages_of_other_sites_and_names_of_other_machines_are_refused(http: http
 
 
 def test_with_a_key_nothing_is_answered_without_it(queue: GroupQueue):
-    with serving(create_app(QueueState(queue), key="s3cret")) as url:
+    with serving(create_app(queue, key="s3cret")) as url:
         assert httpx.get(f"{url}/healthz").status_code == 200
         assert httpx.get(f"{url}/status").status_code == 401
         assert httpx.get(f"{url}/status", headers={"Authorization": "Bearer wrong"}).status_code == 401

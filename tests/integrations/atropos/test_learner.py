@@ -7,7 +7,7 @@ import pytest
 
 from gavel.integrations.atropos.group import AtroposGroup
 from gavel.integrations.atropos.learner import COMPUTED, NUMBER, SENT_SCORE, AtroposLearner, LearnerSettings
-from gavel.integrations.atropos.queue import GroupQueue, QueueState
+from gavel.integrations.atropos.queue import GroupQueue
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig
@@ -48,8 +48,7 @@ class Trained:
 
     async def until(self, steps: int, judge: Judge | None = None, wait_seconds: float = 60.0) -> None:
         settings = LearnerSettings(steps, batch_size=8, wait_seconds=wait_seconds)
-        state = QueueState(self.queue)
-        await AtroposLearner(self.model, self.backend, state, settings, CONFIG, judge).run()
+        await AtroposLearner(self.model, self.backend, self.queue, settings, CONFIG, judge).run()
 
     async def numbers(self, step: int) -> list[object]:
         return [group.metadata[NUMBER] for group in await self.backend.logged(self.model, "train", step)]
