@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel, Field, model_validator
 
-from gavel.integrations.art.errors import add_aliases, ignored
+from gavel.integrations.art.errors import add_aliases
 from gavel.integrations.art.model import Backend, TrainableModel
 from gavel.integrations.art.trajectories import TrajectoryGroup
 from gavel.scenarios.gather import GatherError
@@ -84,8 +84,6 @@ logger = logging.getLogger(__name__)
 
 _STATE = "_pipeline_trainer"
 _END: Any = object()
-_DISPLAY = ("log_interval_seconds", "status_ewa_alpha", "total_scenarios")
-"""Settings of ART's status line."""
 
 
 class PipelineRuntimeConfig(BaseModel):
@@ -155,9 +153,6 @@ class PipelineTrainer(Generic[Scenario, Config]):
         for name in ("num_rollout_workers", "min_batch_size"):
             if sizes.get(name, 1) is None:  # the default of later versions
                 del sizes[name]
-        for name in _DISPLAY:
-            if settings.pop(name, None) is not None:
-                ignored(f"PipelineTrainer({name}=…)", "the log has a line for each step")
         self.model = model
         self.backend = backend
         self.rollout_fn = rollout_fn

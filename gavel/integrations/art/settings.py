@@ -30,6 +30,7 @@ _NO_EFFECT: dict[str, tuple[object, str]] = {
     "save_checkpoint": (True, "every step leaves a checkpoint"),
     "scale_learning_rate_by_reward_std_dev": (False, "the rate is the one that is given"),
     "adam_params": (None, "set trainer_args"),
+    **dict.fromkeys(("log_interval_seconds", "status_ewa_alpha", "total_scenarios"), (None, "the log has each step")),
 }
 """Settings without a counterpart, with ART's defaults and Gavel's behaviour."""
 _TRAINER = {"max_grad_norm": "max_gradient_norm", "weight_decay": "weight_decay"}

@@ -330,8 +330,7 @@ def retry(
     """
 
     def report(state: RetryCallState) -> None:
-        assert state.outcome is not None
-        error = cast("Exception", state.outcome.exception())
+        error = cast("Exception", state.outcome and state.outcome.exception())
         if on_retry is not None:
             on_retry(error, state.attempt_number)
         else:

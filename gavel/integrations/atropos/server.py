@@ -76,16 +76,13 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return RefusedRequest(403, f"pages of {origin:.100} may not use this server", "Ask it from a program.")
-        if self._key is None:
-            name = urlsplit(f"//{host}").hostname or ""
-            if host and not is_loopback(name):
-                return RefusedRequest(
-                    421,
-                    f"this server has no key and answers to this machine alone, not to {host:.100}",
-                    "Ask 127.0.0.1, or set GAVEL_ATROPOS_KEY and start it again.",
-                )
-            return None
-        if not hmac.compare_digest(_given_key(headers).encode(), self._key):
+        if self._key is None and host and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            return RefusedRequest(
+                421,
+                f"this server has no key and answers to this machine alone, not to {host:.100}",
+                "Ask 127.0.0.1, or set GAVEL_ATROPOS_KEY and start it again.",
+            )
+        if self._key is not None and not hmac.compare_digest(_given_key(headers).encode(), self._key):
             return RefusedRequest(
                 401,
                 "the key is not that of the server",
@@ -105,46 +102,34 @@ def _given_key(headers: Headers) -> str:
 
 
 async def read_body(request: Request, most_bytes: int) -> bytes:
-    """The decompressed body. `most_bytes`: limit before and after decompression. Raises `RefusedRequest`."""
+    """The decompressed body. `most_bytes`: limit after decompression. Raises `RefusedRequest`."""
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
         raise RefusedRequest(415, f"the body is encoded as {coding:.40}", "Send it as it is, or with gzip.")
-    parts: list[bytes] = []
-    size = 0
+    unpacker = zlib.decompressobj(_GZIP) if "gzip" in coding else None
+    body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for part in request.stream():
-                size += len(part)
-                if size > most_bytes:
-                    raise _too_large(most_bytes)
-                parts.append(part)
+                body += part if unpacker is None else unpacker.decompress(part, most_bytes + 1 - len(body))
+                if len(body) > most_bytes:
+                    raise RefusedRequest(
+                        413,
+                        f"the body is larger than {most_bytes:,} bytes",
+                        "Send smaller groups, or raise --max-body-mb.",
+                    )
+                if unpacker is not None and unpacker.unused_data:
+                    raise zlib.error("something follows it")
+        if unpacker is not None and not unpacker.eof:
+            raise zlib.error("it is cut off")
     except TimeoutError:
         raise RefusedRequest(408, f"the body did not arrive within {_BODY_SECONDS:g} s", "Send it again.") from None
     except ClientDisconnect:
         raise RefusedRequest(400, "the connection was closed before the body was complete") from None
-    body = b"".join(parts)
-    return await asyncio.to_thread(_unpack, body, most_bytes) if "gzip" in coding and body else body
-
-
-def _unpack(body: bytes, most_bytes: int) -> bytes:
-    stream = zlib.decompressobj(_GZIP)
-    try:
-        found = stream.decompress(body, most_bytes + 1)
     except zlib.error as error:
-        raise RefusedRequest(
-            400, f"the body is no gzip: {error}", "Send it again, or without Content-Encoding."
-        ) from None
-    if len(found) > most_bytes:
-        raise _too_large(most_bytes)
-    if not stream.eof:
-        raise RefusedRequest(400, "the gzip body is cut off", "Send it again.")
-    return found
-
-
-def _too_large(most_bytes: int) -> RefusedRequest:
-    return RefusedRequest(
-        413, f"the body is larger than {most_bytes:,} bytes", "Send smaller groups, or raise --max-body-mb."
-    )
+        told = f"the body is no whole gzip: {error}"
+        raise RefusedRequest(400, told, "Send it again, or without Content-Encoding.") from None
+    return bytes(body)
 
 
 _NO_EXAMPLE: dict[str, Any] = {
@@ -163,8 +148,7 @@ class _Environment(BaseModel):
 
 
 def create_app(queue: GroupQueue, *, key: str | None = None, most_bytes: int = 256 << 20) -> Starlette:
-    """Creates the application. `key` None: none is required, on loopback. `most_bytes`: of a body, before and after
-    decompression."""
+    """Creates the application. `key` None: none is required, on loopback. `most_bytes`: of a body, decompressed."""
     api = _Api(queue)
 
     def route(method: str, path: str, answer: Callable[..., Any], body: Any = None) -> Route:

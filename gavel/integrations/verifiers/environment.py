@@ -20,8 +20,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from openai import AsyncOpenAI
-
 from gavel.base.errors import GavelError
 from gavel.base.network import is_on_this_machine, pass_proxies
 from gavel.prompts import render
@@ -31,25 +29,10 @@ from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenar
 from gavel.scenarios.stepped_episode import outcome
 from gavel.scenarios.task import Task
 from gavel.scenarios.truth import Truth
+from gavel.trainer.model import Model
 
 _SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out"}
 _INFO = "gavel"
-
-
-class _Endpoint:
-    """The policy at verifiers' endpoint."""
-
-    def __init__(self, url: str, secret: str, model: str) -> None:
-        if is_on_this_machine(url):
-            pass_proxies()
-        self._client = AsyncOpenAI(base_url=url, api_key=secret, max_retries=0)
-        self._model = model
-
-    def openai_client(self) -> AsyncOpenAI:
-        return self._client
-
-    def get_inference_name(self) -> str:
-        return self._model
 
 
 def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
@@ -119,7 +102,15 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
         ) -> Any:
             own = found()
             task = own.tasks(_SPLITS[str(data.split)])[int(data.index)]
-            model = _Endpoint(endpoint, secret, str(ctx.model))
+            if is_on_this_machine(endpoint):
+                pass_proxies()
+            model = Model(
+                name="policy",
+                project="verifiers",
+                inference_model_name=str(ctx.model),
+                inference_base_url=endpoint,
+                inference_api_key=secret,
+            )
             try:
                 played = await rollout(model, own, task)
             finally:
