@@ -148,35 +148,31 @@ class Observation:
         context_start_token: int | None = None,
         meta_info: dict[str, Any] | None = None,
     ) -> "Observation":
-        """The state before the first action. `tokenizer` pads on the left; a longer prompt is cut on its
-        `prompt_truncation_side`."""
+        """The state before the first action. A longer prompt is cut on its `prompt_truncation_side`."""
         side, tokenizer.truncation_side = tokenizer.truncation_side, prompt_truncation_side
         try:
-            prompt = _padded(tokenizer, sample.prompt_or_input_text, max_input_length)
+            prompt = tokenizer(sample.prompt_or_input_text, max_length=max_input_length, truncation=True)["input_ids"]
         finally:
             tokenizer.truncation_side = side
-        context = _padded(tokenizer, "", max_context_length)
-        if context_start_token is not None:
-            context = np.full_like(context[0], tokenizer.pad_token_id), np.zeros_like(context[1])
-            context[0][0, -1], context[1][0, -1] = context_start_token, 1
-        whole = _joined(*prompt, *context, tokenizer.pad_token_id)
-        text, references = sample.prompt_or_input_text, sample.references
-        return cls(*prompt, text, *context, "", references, *whole, [], meta_info)
+        context = tokenizer("")["input_ids"] if context_start_token is None else [context_start_token]
+        return cls(
+            **_arrays(prompt, context, (max_input_length, max_context_length), tokenizer.pad_token_id),
+            prompt_or_input_text=sample.prompt_or_input_text,
+            context_text="",
+            target_or_reference_texts=sample.references,
+            action_history=[],
+            meta_info=meta_info,
+        )
 
     def update(self, action: int, tokenizer: Any) -> "Observation":
         """The state after an action."""
-        context = np.roll(self.context_encoded_pt, -1, axis=1)
-        mask = np.roll(self.context_attention_mask_pt, -1, axis=1)
-        context[0, -1], mask[0, -1] = action, 1
-        prompt = self.prompt_or_input_encoded_pt, self.prompt_or_input_attention_mask_pt
-        whole, whole_mask = _joined(*prompt, context, mask, tokenizer.pad_token_id)
+        prompt = self.prompt_or_input_encoded_pt[self.prompt_or_input_attention_mask_pt == 1].tolist()
+        context = [*self.context_encoded_pt[self.context_attention_mask_pt == 1].tolist(), int(action)]
+        lengths = self.prompt_or_input_encoded_pt.size, self.context_encoded_pt.size
         return replace(
             self,
-            context_encoded_pt=context,
-            context_attention_mask_pt=mask,
-            context_text=tokenizer.decode(context[0].tolist(), skip_special_tokens=True),
-            input_encoded_pt=whole,
-            input_attention_mask_pt=whole_mask,
+            **_arrays(prompt, context, lengths, tokenizer.pad_token_id),
+            context_text=tokenizer.decode(context, skip_special_tokens=True),
             action_history=[*self.action_history, tokenizer.convert_ids_to_tokens(int(action))],
         )
 
@@ -185,18 +181,21 @@ class Observation:
         return {name: value[0] for name, value in vars(self).items() if name.endswith("_pt")}
 
 
-def _padded(tokenizer: Any, text: str, length: int) -> tuple[Ids, Ids]:
-    encoded = tokenizer(text, padding="max_length", max_length=length, truncation=True, return_attention_mask=True)
-    ids, mask = (np.asarray([encoded[name]], dtype=np.int64) for name in ("input_ids", "attention_mask"))
-    return ids, mask
-
-
-def _joined(prompt: Ids, prompt_mask: Ids, context: Ids, context_mask: Ids, pad: int) -> tuple[Ids, Ids]:
-    """Both without their padding, concatenated and padded on the left to their common length."""
-    kept = np.concatenate([prompt[prompt_mask.astype(bool)], context[context_mask.astype(bool)]])
-    missing = prompt.size + context.size - len(kept)
-    mask = np.concatenate([np.zeros(missing, dtype=np.int64), np.ones(len(kept), dtype=np.int64)])
-    return np.concatenate([np.full(missing, pad), kept])[None], mask[None]
+def _arrays(prompt: list[int], context: list[int], lengths: tuple[int, int], pad: int) -> dict[str, Any]:
+    """The arrays of an observation, padded on the left."""
+    context = context[-lengths[1] :]
+    parts = zip(
+        ("prompt_or_input", "context", "input"),
+        (prompt, context, prompt + context),
+        (*lengths, sum(lengths)),
+        strict=True,
+    )
+    arrays: dict[str, Ids] = {}
+    for name, ids, length in parts:
+        missing = length - len(ids)
+        arrays[f"{name}_encoded_pt"] = np.asarray([[pad] * missing + ids], dtype=np.int64)
+        arrays[f"{name}_attention_mask_pt"] = np.asarray([[0] * missing + [1] * len(ids)], dtype=np.int64)
+    return arrays
 
 
 Values = dict[str, tuple[list[float] | None, float]]

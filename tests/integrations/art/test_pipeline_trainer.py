@@ -164,14 +164,9 @@ async def test_the_embedded_model_is_trained_forked_and_trained_on(tmp_path: Pat
 
 def test_the_newest_and_the_best_stay() -> None:
     rewards = {1: 0.9, 2: 0.1, 3: 0.5, 4: None, 5: 0.2}
+    metrics = {step: {} if reward is None else {"val/reward": reward} for step, reward in rewards.items()}
     infos = [
-        CheckpointInfo(
-            step=step,
-            path=f"checkpoints/{step:04d}",
-            created_at=datetime.now(UTC),
-            metrics={} if reward is None else {"val/reward": reward},
-        )
-        for step, reward in rewards.items()
+        CheckpointInfo(step=step, path="", created_at=datetime.now(UTC), metrics=metrics[step]) for step in rewards
     ]
     context = CheckpointRetentionContext(current_step=6, checkpoints=infos)
     assert set(keep_recent_and_top(recent=2, top=1)(context)) == {1, 4, 5}
