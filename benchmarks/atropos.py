@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
+from gavel.integrations.atropos.learner import AtroposLearner
 from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.server import checked_listener, serve
 from gavel.scenarios.library.returns_desk import scenario
@@ -73,8 +73,7 @@ async def _through_atropos(
     )
     queue = GroupQueue(runs / "queues" / f"{model.name}.sqlite", space=backend.token_space(model))
     queue.register(registration, started=True)
-    settings = LearnerSettings(steps, GROUPS * GROUP_SIZE, wait_seconds=600)
-    learner = AtroposLearner(model, backend, queue, settings, _train_config(steps))
+    learner = AtroposLearner(model, backend, queue, _train_config(steps), steps, GROUPS * GROUP_SIZE, wait_seconds=600)
     listener = checked_listener("127.0.0.1", 0, None)
     address = asyncio.get_running_loop().create_future()
 

@@ -97,7 +97,7 @@ def serve_atropos(
 
         return run_to_end(wait_for_trainer())
     need_extra("train", "gavel serve-atropos --model")
-    from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
+    from gavel.integrations.atropos.learner import AtroposLearner
 
     config = run_config(project, values, assignments, flags=SERVE_FLAGS).resolved()
     model, steps = trainable(config, project), config.loop.steps
@@ -154,8 +154,8 @@ def serve_atropos(
                 say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
 
             async def work() -> None:
-                bounds = LearnerSettings(steps, batch_size, 60 * wait_minutes, keep_checkpoints=_CHECKPOINTS)
-                await AtroposLearner(model, backend, queue, bounds, config.train, judge, stepped).run()
+                sizes = steps, batch_size, 60 * wait_minutes
+                await AtroposLearner(model, backend, queue, config.train, *sizes, judge, stepped).run()
                 await asyncio.sleep(_LINGER_SECONDS)
 
             with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting, space=space)) as queue:
@@ -168,7 +168,6 @@ def serve_atropos(
 
 _LINGER_SECONDS = 3.0
 """Seconds that the server stays up after the last step, so that environments learn that it is done."""
-_CHECKPOINTS = 3
 FILE = "queue.sqlite"
 _NO_OTHER_RUN = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"}
 """Settings of which another value makes no other run."""

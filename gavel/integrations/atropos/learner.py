@@ -33,72 +33,59 @@ STALENESS, COMPUTED, SENT_SCORE = "atropos/steps_waited", "atropos/logprobs_comp
 Stepped = Callable[[TrainResult, list[TrajectoryGroup]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerSettings:
-    """Settings of training from the queue."""
+_KEPT_CHECKPOINTS = 3
+"""Number of newest checkpoints that are kept."""
 
+
+@dataclass(eq=False)
+class AtroposLearner:
+    """Takes batches from a queue."""
+
+    model: TrainableModel
+    backend: LocalBackend
+    queue: GroupQueue
+    config: TrainConfig
     steps: int
     """Training steps of the run."""
     batch_size: int
     """Min sequences of a step; groups are never split."""
     wait_seconds: float = 3600.0
     """Seconds without enough groups after which the run ends with an error."""
-    keep_checkpoints: int = 3
-    """Number of newest checkpoints that are kept."""
-
-
-class AtroposLearner:
-    """Takes batches from a queue."""
-
-    def __init__(
-        self,
-        model: TrainableModel,
-        backend: LocalBackend,
-        queue: GroupQueue,
-        settings: LearnerSettings,
-        train_config: TrainConfig,
-        judge: Judge | None = None,
-        stepped: Stepped = lambda result, groups: None,
-    ) -> None:
-        """`judge` rescores the groups; the environment's scores become a metric. `stepped` is called for each step."""
-        self._model = model
-        self._backend = backend
-        self._queue = queue
-        self._settings = settings
-        self._config = train_config
-        self._judge = judge
-        self._stepped = stepped
+    judge: Judge | None = None
+    """Rescores the groups; the environment's scores become a metric."""
+    stepped: Stepped = lambda result, groups: None
+    """Called after each step."""
 
     async def run(self) -> None:
         """Trains until the last step. Raises `LoopError` if no groups arrive, and at an outage of the judge."""
         await self._note_trained()
-        await self._backend.prepare(self._model, self._config)
-        while await self._model.get_step() < self._settings.steps:
+        await self.backend.prepare(self.model, self.config)
+        while await self.model.get_step() < self.steps:
             ids = await self._next_batch()
-            stored = await asyncio.to_thread(self._queue.read, ids)
+            stored = await asyncio.to_thread(self.queue.read, ids)
             groups, metrics = await self._prepare(ids, stored)
-            result = await self._model.train(groups, self._config, metrics=metrics)
-            await asyncio.to_thread(self._queue.trained, ids, result.step)
-            self._stepped(result, groups)
-            await self._model.delete_checkpoints(keep_last=self._settings.keep_checkpoints, keep_best=0)
+            result = await self.model.train(groups, self.config, metrics=metrics)
+            await asyncio.to_thread(self.queue.trained, ids, result.step)
+            self.stepped(result, groups)
+            await self.model.delete_checkpoints(keep_last=_KEPT_CHECKPOINTS, keep_best=0)
 
     async def _note_trained(self) -> None:
         """Removes the newest checkpoint's groups from the queue, if the server was killed before it could."""
-        step = await self._model.get_step()
-        done = await self._backend.logged(self._model, "train", step)
+        step = await self.model.get_step()
+        done = await self.backend.logged(self.model, "train", step)
         ids = [number for group in done if isinstance(number := group.metadata.get(NUMBER), int)]
-        await asyncio.to_thread(self._queue.trained, ids, step)
+        await asyncio.to_thread(self.queue.trained, ids, step)
 
     async def _next_batch(self) -> list[int]:
         """The groups of the next batch, once there are enough."""
-        queue, wanted = self._queue, self._settings.batch_size
+        queue, wanted = self.queue, self.batch_size
         while (chosen := choose_at_least(queue.waiting, wanted)) is None:
             queue.changed.clear()
             try:
-                await asyncio.wait_for(queue.changed.wait(), self._settings.wait_seconds)
+                await asyncio.wait_for(queue.changed.wait(), self.wait_seconds)
             except TimeoutError:
                 raise LoopError(
-                    f"no group came for {self._settings.wait_seconds:g} s, and "
+                    f"no group came for {self.wait_seconds:g} s, and "
                     f"{sum(group.size for group in queue.waiting)} of {wanted} sequences wait",
                     "Look at the environments' logs, and start the server again: it goes on where it is.",
                 ) from None
@@ -107,8 +94,8 @@ class AtroposLearner:
     async def _prepare(
         self, ids: Sequence[int], stored: Sequence[tuple[AtroposGroup, int]]
     ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-        step = await self._model.get_step()
-        decode = self._backend.token_space(self._model).decode
+        step = await self.model.get_step()
+        decode = self.backend.token_space(self.model).decode
         groups = [
             group.trajectories(decode, {NUMBER: number, "env_id": group.env_id, "accepted_at_step": accepted})
             for number, (group, accepted) in zip(ids, stored, strict=True)
@@ -116,8 +103,8 @@ class AtroposLearner:
         waited = [step - accepted for _, accepted in stored]
         metrics = {f"{STALENESS}/mean": sum(waited) / len(waited), f"{STALENESS}/max": float(max(waited))}
         metrics[COMPUTED] = float(await self._complete_logprobs(groups))
-        if self._judge is not None:
-            groups = await self._judged(self._judge, groups)
+        if self.judge is not None:
+            groups = await self._judged(self.judge, groups)
         return groups, metrics
 
     async def _judged(self, judge: Judge, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -138,7 +125,7 @@ class AtroposLearner:
         for group in groups:
             members = [[choice.model_extra or {} for choice in member.choices()] for member in group]
             lacking = [turns for turns in members if any("token_logprobs" not in turn for turn in turns)]
-            values = await self._backend.logprobs(self._model, [*map(_sequence, lacking)]) if lacking else []
+            values = await self.backend.logprobs(self.model, [*map(_sequence, lacking)]) if lacking else []
             for turns, found in zip(lacking, values, strict=True):
                 rest = iter(found)
                 for turn in turns:
