@@ -14,8 +14,7 @@ import logging
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
-from datetime import UTC, datetime
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -25,7 +24,6 @@ from gavel.integrations.art.trajectories import TrajectoryGroup
 from gavel.scenarios.gather import GatherError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.model import TrainableModel as CoreTrainable
-from gavel.trainer.runs.checkpoints import steps_to_keep
 
 add_aliases(__name__, "trainer", "types")
 
@@ -38,44 +36,26 @@ EvalFn = Callable[[TrainableModel[Any], int, Config], Awaitable[Evaluated | dict
 """Returns the trajectories of a step's policy, or those of several splits by name."""
 
 
-class CheckpointInfo(BaseModel):
-    step: int
-    path: str
-    created_at: datetime
-    is_eval_step: bool = False
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """Metrics of the step's rows in metrics.jsonl, as `split/name`."""
+class CheckpointRetention(NamedTuple):
+    """The checkpoints that are kept beside the live one."""
+
+    recent: int
+    top: int
+    metric: str
 
 
-class CheckpointRetentionContext(BaseModel):
-    current_step: int
-    checkpoints: list[CheckpointInfo] = Field(default_factory=list[CheckpointInfo])
-    """Checkpoints that may be deleted."""
-
-
-CheckpointRetentionStrategy = Callable[[CheckpointRetentionContext], Iterable[int]]
-"""Returns the steps of the context's checkpoints to keep."""
-
-
-def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/reward") -> CheckpointRetentionStrategy:
+def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/reward") -> CheckpointRetention:
     """Keeps the newest `recent` checkpoints, and the `top` ones with the highest `metric`."""
     if recent < 0 or top < 0:
         raise ValueError("recent and top are at least 0")
-
-    def keep(context: CheckpointRetentionContext) -> set[int]:
-        steps = sorted(info.step for info in context.checkpoints)
-        values = {info.step: info.metrics[metric] for info in context.checkpoints if metric in info.metrics}
-        return steps_to_keep(steps, values, keep_last=recent, keep_best=top)
-
-    return keep
+    return CheckpointRetention(recent, top, metric)
 
 
 def make_group_rollout_fn(single_rollout_fn: SingleRolloutFn[Any, Any], n: int = 4) -> RolloutFn[Any, Any]:
     """A group rollout of `n` concurrent single rollouts; failures become the group's exceptions."""
 
     async def roll_out_group(model: TrainableModel[Any], scenario: Any, config: Any) -> TrajectoryGroup:
-        rollouts = (single_rollout_fn(model, scenario, config) for _ in range(n))
-        return TrajectoryGroup(await asyncio.gather(*rollouts, return_exceptions=True))
+        return await TrajectoryGroup(single_rollout_fn(model, scenario, config) for _ in range(n))
 
     return roll_out_group
 
@@ -137,7 +117,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
         eval_every_n_steps: int = 20,
         eval_at_start: bool = True,
         eval_step_0: bool | None = None,
-        checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
+        checkpoint_retention_strategy: CheckpointRetention | None = None,
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
         **settings: Any,
@@ -177,7 +157,6 @@ class PipelineTrainer(Generic[Scenario, Config]):
         self._discarded: list[TrajectoryGroup] = []
         """Groups dropped since the last step, since nothing can be learned from them."""
         self._stale = 0
-        self._evaluated: set[int] = set()
 
     async def train(self, *, handle_signals: bool = True) -> None:
         """Trains until the scenarios or `max_steps` are exhausted; `handle_signals`: Ctrl-C stops after the current
@@ -255,8 +234,10 @@ class PipelineTrainer(Generic[Scenario, Config]):
             if self.eval_every_n_steps and step - evaluated >= self.eval_every_n_steps:
                 await self._evaluate(step)
                 evaluated = step
-            if step % self.checkpoint_retention_interval == 0:
-                await self._delete_checkpoints(step)
+            if self.checkpoint_retention_strategy is not None and step % self.checkpoint_retention_interval == 0:
+                recent, top, metric = self.checkpoint_retention_strategy
+                inner = cast("CoreTrainable", self.model.gavel_model())
+                await inner.delete_checkpoints(metric, keep_last=recent + 1, keep_best=top)
 
     async def _batch(self, step: int) -> list[_Played]:
         """The groups of the next step; empty if training ends."""
@@ -303,30 +284,6 @@ class PipelineTrainer(Generic[Scenario, Config]):
             return
         for split, items in (found if isinstance(found, dict) else {"val": found}).items():
             await self.model.log(items, split=split, step=step)
-        self._evaluated.add(step)
-
-    async def _delete_checkpoints(self, step: int) -> None:
-        if self.checkpoint_retention_strategy is None:
-            return
-        inner = cast("CoreTrainable", self.model.gavel_model())
-        saved = [each for each in inner.backend.checkpoints(inner) if each < step]
-        metrics: dict[int, dict[str, float]] = {each: {} for each in saved}
-        for row in inner.backend.history(inner):
-            values = {f"{row['split']}/{name}": value for name, value in row.items() if isinstance(value, int | float)}
-            metrics.setdefault(row["step"], {}).update(values)
-        paths = {each: self.model.output_dir / "checkpoints" / f"{each:04d}" for each in saved}
-        infos = [
-            CheckpointInfo(
-                step=each,
-                path=str(path),
-                created_at=datetime.fromtimestamp(path.stat().st_mtime, UTC),
-                is_eval_step=each in self._evaluated,
-                metrics=metrics[each],
-            )
-            for each, path in paths.items()
-        ]
-        kept = set(self.checkpoint_retention_strategy(CheckpointRetentionContext(current_step=step, checkpoints=infos)))
-        await inner.backend.delete_checkpoints(inner, [each for each in saved if each not in kept])
 
     async def _skip(self) -> None:
         """Skips the scenarios that earlier runs started."""
