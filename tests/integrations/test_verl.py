@@ -334,21 +334,15 @@ def test_a_scenario_without_tools_is_a_single_turn(tmp_path: Path):
     assert "multi_turn" not in (tmp_path / "out" / "run.sh").read_text()
 
 
-def test_what_verl_cannot_play_and_what_is_there_is_refused(tmp_path: Path):
+def test_what_verl_cannot_play_and_what_is_there_is_refused(tmp_path: Path, data: Path):
     with pytest.raises(VerlExportError, match="a rollout of its own"):
-        export_verl(find_scenario("verl:" + str(a_dataset(tmp_path))), LAUNCH, tmp_path / "out")
+        export_verl(find_scenario(f"verl:{data}"), LAUNCH, tmp_path / "out")
     with pytest.raises(VerlExportError, match="an environment"):
         export_verl(find_scenario("text_adventure"), LAUNCH, tmp_path / "out")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.txt").write_text("keep")
     with pytest.raises(VerlExportError, match="exists already"):
         export_verl(find_scenario("returns_desk"), LAUNCH, tmp_path / "there")
-
-
-def a_dataset(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(f'{{"prompt": "{n}?"}}' for n in range(10)))
-    return path
 
 
 def test_the_command_writes_no_more_test_rows_than_training_rows(tmp_path: Path):

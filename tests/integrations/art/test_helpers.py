@@ -71,13 +71,12 @@ async def failing() -> Trajectory:
 
 
 async def test_tuples_become_lists_in_input_order() -> None:
+    async def empty() -> list[Trajectory]:
+        return []
+
     x_and_o, single, none = await gather_trajectories([pair(), one(), empty()], pbar_desc=None)
     assert [trajectory.reward for trajectory in x_and_o] == [1.0, 0.0]
     assert (single.reward, none) == (1.0, [])
-
-
-async def empty() -> list[Trajectory]:
-    return []
 
 
 @pytest.mark.filterwarnings("error")
@@ -86,30 +85,13 @@ async def test_an_error_that_is_not_borne_is_raised_and_leaves_no_coroutine_behi
         await gather_trajectories([failing(), one(), pair()])
 
 
-async def game(reward: float) -> tuple[Trajectory, Trajectory]:
-    return Trajectory(reward=reward), Trajectory(reward=-reward)
-
-
-async def group(size: int) -> TrajectoryGroup:
-    return TrajectoryGroup([Trajectory() for _ in range(size)])
-
-
-async def lost() -> tuple[Trajectory, Trajectory]:
-    raise ValueError("the game was lost")
-
-
-@pytest.mark.parametrize(("borne", "total"), [(0, None), (0.4, 2)])
-async def test_a_failure_too_many_is_raised(borne: float, total: int | None) -> None:
-    bar = None if total is None else tqdm(total=total, disable=True)
-    with set_gather_context(GatherContext(pbar=bar, max_exceptions=borne)), pytest.raises(ValueError, match="lost"):
-        await wrap_group_awaitable(lost())
-
-
-async def test_a_rollout_s_failure_that_is_borne_is_given() -> None:
+async def test_a_failure_that_is_borne_is_given_and_one_too_many_is_raised() -> None:
+    for context in (GatherContext(), GatherContext(pbar=tqdm(total=2, disable=True), max_exceptions=0.4)):
+        with set_gather_context(context), pytest.raises(ValueError, match="no"):
+            await wrap_group_awaitable(failing())
     with set_gather_context(GatherContext(max_exceptions=1)):
-        got = [await wrap_trajectories_awaitable(one) for one in (game(1.0), lost())]
-    assert isinstance(got[0], list)
-    assert isinstance(got[1], ValueError)
+        got = [await wrap_trajectories_awaitable(one) for one in (pair(), failing())]
+    assert [type(each) for each in got] == [list, ValueError]
 
 
 async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
@@ -169,7 +151,11 @@ async def test_another_number_of_tasks_and_a_missing_key_are_errors(
 SCENARIOS = GeneratedScenarioCollection(GeneratedScenario(f"task {n}", 1 + n % 5) for n in range(7))
 
 
-def test_a_collection_is_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> None:
+    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
+    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
+    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
+    assert MCPResource.from_dict(resource).to_dict() == resource
     assert GeneratedScenarioCollection.from_json(SCENARIOS.to_json()).to_dicts() == SCENARIOS.to_dicts()
     assert len(GeneratedScenarioCollection.from_json('[{"task": "x", "difficulty": 2}]')) == 1
     assert sorted(s.task for s in SCENARIOS.shuffle()) == [s.task for s in SCENARIOS]
@@ -317,18 +303,11 @@ def test_a_file_is_read_in_an_order_of_its_own_each_epoch(tmp_path: Path) -> Non
         get_file_row_count("data.csv")
 
 
-def test_tools_and_resources_are_read_as_servers_write_them() -> None:
-    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
-    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
-    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
-    assert MCPResource.from_dict(resource).to_dict() == resource
-
-
 async def test_the_bar_counts_trajectories() -> None:
     bar = tqdm(total=5, disable=False, file=io.StringIO())
     with set_gather_context(GatherContext(pbar=bar)):
-        await wrap_group_awaitable(group(3))
-        await wrap_group_awaitable(game(1.0))
+        await wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
+        await wrap_group_awaitable(pair())
     assert bar.n == 5
 
 
