@@ -152,7 +152,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
         """Scenarios started, including earlier runs."""
         self._played: asyncio.Queue[_Played | None] = asyncio.Queue()
         """Groups to train; None: no more will come."""
-        self._room = asyncio.Semaphore(self.pipeline.waiting)
+        self._room = asyncio.Semaphore()
         self._stopping = False
         self._discarded: list[TrajectoryGroup] = []
         """Groups dropped since the last step, since nothing can be learned from them."""
@@ -166,6 +166,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
         """
         if self.resume:
             await self._skip()
+        self._played, self._room = asyncio.Queue(), asyncio.Semaphore(self.pipeline.waiting)
         with _stop_at_signals(self.request_stop) if handle_signals else contextlib.nullcontext():
             rollouts = asyncio.create_task(self._play_all())
             rollouts.add_done_callback(lambda _: self._played.put_nowait(None))
