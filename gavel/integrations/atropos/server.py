@@ -132,13 +132,7 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-_NO_EXAMPLE: dict[str, Any] = {
-    name: []
-    for name in (
-        *("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs"),
-        *("messages", "images"),
-    )
-}
+_EXAMPLE = ("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs")
 
 
 class _Environment(BaseModel):
@@ -153,10 +147,11 @@ def create_app(queue: GroupQueue, *, key: str | None = None, most_bytes: int = 2
 
     def route(method: str, path: str, answer: Callable[..., Any], body: Any = None) -> Route:
         """A route that answers with what `answer`, called in a thread, makes of its body."""
+        adapter = TypeAdapter[Any](body)
 
         async def handle(request: Request) -> Response:
-            given = [] if body is None else [await read_body(request, most_bytes)]
-            told = await asyncio.to_thread(lambda: answer(*(TypeAdapter(body).validate_json(each) for each in given)))
+            given = None if body is None else await read_body(request, most_bytes)
+            told = await asyncio.to_thread(lambda: answer() if given is None else answer(adapter.validate_json(given)))
             if path.startswith("/scored_data"):
                 queue.changed.set()
             return PlainTextResponse(told) if isinstance(told, str) else _json_response(json.dumps(told))
@@ -238,7 +233,9 @@ class _Api:
 
     def latest_example(self) -> dict[str, Any]:
         group = self._queue.newest()
-        return _NO_EXAMPLE if group is None else group.model_dump(mode="json")
+        return (
+            {name: [] for name in (*_EXAMPLE, "messages", "images")} if group is None else group.model_dump(mode="json")
+        )
 
     def of_trainer(self, other: int | None, **fields: str) -> dict[str, Any]:
         return {name: getattr(self._queue.peers.trainer, field, other) for name, field in fields.items()}
