@@ -114,7 +114,11 @@ def _settings(name: str, options: VerifiersOptions, runtime: str) -> Message:
 
 def _task(index: int, task: Any) -> Task:
     data: Message = task.data.model_dump(mode="json")
-    truth = _truth(data)
+    told, answer = data.get("gavel"), data.get("answer")
+    if isinstance(told, dict):  # stored there by a scenario of Gavel
+        truth = read_truth(cast(Message, told))
+    else:
+        truth = Truth(reference=None if answer in (None, "") else f"The answer: {answer}")
     return Task(
         id=str(task.key),
         user=str(task.data.prompt_text or ""),
@@ -123,14 +127,6 @@ def _task(index: int, task: Any) -> Task:
         reference=truth.reference,
         criteria=list(truth.criteria),
     )
-
-
-def _truth(data: Message) -> Truth:
-    """The judge's information on a task: stored there by a scenario of Gavel, or a taskset's answer."""
-    told, answer = data.get("gavel"), data.get("answer")
-    if isinstance(told, dict):
-        return read_truth(cast(Message, told))
-    return Truth(reference=None if answer in (None, "") else f"The answer: {answer}")
 
 
 class _Environment:
@@ -212,7 +208,13 @@ class _Served:
     async def held(self) -> AsyncGenerator[Relay]:
         async with self._lock:
             if self._task is None or self._task.done():
-                await self._begin()
+                ready, self._leave = asyncio.get_running_loop().create_future(), asyncio.Event()
+                self._task = asyncio.create_task(self._live(ready, self._leave))
+                try:
+                    await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
+                except TimeoutError as error:
+                    self._task.cancel()
+                    raise VerifiersError(f"the environment was not ready within {_START_SECONDS:g} s") from error
             self._users += 1
         try:
             yield self._relay
@@ -222,21 +224,9 @@ class _Served:
                 self._leave.set()
                 self._task = None
 
-    async def _begin(self) -> None:
-        self._leave = leave = asyncio.Event()
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._live(ready, leave))
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                await asyncio.shield(ready)
-        except TimeoutError as error:
-            self._task.cancel()
-            raise VerifiersError(f"the environment was not ready within {_START_SECONDS:g} s") from error
-
     async def _live(self, ready: "asyncio.Future[None]", leave: asyncio.Event) -> None:
-        relay = self._relay
         try:
-            async with relay.serving(), self._environment.serving():
+            async with self._relay.serving(), self._environment.serving():
                 ready.set_result(None)
                 await leave.wait()
         except Exception as error:
