@@ -99,11 +99,12 @@ async def wrap_trajectories_awaitable(
     context = get_gather_context()
     try:
         result = await awaitable
+        result = result if isinstance(result, Trajectory) else list(result)
     except Exception as error:
         context.count_exception(error)
         return error
     context.update_pbar(1)
-    return result if isinstance(result, Trajectory) else [*result]
+    return result
 
 
 async def gather_trajectories(
@@ -123,10 +124,10 @@ async def gather_trajectories(
     async def take_outcome(number: int) -> Trajectory:
         try:
             result = await sources[number]
+            outcomes[number] = result if isinstance(result, Trajectory) else list(result)
         except Exception as error:
             outcomes[number] = error
             raise
-        outcomes[number] = result if isinstance(result, Trajectory) else list(result)
         return result if isinstance(result, Trajectory) else next(iter(outcomes[number]), Trajectory())
 
     try:
