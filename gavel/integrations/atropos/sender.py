@@ -177,58 +177,53 @@ class Sent:
     """Dropped groups, by reason."""
 
 
+@dataclass(eq=False)
 class AtroposSender:
     """One scenario as an environment of Atropos."""
 
-    def __init__(
-        self,
-        client: AtroposClient,
-        model: ChatModel,
-        scenario: Scenario,
-        loop: LoopConfig,
-        judge: Judge | None = None,
-        *,
-        groups: int | None = None,
-        ahead: float = 1.0,
-        name: str | None = None,
-        fields: dict[str, Any] | None = None,
-        on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None,
-    ) -> None:
-        """`loop`: its reward, sampling, sizes and seed count. `groups`: their number; None: until the trainer has taken
-        its last step. `ahead`: max batches that wait at the server or are being produced. `name`: of the environment,
-        by default the scenario's. `fields`: added to each request to the policy. `on_group` is called for each group,
-        with the reason if it was not sent.
+    client: AtroposClient
+    model: ChatModel
+    scenario: Scenario
+    loop: LoopConfig
+    """Its reward, sampling, sizes and seed count."""
+    judge: Judge | None = None
+    groups: int | None = None
+    """Groups to send; None: until the trainer has taken its last step."""
+    ahead: float = 1.0
+    """Max batches that wait at the server or are being produced."""
+    name: str | None = None
+    """The environment's, by default the scenario's."""
+    fields: dict[str, Any] | None = None
+    """Added to each request to the policy; by default `EXACT`."""
+    on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None
+    """Called for each group, with the reason if it was not sent."""
 
-        Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks.
-        """
+    def __post_init__(self) -> None:
+        """Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks."""
+        loop, scenario = self.loop, self.scenario
         check_rewards(scenario, loop.reward)
-        judge = needed_judge(loop.reward, judge)
-        self._client = client
-        self._scenario = scenario
-        self._loop = loop
-        self._groups, self._ahead, self._name = groups, ahead, name or scenario.name
+        judge = needed_judge(loop.reward, self.judge)
         self._maker = GroupMaker(
-            model,
+            self.model,
             {scenario.name: judge} if judge else {},
             loop.reward,
             loop.group_size,
             loop.temperature,
             loop.max_tokens,
             Watchdog(math.inf),
-            fields=EXACT if fields is None else fields,
+            fields=EXACT if self.fields is None else self.fields,
         )
-        self._on_group = on_group
         self._limiter = asyncio.Semaphore(loop.concurrency)
         self._sent = Sent()
         self._env_id = -1
 
     async def run(self) -> Sent:
         """Sends until there are enough groups or the trainer is done. Raises `AtroposServerError`, `SendError`."""
-        registered = await self._client.register(
+        registered = await self.client.register(
             EnvRegistration(
-                max_token_length=self._scenario.max_tokens or 2048,
-                desired_name=self._name,
-                group_size=self._loop.group_size,
+                max_token_length=self.scenario.max_tokens or 2048,
+                desired_name=self.name or self.scenario.name,
+                group_size=self.loop.group_size,
             )
         )
         self._env_id = int(registered["env_id"])
@@ -237,13 +232,13 @@ class AtroposSender:
         numbers = count()
         try:
             while True:
-                wanted = math.inf if self._groups is None else self._groups - self._sent.groups - len(running)
-                status, info = await self._client.status(self._env_id), await self._client.info()
-                a_batch = max(1, int(info["batch_size"]) // self._loop.group_size)  # groups of this environment
+                wanted = math.inf if self.groups is None else self.groups - self._sent.groups - len(running)
+                status, info = await self.client.status(self._env_id), await self.client.info()
+                a_batch = max(1, int(info["batch_size"]) // self.loop.group_size)  # groups of this environment
                 is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // a_batch
                 if is_done or (wanted <= 0 and not running):
                     break
-                room = max(1, round(self._ahead * a_batch)) - int(status["queue_size"]) - len(running)
+                room = max(1, round(self.ahead * a_batch)) - int(status["queue_size"]) - len(running)
                 while room > 0 and wanted > 0:
                     running.add(asyncio.create_task(self._make(next(numbers))))
                     room, wanted = room - 1, wanted - 1
@@ -260,15 +255,15 @@ class AtroposSender:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        await self._client.disconnect(self._env_id)
+        await self.client.disconnect(self._env_id)
         return self._sent
 
     async def _make(self, number: int) -> None:
         """Plays one task, and sends its group, or one group per agent."""
-        seed = self._loop.seed
-        (task,) = self._scenario.sample("train", 1, seed=seed, step=number)
+        seed = self.loop.seed
+        (task,) = self.scenario.sample("train", 1, seed=seed, step=number)
         groups = await self._maker.make(
-            self._scenario,
+            self.scenario,
             task,
             seeds=lambda index: seed_of(seed, "atropos", number, task.id, index),
             limiter=self._limiter,
@@ -278,7 +273,7 @@ class AtroposSender:
             problem = await self._send(group)
             if problem is not None:
                 self._sent.left_out[problem] += 1
-            self._on_group(group, problem)
+            self.on_group(group, problem)
 
     async def _send(self, group: TrajectoryGroup) -> str | None:
         """Sends a group; returns the reason if it was not sent."""
@@ -286,13 +281,13 @@ class AtroposSender:
             return f"{group.exceptions[0].type}: {group.exceptions[0].message}"
         if failed := next((each for each in group if each.status == "failed"), None):
             return f"a rollout failed: {failed.status_reason}"
-        converted = atropos_group(group, temperature=self._loop.temperature)
+        converted = atropos_group(group, temperature=self.loop.temperature)
         if converted.group is None or converted.left_out:
             return next(iter(converted.left_out), "it has no members")
         if len(set(converted.group.scores)) == 1:
             return _EQUAL
         converted.group.env_id = self._env_id
-        await self._client.send(converted.group)
+        await self.client.send(converted.group)
         self._sent.groups += 1
         return None
 
