@@ -66,16 +66,12 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             if not is_object(trace, "nodes") or not trace["nodes"]:
                 source.leave_out(row, "trace without messages")
                 continue
-            yield _attempt(row, trace)
-
-
-def _attempt(row: Row, trace: Message) -> Attempt:
-    task: Message = trace.get("task") or row.value["task"]
-    data: Message = task.get("data") or {}
-    found = trace_trajectory(trace, task, row.where)
-    name = task.get("key") or task.get("hash") or data.get("idx")
-    own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": _agent(trace)}
-    return Attempt(found, row, TRACES.name, None if name is None else own)
+            task: Message = trace.get("task") or row.value["task"]
+            data: Message = task.get("data") or {}
+            name = task.get("key") or task.get("hash") or data.get("idx")
+            own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": _agent(trace)}
+            found = trace_trajectory(trace, task, row.where)
+            yield Attempt(found, row, TRACES.name, None if name is None else own)
 
 
 def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
@@ -163,23 +159,19 @@ def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         before = columns.side(row, fields["prompt"], "user", "prompt")
         answer = columns.side(row, fields["completion"] or "", "assistant", "completion")
         rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
-        numbers = {key: value for key, value in rest.items() if key not in _NO_METRICS and _is_metric(value)}
+        plain = {key: value for key, value in rest.items() if isinstance(value, int | float)}
+        numbers = {
+            key: value for key, value in plain.items() if key not in _NO_METRICS and as_number(value) is not None
+        }
         if fields.get("answer"):
             rest.setdefault("reference", fields["answer"])
-        more = {"tools": openai_tools(fields.get("tool_defs")), "metrics": numbers, **_result_ended(fields)}
+        ended: Message = {"status": "truncated"} if fields.get("is_truncated") is True else {}
+        if error := fields.get("error"):
+            ended = {"status": "failed", "status_reason": first_line(error)}
+        more = {"tools": openai_tools(fields.get("tool_defs")), "metrics": numbers, **ended}
         example = "example_id" if "example_id" in fields or not repeated else "id"
         task = {name: fields[name] for name in ("task", example) if name in fields}
         yield columns.attempt(row, VERIFIERS.name, before, answer, rest, task=task, **more)
-
-
-def _is_metric(value: Any) -> bool:
-    return isinstance(value, int | float) and as_number(value) is not None
-
-
-def _result_ended(fields: Message) -> dict[str, Any]:
-    if error := fields.get("error"):
-        return {"status": "failed", "status_reason": first_line(error)}
-    return {"status": "truncated"} if fields.get("is_truncated") is True else {}
 
 
 VERIFIERS = Format(
