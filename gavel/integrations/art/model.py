@@ -303,9 +303,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_group(item: TrajectoryGroup | Trajectory | list[Trajectory]) -> TrajectoryGroup:
     """A group unchanged; a list of trajectories, or a single one, as a group."""
-    if isinstance(item, TrajectoryGroup):
-        return item
-    return TrajectoryGroup([item] if isinstance(item, Trajectory) else item)
+    return item if isinstance(item, TrajectoryGroup) else TrajectoryGroup(item if isinstance(item, list) else [item])
 
 
 def _as_groups(
@@ -321,15 +319,13 @@ def _as_groups(
 def link_checkpoints(checkpoints: Path, links: Path) -> Path | None:
     """Makes `links` point to the contents of `checkpoints`; returns the link to the newest one."""
     links.mkdir(parents=True, exist_ok=True)
-    saved = {f"{int(entry.name):04d}": entry for entry in _numbered(checkpoints)}
     for link in _numbered(links):
         if link.is_symlink() and not link.exists():
             link.unlink()
-    for name, entry in saved.items():
-        link = links / name
-        if not link.is_symlink():
-            link.symlink_to(os.path.relpath(entry, links), target_is_directory=True)
-    return links / max(saved) if saved else None
+    saved = {links / f"{int(entry.name):04d}": entry for entry in _numbered(checkpoints)}
+    for link in saved.keys() - set(_numbered(links)):
+        link.symlink_to(os.path.relpath(saved[link], links), target_is_directory=True)
+    return max(saved, default=None)
 
 
 def newest_step(directory: Path) -> int:

@@ -215,7 +215,8 @@ class GroupQueue:
                     row = (group.env_id, len(group), digest, now, self.step, "waiting", body)
                     columns = "env_id, size, digest, received, at_step, state, body"
                     self._database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
-            if any(is_new) and (count := len(self.waiting)) > self._most:
+            ((count,),) = self._rows("select count(*) from groups where state = 'waiting'")
+            if any(is_new) and count > self._most:
                 raise QueueError(
                     f"{count - sum(is_new):,} groups wait already, and {self._most:,} may",
                     "Send it again when the learner has taken some, or raise --max-waiting.",
