@@ -176,20 +176,16 @@ def iterate_dataset(
 ) -> Iterator[DatasetBatch[Item]]:
     """Yields the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
     steps = math.ceil(len(dataset) / groups_per_step)
-    with tqdm(
-        initial=initial_step,
-        total=steps * num_epochs,
-        desc="Iterating dataset",
-        unit="batch",
-        disable=not use_tqdm or not dataset,
-    ) as bar:
-        for step in range(initial_step, steps * num_epochs):
-            epoch, epoch_step = divmod(step, steps)
-            order = list(range(len(dataset)))
-            random.Random(epoch).shuffle(order)
-            chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
-            yield DatasetBatch([dataset[index] for index in chosen], step, epoch, epoch_step)
-            bar.update(1)
+    total = steps * num_epochs
+    hidden = not use_tqdm or not dataset
+    for step in tqdm(
+        range(initial_step, total), "Iterating dataset", total, unit="batch", initial=initial_step, disable=hidden
+    ):
+        epoch, epoch_step = divmod(step, steps)
+        order = list(range(len(dataset)))
+        random.Random(epoch).shuffle(order)
+        chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
+        yield DatasetBatch([dataset[index] for index in chosen], step, epoch, epoch_step)
 
 
 class SFTChunk(NamedTuple):
