@@ -43,7 +43,7 @@ def test_a_judge_is_called_good_or_bad_only_where_the_interval_says_so() -> None
 
 def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
     report = read_report([made(WRONG) for _ in range(3)], "truth", "x")
-    figures = [figure for section in report.sections for figure in section.figures]
+    figures = [figure for each in report.sections.values() for figure in each]
     assert "0.00 to 0.00" not in {figure.interval for figure in figures}
     assert {figure.interval for figure in figures} <= {"–", "needs 10 groups"}
     assert "Too few groups for a verdict: 3 groups" in report.verdict

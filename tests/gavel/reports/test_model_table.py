@@ -54,7 +54,7 @@ def test_json_and_csv_have_the_same_figures(tmp_path: Path) -> None:
     episodes = [Episode(str(n), 0, [Trajectory(metrics={"success": n > 1, "turns": 2})], 0.25, 1.0) for n in range(4)]
     rows = [model_row(name, episodes, GROUPS) for name in ("a", "b")]
     table = ModelTable("x", rows, 4, 1, ["judge"], "", pair_wins(GROUPS, ["a", "b"]), tmp_path)
-    whole = json.loads(as_json(table))
+    whole = json.loads(json.dumps(as_json(table)))
     assert [row["success"]["value"] for row in whole["models"]] == [0.5, 0.5]
     assert whole["pairs"][0]["against"] == "b"
     header, *lines = csv_rows(table)

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.reports.run_figures import (
-    agreement_over_training,
-    cost_of,
-    read_run,
-    step_rows,
-)
+from gavel.reports.run_figures import cost_of, read_run, step_rows
 from gavel.reports.run_outcome import Outcome, outcome_in_words, outcome_of_run, read_outcome
 from gavel.reports.run_page import render_run, write_run_report
 from gavel.scenarios.group import TrajectoryGroup
@@ -31,12 +26,6 @@ def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
     assert cost_of(rows) == pytest.approx(1.75)
     del rows[2]["judge/cost_usd"]
     assert cost_of(rows) is None
-
-
-def test_agreement_is_by_step(tmp_path: Path) -> None:
-    found = agreement_over_training(made_run(tmp_path / "run"), None)
-    assert found.judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
-    assert all(tau > 0 for tau in found.judge_truth.values())
 
 
 def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> None:
