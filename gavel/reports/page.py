@@ -19,9 +19,10 @@ from gavel.reports.transcript import transcribe
 
 @cache
 def environment(*folders: Path) -> Environment:
-    """Jinja's, over `folders` and the templates of this package."""
+    """Jinja's, over `folders`, the templates of this package and its style sheets."""
+    here = Path(__file__).parent
     found = Environment(
-        loader=FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
+        loader=FileSystemLoader([*folders, here / "templates", here / "assets"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -45,8 +45,7 @@ def test_scored_groups_become_a_golden_set_with_tiers(tmp_path):
     file.write_text(json.dumps([each.model_dump(mode="json") for each in kept.golden()]))
     (found,) = load_golden(file)
     assert isinstance(found, GoldenGroup)
-    assert found.order == [["member 2"], ["member 1", "member 3"]]
-    assert found.opening[1]["content"] == "Please mend t1."
+    assert found.order == [["2"], ["1", "3"]]
     assert [said[-1]["content"] for said in found.members.values()] == ["one", "two", "three"]
     assert found.group().trajectories[0].messages()[-1]["content"] == "one"
 
