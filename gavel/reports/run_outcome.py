@@ -24,7 +24,8 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import LeftOut, counted_left_out
 from gavel.trainer.loop.evaluation import BASE, WINS, interval
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
-from gavel.trainer.runs.run_listing import is_running, read_object, read_wanted_steps
+from gavel.trainer.runs.checkpoints import read_object
+from gavel.trainer.runs.run_listing import is_running, read_wanted_steps
 
 _MUCH_CUT = 0.2
 """Share of replies cut at their token limit from which the outcome speaks of it."""

@@ -6,6 +6,7 @@ judge on its card, since only its steps are known.
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,17 +95,15 @@ def _experiment_lines(experiment: Mapping[str, Any]) -> list[str]:
 
 
 def _curve_lines(rows: Sequence[Mapping[str, Any]], step: int) -> list[str]:
-    for split, of in (("held_out", "held-out tasks"), ("train", "the groups of each step")):
+    """A table of at most `_CURVE_POINTS` steps, evenly spaced, the first and the last included."""
+    for (split, of), figure in product(
+        (("held_out", "held-out tasks"), ("train", "the groups of each step")), _FIGURES
+    ):
         of_split = [row for row in rows if row["split"] == split and row["step"] <= step]
-        for figure in _FIGURES:
-            points = {row["step"]: row[figure] for row in of_split if isinstance(row.get(figure), int | float)}
-            if points:
-                table = [f"| {at} | {points[at]:.3f} |" for at in _spread(sorted(points))]
-                return ["", f"Mean `{figure}` on {of}:", "", f"| step | {figure} |", "|---|---|", *table]
+        points = {row["step"]: row[figure] for row in of_split if isinstance(row.get(figure), int | float)}
+        count = min(len(points), _CURVE_POINTS)
+        steps = [sorted(points)[at * (len(points) - 1) // max(1, count - 1)] for at in range(count)]
+        if steps:
+            table = [f"| {at} | {points[at]:.3f} |" for at in steps]
+            return ["", f"Mean `{figure}` on {of}:", "", f"| step | {figure} |", "|---|---|", *table]
     return []
-
-
-def _spread(steps: list[int]) -> list[int]:
-    """At most `_CURVE_POINTS` of the steps, evenly spaced, the first and the last included."""
-    count = min(len(steps), _CURVE_POINTS)
-    return [steps[at * (len(steps) - 1) // max(1, count - 1)] for at in range(count)]

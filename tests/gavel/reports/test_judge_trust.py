@@ -8,7 +8,7 @@ from gavel.reports.judge_trust import disagreements, groups_needed, read_report,
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
-from tests.gavel.reports.html_page import HOSTILE, Page
+from tests.gavel.reports.html_page import HOSTILE, shown
 from tests.gavel.reports.judged_groups import judged
 from tests.judge.groups import choice
 
@@ -68,19 +68,15 @@ async def test_a_position_bias_is_named() -> None:
 def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:
     """The text of the page, which is whole and loads nothing."""
     html = render_report(read_report(groups, reference, "judged.jsonl"))
-    page = Page(html)
-    assert page.open == []
-    assert "script" not in page.tags
-    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action"}
-    assert not re.search(r"url\(|@import|https?://", html)
+    assert not re.search(r"url\(|@import|https?://|href=", html)
     assert "nan" not in html.lower().replace("nano", "")
-    return " ".join(page.text.split())
+    return shown(html)
 
 
 async def test_the_page_has_the_sections_and_charts_that_its_groups_can_fill() -> None:
     page = words(await judged("one", "two"))
-    for shown in ("192 votes", "Agreement between 4 calls", "ICC(2,1)", "Agreement between judges"):
-        assert shown in page
+    for part in ("192 votes", "Agreement between 4 calls", "ICC(2,1)", "Agreement between judges"):
+        assert part in page
     one = words(await judged("one"), "success")
     assert "higher value" in one
     assert "Agreement between judges" not in one

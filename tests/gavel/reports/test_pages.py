@@ -17,8 +17,8 @@ from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.run_config import RunConfig
-from tests.gavel.reports.html_page import HOSTILE, Page
-from tests.gavel.reports.viewer.stored import member, sampled
+from tests.gavel.reports.html_page import HOSTILE, shown
+from tests.gavel.reports.viewer.stored import sampled
 from tests.judge.groups import choice, desk
 
 POINTS = st.floats(-1e6, 1e6).map(CurvePoint)
@@ -48,15 +48,6 @@ def test_each_tenth_of_the_scores_tells_how_many_succeeded():
     assert failed.y < succeeded.y < BOTTOM
     assert succeeded.y + succeeded.height == pytest.approx(BOTTOM)
     assert all(segment.height == 0 for bar in outcome_histogram([]).bars for segment in bar.segments)
-
-
-def test_a_trajectory_is_an_opening_and_rounds_of_a_turn_and_what_came_back():
-    (whole,) = transcribe(member("Mended it.", 0.5))
-    assert [turn.role for turn in whole.opening] == ["system", "user"]
-    assert [[turn.role for turn in part] for part in whole.rounds] == [["assistant", "tool"], ["assistant"]]
-    assert whole.rounds[0][0].calls[0].name == "look"
-    assert whole.rounds[1][0].text == "Mended it."
-    assert whole.title == ""
 
 
 @pytest.mark.parametrize("count", [1, 96, 97, 5000])
@@ -112,8 +103,8 @@ def rendered(outcome: Outcome = OUTCOME, told: str = "It acted before it looked.
 
 
 def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
-    text = " ".join(Page(rendered()).text.split())
-    for shown in (
+    text = shown(rendered())
+    for part in (
         "held-out success 0.43 ± 0.04 0.90 ± 0.03",
         "looked before acting 0.31 0.97",
         "on 512 tasks",
@@ -125,7 +116,7 @@ def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
         "tau between score and success is 0.91",
         "It was constant.",
     ):
-        assert shown in text
+        assert part in text
 
 
 def test_hostile_text_stays_text():
@@ -140,10 +131,8 @@ def test_hostile_text_stays_text():
         status="truncated",
         status_reason=HOSTILE,
     )
-    page = Page(rendered(replace(OUTCOME, before=liar), HOSTILE))
-    assert page.open == []
-    assert not {"script", "img"} & set(page.tags)
-    assert page.text.count(HOSTILE) == 9  # a call has two parts
+    text = shown(rendered(replace(OUTCOME, before=liar), HOSTILE))
+    assert text.count(HOSTILE) == 9  # a call has two parts
 
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):

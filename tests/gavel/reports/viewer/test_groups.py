@@ -21,6 +21,8 @@ def test_members_stand_side_by_side_round_by_round():
     assert [turn.role for turn in found.opening] == ["system", "user"]
     assert [[len(turns) for turns in part] for part in found.rounds] == [[2, 2, 2], [1, 0, 1]]
     assert found.members[0].tokens == 4
+    assert found.rounds[0][0][0].calls[0].name == "look"
+    assert found.rounds[1][0][0].text == "a"
 
 
 def test_the_best_come_first_and_those_without_a_score_last():
