@@ -66,12 +66,6 @@ class Bar(NamedTuple):
     """Text above the bar."""
 
 
-class Histogram(NamedTuple):
-    x: Axis
-    y: Axis
-    bars: list[Bar]
-
-
 class CurvePoint(NamedTuple):
     """A value with its interval, if there is one."""
 
@@ -89,10 +83,13 @@ class DrawnCurve(NamedTuple):
     """The outline of its interval."""
 
 
-class CurvesChart(NamedTuple):
+class Chart(NamedTuple):
+    """A histogram, or curves."""
+
     x: Axis
     y: Axis
-    curves: list[DrawnCurve]
+    bars: Sequence[Bar] = ()
+    curves: Sequence[DrawnCurve] = ()
 
 
 def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
@@ -107,7 +104,7 @@ def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> lis
 
 def curves_chart(
     named: Mapping[str, Mapping[int, CurvePoint]], *, low: float | None = None, high: float | None = None
-) -> CurvesChart | None:
+) -> Chart | None:
     """The curves that have points, on one pair of axes from `low` to `high`, or to what the values need; None without
     any point."""
     ends = [end for curve in named.values() for point in curve.values() for end in point if end is not None]
@@ -133,10 +130,10 @@ def curves_chart(
         lower = [place(step, p.low) for step, p in points if p.low is not None]
         if points:
             drawn.append(DrawnCurve(name, number % COLOURS, dots, [*upper, *reversed(lower)]))
-    return CurvesChart(x, y, drawn)
+    return Chart(x, y, curves=drawn)
 
 
-def histogram(values: Sequence[float], high: float, decimals: int) -> Histogram:
+def histogram(values: Sequence[float], high: float, decimals: int) -> Chart:
     """Count of values in each tenth of [0, high]; `high` itself is in the last. Bin edges have `decimals` decimals."""
     found = Counter(_bin(value / high) for value in values)
     edges = [f"{high * edge / BINS:.{decimals}f}" for edge in range(BINS + 1)]
@@ -144,7 +141,7 @@ def histogram(values: Sequence[float], high: float, decimals: int) -> Histogram:
     return _bars(edges, [{"good": found[number]} for number in range(BINS)], titles, [""] * BINS)
 
 
-def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Histogram:
+def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Chart:
     """Successes (below) and failures (above) in each tenth of the score; an item: score in [0, 1], success."""
     found = Counter((_bin(score), succeeded) for score, succeeded in scored)
     counts = [{"good": found[number, True], "bad": found[number, False]} for number in range(BINS)]
@@ -163,7 +160,7 @@ def _bin(share: float) -> int:
 
 def _bars(
     edges: Sequence[str], counts: Sequence[Mapping[str, int]], titles: Sequence[str], labels: Sequence[str]
-) -> Histogram:
+) -> Chart:
     """A bar for each bin, of one segment for each kind."""
     tallest = max(sum(of.values()) for of in counts) or 1
     x = Axis(0, BINS, LEFT, RIGHT, {edge: edges[edge] for edge in range(0, BINS + 1, 2)})
@@ -179,7 +176,7 @@ def _bars(
             segments.append(BarSegment(kind, top, height))
         width = x.position(1) - x.position(0) - 2 * _GAP
         bars.append(Bar(x.position(number) + _GAP, width, segments, titles[number], labels[number]))
-    return Histogram(x, y, bars)
+    return Chart(x, y, bars)
 
 
 def _short(value: float) -> str:

@@ -12,7 +12,7 @@ from statistics import fmean
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import Pairs, mean_kendall_tau
 from gavel.judge.audit.bootstrap import mean_over_groups
-from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
+from gavel.reports.charts import Chart, CurvePoint, curves_chart
 from gavel.reports.page import render_page, write_results
 from gavel.reports.run_figures import Curve, Row, cost_of, curve_of, is_trained, read_run, seconds_of, stored_groups
 from gavel.reports.statistics import MeanOverSeeds, PairedDifference, mean_over_seeds, paired_difference
@@ -299,7 +299,7 @@ def write_comparison(comparison: Comparison) -> Path:
     return write_results(comparison.directory, "comparison", rows, asdict(comparison), page)
 
 
-def _charts(arms: Sequence[Arm]) -> list[tuple[str, str, CurvesChart]]:
+def _charts(arms: Sequence[Arm]) -> list[tuple[str, str, Chart]]:
     """Title, label and curves of each chart that has any."""
 
     def curves(figure: str, more: str = "") -> dict[str, dict[int, CurvePoint]]:

@@ -26,7 +26,7 @@ from gavel.judge.audit.agreement import (
 from gavel.judge.audit.bias import BiasReport, bias_report, length_correlation
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate
 from gavel.judge.audit.votes import judged_groups, voting_models
-from gavel.reports.charts import Histogram, histogram, outcome_histogram
+from gavel.reports.charts import Chart, histogram, outcome_histogram
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
@@ -296,7 +296,7 @@ def render_report(report: JudgeReport) -> str:
     errors, beside, judges = _errors(report.groups), report.agreement, report.between_judges
     pairs = [pair for group in report.groups for pair in score_pairs(group, beside.reference)] if beside else []
     best = max((value for _, value in pairs), default=None)
-    of_two: Histogram | None = None
+    of_two: Chart | None = None
     if len({value for _, value in pairs}) == 2:
         of_two = outcome_histogram([(score, value == best) for score, value in pairs])
     # to a multiple of 0.1, so that the edges of ten bins are whole hundredths

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.base.errors import GavelError
-from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
+from gavel.reports.charts import Chart, CurvePoint, curves_chart
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import sentence_of
@@ -79,7 +79,7 @@ def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
     return {row["step"]: float(row[name]) for row in of_split if _is_number(row.get(name))}
 
 
-def run_charts(rows: Sequence[Row]) -> list[tuple[str, str, CurvesChart]]:
+def run_charts(rows: Sequence[Row]) -> list[tuple[str, str, Chart]]:
     """Title, unit and curves of everything that is worth a curve, and that the run has."""
     names = dict.fromkeys(f"{row['split']}/{name}" for row in rows for name in row)
     wanted = list(_CHARTS)
@@ -92,7 +92,7 @@ def run_charts(rows: Sequence[Row]) -> list[tuple[str, str, CurvesChart]]:
     return [(title, unit, chart) for title, unit, chart in drawn if chart is not None]
 
 
-def _chart(rows: Sequence[Row], figures: Sequence[str]) -> CurvesChart | None:
+def _chart(rows: Sequence[Row], figures: Sequence[str]) -> Chart | None:
     tasks, curves = curve_of(rows, "held_out", "trajectories"), dict[str, dict[int, CurvePoint]]()
     for figure in figures:
         split, _, name = figure.partition("/")

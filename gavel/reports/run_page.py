@@ -6,16 +6,12 @@ security policy allows none.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
-from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.reports.charts import BINS, CurvePoint, curves_chart
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
-    Row,
     cost_of,
     left_out_of,
     read_run,
@@ -36,6 +32,7 @@ _DEMO_MARK = "summary.json"
 _PER_FILTER = 2
 _LONGEST = 300
 """Characters of a reason or warning."""
+_JUDGING = ("calls", "cached_calls", "prompt_tokens", "completion_tokens", "opposed_groups")
 _TRAINING = ("train", "explored")
 """Splits whose groups chose what was learned."""
 
@@ -67,12 +64,11 @@ def render_run(directory: Path) -> str:
         damage=read.damage,
         charts=charts,
         bins=BINS,
-        histogram=sorted(attempts.histogram.items()),
         left_out=[(count, sentence_of(key)) for key, count in left_out_of(rows).most_common()],
-        health=_health(rows, attempts),
+        attempts=attempts,
+        judging={name: total_of_judging(rows, f"judge/{name}") for name in _JUDGING},
         cost=cost_of(rows),
         seconds=seconds_of(rows),
-        samples=attempts.samples,
     )
 
 
@@ -113,23 +109,6 @@ class _Attempts:
         counts[min(max(int(judgement.score * BINS + 1e-9), 0), BINS - 1)] += 1
         self.errors += [judgement.standard_error] if judgement.standard_error is not None else []
         return None if success is None else (judgement.score, float(success))
-
-
-def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
-    """The judge's health figures as (label, value)."""
-    found = [(f"groups {status}", f"{count:,}") for status, count in sorted(attempts.statuses.items())]
-    names = ("calls", "cached_calls", "prompt_tokens", "completion_tokens", "opposed_groups")
-    calls, cached, prompt, reply, opposed = (total_of_judging(rows, f"judge/{name}") for name in names)
-    if calls:
-        found.append(("calls", f"{calls:,.0f}, {cached:,.0f} of them replayed"))
-        found.append(("tokens", f"{prompt:,.0f} of prompts, {reply:,.0f} of replies"))
-        found.append(("groups whose orders contradict each other", f"{opposed:,.0f}"))
-    if attempts.errors:
-        found.append(("mean standard error of a score", f"{fmean(attempts.errors):.3f}"))
-    found += [(f"warning: {warning}", counted(count, "group")) for warning, count in sorted(attempts.warnings.items())]
-    for kind, counts in (("flag", attempts.flags), ("unscored", attempts.unscored)):
-        found += [(f"{kind}: {what}", f"{count:,}") for what, count in sorted(counts.items())]
-    return found
 
 
 def _filters(member: Trajectory, success: float | bool | None) -> list[str]:

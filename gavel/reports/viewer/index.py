@@ -92,10 +92,6 @@ class GroupFilter:
             raise FilterError("a value is too long", f"Keep it below {_LONGEST} characters.")
         return cls(**given, page=int(page))
 
-    @property
-    def is_filtered(self) -> bool:
-        return replace(self, page=1, sort="") != GroupFilter()
-
     def condition(self) -> tuple[str, list[Any]]:
         """Of SQL, over the columns of `groups`, with its values."""
         named = {name: value for name in ("run", "split", "task", "step") if (value := getattr(self, name))}
