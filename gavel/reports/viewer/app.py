@@ -46,8 +46,8 @@ from gavel.reports.viewer.index import (
     GroupFilter,
     Index,
     NoSuchGroup,
-    number,
     place_of,
+    read_number,
 )
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary
@@ -159,7 +159,7 @@ class _Pages:
     def group(self, request: Request) -> Response:
         place, asked = _place(request), request.query_params
         entry, group = self._index.entry(*place), self._index.group(*place)
-        sort, members = asked.get("sort", ""), map(number, asked.getlist("member"))
+        sort, members = asked.get("sort", ""), map(read_number, asked.getlist("member"))
         chosen = [member for member in members if member is not None]
         same = self._index.same_task(entry)
         at = next((at for at, each in enumerate(same) if each == entry), 0)
@@ -178,7 +178,7 @@ class _Pages:
 
     def vote(self, request: Request) -> Response:
         path, _ = place = _place(request)
-        member, at = (number(request.query_params.get(name, "")) for name in ("member", "vote"))
+        member, at = (read_number(request.query_params.get(name, "")) for name in ("member", "vote"))
         if member is None or at is None:
             raise FilterError("the address names no vote", "It has member=… and vote=…, both from 0.")
         members = self._index.group(*place).trajectories

@@ -81,12 +81,12 @@ class GroupFilter:
         """Raises `FilterError`; names that are no part of the filter are passed over."""
         given = {each.name: values.get(each.name, "").strip() for each in fields(cls)}
         page, step = given.pop("page") or "1", given["step"]
-        if not number(page):
+        if not read_number(page):
             raise FilterError(f"there is no page {page:.20}", "Pages are counted from 1.")
         for name, what, known in (("show", "filter", SHOWN), ("sort", "order", SORTS)):
             if given[name] not in ("", *known):
                 raise FilterError(f"there is no {what} {given[name]:.60}", f"There are: {', '.join(known)}.")
-        if step and number(step) is None:
+        if step and read_number(step) is None:
             raise FilterError(f"{step:.60} is no step", "Steps are whole numbers.")
         if any(len(text) > _LONGEST for text in given.values()):
             raise FilterError("a value is too long", f"Keep it below {_LONGEST} characters.")
@@ -112,7 +112,7 @@ class GroupFilter:
         return f"/groups?{urlencode(kept, errors='replace')}" if kept else "/groups"
 
 
-def number(text: str) -> int | None:
+def read_number(text: str) -> int | None:
     """A number in an address; None for anything else."""
     return int(text) if text.isdecimal() and len(text) < 9 else None
 
@@ -283,7 +283,8 @@ class Index:
 
     def choices(self, column: str, run: str = "") -> list[str]:
         """The values of a column (`run`, `split`, `step`), for forms."""
-        rows = self._select(f"DISTINCT {column} FROM groups WHERE ? IN ('', run) ORDER BY {column}", run)
+        where, values = ("WHERE run = ?", [run]) if run else ("", [])
+        rows = self._select(f"DISTINCT {column} FROM groups {where} ORDER BY {column}", *values)
         return [str(value) for (value,) in rows if value not in (None, "")]
 
     def counts(self) -> dict[str, int]:
