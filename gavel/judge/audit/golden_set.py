@@ -113,7 +113,9 @@ def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None =
         openings, answers, columns = _tabled(fields, by, path)
         chosen = columns[_the_label(list(columns), label, path)]
         found = [
-            labelled(str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels)
+            order_by_labels(
+                str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels
+            )
             for number, (row, own, labels) in enumerate(zip(openings, answers, chosen, strict=True), 1)
         ]
     groups = [group for group in found if group is not None]
@@ -139,7 +141,7 @@ def _golden_groups(rows: Sequence[Row], path: Path) -> list[GoldenGroup]:
     return groups
 
 
-def labelled(
+def order_by_labels(
     name: str,
     opening: list[Message],
     answers: Sequence[list[Message]],
@@ -161,7 +163,7 @@ def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[Go
         labels = [at({**member.metadata, **member.metrics}, label or INDEPENDENT) for member in group]
         known = [(member, float(label)) for member, label in zip(group, labels, strict=True) if _is_number(label)]
         messages, tools = [member.messages() for member, _ in known], known[0][0].tools if known else None
-        found.append(labelled(str(number), [], messages, [label for _, label in known], tools))
+        found.append(order_by_labels(str(number), [], messages, [label for _, label in known], tools))
     return found
 
 

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside, write_atomically
-from gavel.judge.audit.golden_set import GoldenGroup, labelled
+from gavel.judge.audit.golden_set import GoldenGroup, order_by_labels
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 
 FILE_NAME = "annotations.jsonl"
@@ -71,7 +71,9 @@ class Annotations:
         for (path, number), group in self._read().items():
             members = [member for member in group if METRIC in member.metrics and member.messages()]
             scores, tools = [member.metrics[METRIC] for member in members], members[0].tools if members else None
-            found.append(labelled(f"{path} {number}", [], [member.messages() for member in members], scores, tools))
+            found.append(
+                order_by_labels(f"{path} {number}", [], [member.messages() for member in members], scores, tools)
+            )
         return [group for group in found if group is not None]
 
     def _read(self) -> dict[tuple[str, int], TrajectoryGroup]:
