@@ -35,23 +35,21 @@ class FormatVersionError(GavelError):
     """A file was written in a format that this version of Gavel cannot read."""
 
 
-def check_format_version(found: object, what: str) -> int:
-    """The version `found` in a file; None, no recorded version, is 0. `what` names the file in the error.
+def check_format_version(found: object, what: str) -> None:
+    """Raises `FormatVersionError` for a version `found` in a file that is later than `FORMAT_VERSION`, or is none.
 
-    Raises `FormatVersionError` for a version that is later than `FORMAT_VERSION`.
+    None, no recorded version, is fine. `what` names the file in the error.
     """
-    version = 0 if found is None else found
-    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+    if not (found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0)):
         raise FormatVersionError(
             f"{what} has the format version {found!r}, which is not a version number",
             "Restore the file, or give the new run another name.",
         )
-    if version > FORMAT_VERSION:
+    if found is not None and found > FORMAT_VERSION:
         raise FormatVersionError(
-            f"{what} has format version {version}, and this Gavel reads up to {FORMAT_VERSION}",
+            f"{what} has format version {found}, and this Gavel reads up to {FORMAT_VERSION}",
             "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another name.",
         )
-    return version
 
 
 _LOCK = ".lock"

@@ -24,9 +24,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.run_config import RunConfig
-from tests.gavel.reports.html_page import HOSTILE, shown
-from tests.gavel.reports.made_runs import made_run
-from tests.gavel.reports.viewer.stored import sampled
+from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown
 from tests.judge.groups import choice, desk
 
 

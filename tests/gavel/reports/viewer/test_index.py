@@ -18,7 +18,7 @@ from gavel.reports.viewer.index import FilterError, GroupFilter, Index, NoSuchGr
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
 from gavel.scenarios.trajectory import Trajectory
-from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, sampled, store
+from tests.gavel.reports.made import RUN, group, member, run_directory, sampled, store
 
 STEP_1 = f"{RUN}/trajectories/train/000001.jsonl.zst"
 
