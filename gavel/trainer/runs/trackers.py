@@ -16,8 +16,9 @@ import io
 import logging
 import os
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,116 +86,91 @@ def chosen_tracker(name: TrackerName | None) -> TrackerName:
     return name
 
 
-def open_tracker(name: TrackerName, run: Tracked) -> "Tracker | None":
-    """The run at the tracker; None without one. Raises `TrackerError`."""
-    if name == "none":
-        return None
-    return WandbTracker(run) if name == "wandb" else TrackioTracker(run)
-
-
+@dataclass(frozen=True, slots=True)
 class Tracker:
     """One run at a tracker: metrics as `<split>/<name>`, a table `<split>/groups` of each step, and the report."""
 
-    _run: Any
+    run: Any
+    send: Callable[[dict[str, Any], int], object]
+    """Takes values by name, and their step."""
+    table: Callable[..., Any]
+    """Makes a table of the tracker from `columns` and `data`."""
+    page: Callable[[Path], Any]
+    """Makes a page of the tracker from an HTML file."""
 
     def log(self, step: int, split: str, values: Values) -> None:
         """Adds a row of metrics."""
-        self._send({f"{split}/{name}": value for name, value in values.items()}, step)
+        self.send({f"{split}/{name}": value for name, value in values.items()}, step)
 
     def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Shows the first groups of a step: their members, scores and what they said."""
-        self._send({f"{split}/groups": self._table(rows(step, groups))}, step)
+        self.send({f"{split}/groups": self.table(columns=list(COLUMNS), data=rows(step, groups))}, step)
 
     def log_report(self, page: Path) -> None:
         """Shows the run's page."""
-        self._run.log({"report": self._page(page)})
+        self.run.log({"report": self.page(page)})
 
     def finish(self) -> None:
         """Sends what is left, and ends the run there."""
         with _quietly():
-            self._run.finish()
-
-    def _send(self, values: dict[str, Any], step: int) -> None:
-        raise NotImplementedError
-
-    def _table(self, data: list[list[Cell]]) -> Any:
-        raise NotImplementedError
-
-    def _page(self, page: Path) -> Any:
-        raise NotImplementedError
+            self.run.finish()
 
 
-class WandbTracker(Tracker):
+def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
+    """Begins the run at the tracker, or goes on with it; None without one. Raises `TrackerError`."""
+    if name == "none":
+        return None
+    return _open_wandb(run) if name == "wandb" else _open_trackio(run)
+
+
+def _open_wandb(run: Tracked) -> Tracker:
     """Offline (`WANDB_MODE=offline`) all of it lies in the run directory, for `wandb sync`."""
+    import wandb
+    from wandb.errors import Error
 
-    def __init__(self, run: Tracked) -> None:
-        """Begins the run there, or goes on with it. Raises `TrackerError`."""
-        import wandb
-        from wandb.errors import Error
-
-        name, _ = run.mark("wandb", secrets.token_hex(8))
-        self._wandb: Any = wandb
-        try:
-            self._run = wandb.init(
-                project=run.project,
-                name=run.name,
-                id=name,
-                resume="allow",
-                dir=str(run.directory),
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except Error as error:
-            raise TrackerError(
-                f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
-            ) from error
-        self._run.define_metric("*", step_metric="training_step")
-
-    def _send(self, values: dict[str, Any], step: int) -> None:
-        self._run.log({**values, "training_step": step})
-
-    def _table(self, data: list[list[Cell]]) -> Any:
-        return self._wandb.Table(columns=list(COLUMNS), data=data, allow_mixed_types=True)
-
-    def _page(self, page: Path) -> Any:
-        return self._wandb.Html(io.StringIO(page.read_text(encoding="utf-8")), inject=False)
+    name, _ = run.mark("wandb", secrets.token_hex(8))
+    settings = wandb.Settings(console="off", silent=True)
+    try:
+        opened: Any = wandb.init(
+            project=run.project, name=run.name, id=name, resume="allow", dir=str(run.directory), settings=settings
+        )
+    except Error as error:
+        raise TrackerError(
+            f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
+        ) from error
+    opened.define_metric("*", step_metric="training_step")
+    return Tracker(
+        run=opened,
+        send=lambda values, step: opened.log({**values, "training_step": step}),
+        table=partial(wandb.Table, allow_mixed_types=True),
+        page=lambda page: wandb.Html(io.StringIO(page.read_text(encoding="utf-8")), inject=False),
+    )
 
 
-class TrackioTracker(Tracker):
+def _open_trackio(run: Tracked) -> Tracker:
     """Files of this machine, which `trackio show --project PROJECT` shows.
 
     TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and TRACKIO_SERVER_URL send them elsewhere, as trackio reads them.
     """
-
-    def __init__(self, run: Tracked) -> None:
-        """Begins the run there, or goes on with it. Raises `TrackerError`."""
-        name, known = run.mark("trackio", run.name)
-        trackio = self._trackio = importlib.import_module("trackio")
-        try:
-            with _quietly():
-                # In a context of its own: trackio ends the run that is the current one of the caller's.
-                self._run = contextvars.copy_context().run(
-                    trackio.init,
-                    project=run.project,
-                    name=name,
-                    resume="allow" if known else "never",
-                    embed=False,
-                    auto_log_gpu=False,
-                    auto_log_cpu=False,
-                )
-        except (OSError, RuntimeError, ValueError) as error:
-            raise TrackerError(
-                f"trackio does not take the run: {error}",
-                "Set TRACKIO_DIR, or choose --tracker none.",
-            ) from error
-
-    def _send(self, values: dict[str, Any], step: int) -> None:
-        self._run.log(values, step=step)
-
-    def _table(self, data: list[list[Cell]]) -> Any:
-        return self._trackio.Table(columns=list(COLUMNS), data=data)
-
-    def _page(self, page: Path) -> Any:
-        return self._trackio.Html(str(page))
+    name, known = run.mark("trackio", run.name)
+    trackio = importlib.import_module("trackio")
+    own: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+    try:
+        with _quietly():
+            # In a context of its own: trackio ends the run that is the current one of the caller's.
+            opened: Any = contextvars.copy_context().run(
+                trackio.init, project=run.project, name=name, resume="allow" if known else "never", **own
+            )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TrackerError(
+            f"trackio does not take the run: {error}", "Set TRACKIO_DIR, or choose --tracker none."
+        ) from error
+    return Tracker(
+        run=opened,
+        send=lambda values, step: opened.log(values, step=step),
+        table=trackio.Table,
+        page=lambda page: trackio.Html(str(page)),
+    )
 
 
 @contextlib.contextmanager

@@ -58,6 +58,14 @@ def shown(html: str) -> str:
     return " ".join(page.text.split())
 
 
+def write_run(directory: Path, rows: list[dict[str, Any]], experiment: dict[str, Any]) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "model.json").write_text(json.dumps({"format_version": 1}))
+    (directory / "experiment.json").write_text(json.dumps(experiment))
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
 def made_run(
     directory: Path,
     *,
@@ -68,11 +76,19 @@ def made_run(
     scenario: str | None = None,
 ) -> Path:
     """A run of `steps` steps whose held-out success rises from 0.5 to `final`; `says`: its last held-out replies."""
-    directory.mkdir(parents=True)
-    (directory / "model.json").write_text("{}")
-    if scenario is not None:
-        experiment = {"scenario": scenario, "loop": {"seed": 0, "final_tasks": 3, "max_tokens": 40}}
-        (directory / "experiment.json").write_text(json.dumps(experiment))
+    rows: list[dict[str, Any]] = [
+        {"split": "held_out", "step": 0, "success": 0.5, "trajectories": 64.0, "words": 20.0},
+        {"split": "held_out", "step": steps, "success": final, "trajectories": 64.0, "words": 10 * final},
+    ]
+    for step in range(1, steps + 1):
+        row = {"split": "train", "step": step, "loss": -0.1, "success": 0.5, "left_out/no_signal": 2}
+        judge = {"judge_score": step / steps, "judge/calls": 2, "judge/cost_usd": 0.25} if judged else {}
+        rows += [row | judge, {"split": "times", "step": step, "whole": 2.0, "rollout": 1.0}]
+    rows += [{"split": "alarms", "step": 2, "alarm": "score_gap"}] if judged else []
+    experiment = {"scenario": scenario, "loop": {"seed": 0, "final_tasks": 3, "max_tokens": 40}} if scenario else {}
+    write_run(directory, rows, experiment)
+    with (directory / "metrics.jsonl").open("a") as stream:
+        stream.write('{"split": "train", "st')  # torn: the run goes on
     for step, reply in ((0, "?"), (steps, says)):
         attempts = [
             Trajectory(
@@ -82,26 +98,11 @@ def made_run(
             )
             for number in range(3)
         ]
-        TrajectoryStore(directory / "trajectories" / "held_out" / f"{step:06d}.jsonl.zst").append(
-            TrajectoryGroup(attempts)
-        )
-    rows: list[dict[str, object]] = [
-        {"split": "held_out", "step": 0, "success": 0.5, "trajectories": 64.0, "words": 20.0},
-        {"split": "held_out", "step": steps, "success": final, "trajectories": 64.0, "words": 10 * final},
-    ]
+        store(directory, step, "held_out", run="").append(TrajectoryGroup(attempts))
     for step in range(1, steps + 1):
-        row = {"split": "train", "step": step, "loss": -0.1, "success": 0.5, "left_out/no_signal": 2}
-        judge = {"judge_score": step / steps, "judge/calls": 2, "judge/cost_usd": 0.25} if judged else {}
-        rows += [row | judge, {"split": "times", "step": step, "whole": 2.0, "rollout": 1.0}]
         members = [scored_member(score / 3, hand=1 - score / 3, judged=judged) for score in range(4)]
-        group = TrajectoryGroup(members)
-        if judged:
-            group = group.model_copy(update={"judgement": GroupJudgement(status="scored")})
-        TrajectoryStore(directory / "trajectories" / "train" / f"{step:06d}.jsonl.zst").append(group)
-    if judged:
-        rows.append({"split": "alarms", "step": 2, "alarm": "score_gap"})
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (directory / "metrics.jsonl").write_text(text + '{"split": "train", "st')  # torn: the run goes on
+        judgement = GroupJudgement(status="scored") if judged else None
+        store(directory, step, run="").append(TrajectoryGroup(members, judgement=judgement))
     return directory
 
 
@@ -191,17 +192,13 @@ def store(root: Path, step: int, split: str = "train", run: str = RUN) -> Trajec
 
 def run_directory(root: Path, run: str = RUN) -> Path:
     """With two steps of figures, and two groups at each."""
-    directory = root / run
-    directory.mkdir(parents=True)
-    (directory / "model.json").write_text(json.dumps({"format_version": 1}))
-    (directory / "experiment.json").write_text(json.dumps({"judge": ["gavel/stand-in"]}))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"step": 0, "split": "held_out", "success": 0.25, "trajectories": 16},
         {"step": 1, "split": "train", "reward": 0.5, "loss": -0.1, "left_out/no_signal": 2},
         {"step": 2, "split": "train", "reward": 0.75, "loss": -0.2},
         {"step": 2, "split": "held_out", "success": 0.5, "trajectories": 16},
     ]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    directory = write_run(root / run, rows, {"judge": ["gavel/stand-in"]})
     for step in (1, 2):
         store(root, step, run=run).extend(
             [

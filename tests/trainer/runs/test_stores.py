@@ -29,15 +29,16 @@ SECRET = "PLANTED/secret/of+the0tests"
 PLACE = "desk/clerk"
 
 
-def a_run(root: Path, *steps: int, base: str = "b") -> Path:
+def a_run(root: Path, *steps: int, base: str = "b", state: bool = True) -> Path:
     directory = RunDirectory(root, *KEY)
     directory.describe({"project": "desk", "name": "clerk", "base_model": base})
     for step in steps:
 
         def write(path: Path, step: int = step) -> None:
-            (path / "trainer_state").mkdir()
-            (path / "trainer_state" / "state.pt").write_bytes(bytes([step]) * 1000)
-            (path / "adapter.safetensors").write_bytes(bytes([step, 1]) * 500)
+            if state:
+                (path / "trainer_state").mkdir()
+                (path / "trainer_state" / "state.pt").write_bytes(bytes([step]) * 1000)
+            (path / "adapter.safetensors").write_bytes(bytes([step, state]) * 500)
             (path / "README.md").write_text(f"step {step}")
 
         directory.checkpoints.save(step, write)
@@ -146,14 +147,10 @@ def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp
 
 def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path: Path) -> None:
     push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
-    other = RunDirectory(tmp_path / "other", *KEY)
-    other.describe({"project": "desk", "name": "clerk", "base_model": "b"})
-    other.checkpoints.save(2, lambda path: (path / "adapter.safetensors").write_text("other"))
-    other.close()
-    push_checkpoint(other.path, 2, store, PLACE)
+    push_checkpoint(a_run(tmp_path / "other", 2, state=False), 2, store, PLACE)
     pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     pulled = tmp_path / "there" / "desk" / "clerk" / "checkpoints" / "000002"
-    assert (pulled / "adapter.safetensors").read_bytes() == b"other"
+    assert (pulled / "adapter.safetensors").read_bytes() == bytes([2, 0]) * 500
     assert not (pulled / "trainer_state").exists()
 
 
