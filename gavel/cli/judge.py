@@ -109,7 +109,7 @@ def report_data(report: JudgeReport) -> dict[str, Any]:
 
     fields = ("source", "judges", "facts", "verdict", "notes", "unscored")
     return {name: getattr(report, name) for name in fields} | {
-        "sections": [{"title": each.title, "figures": [*map(data, each.figures)]} for each in report.sections],
+        "sections": [{"title": title, "figures": [*map(data, each)]} for title, each in report.sections.items()],
         "disagreements": [
             {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
             for each in report.disagreements
@@ -122,14 +122,14 @@ def print_report(console: Console, report: JudgeReport) -> None:
     say(console, f"{report.source} · {', '.join(report.judges) or 'judge unknown'}")
     say(console, report.facts)
     say(console, report.verdict, "bold")
-    for number, section in enumerate(report.sections):
+    for number, (title, figures) in enumerate(report.sections.items()):
         console.print()
-        say(console, section.title, "bold")
+        say(console, title, "bold")
         table = Table(box=None, show_header=not number, pad_edge=False, header_style="dim")
         for name, width in {"": 21, "value": 6, "95 % interval": 16, "groups": 6}.items():
             table.add_column(name, justify="right" if name else "left", width=width)
         table.add_column("meaning", style="dim")
-        for figure in section.figures:
+        for figure in figures:
             table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
         console.print(table)
     if report.disagreements:

@@ -119,7 +119,7 @@ def load_golden(
         openings, answers, columns = _tabled(fields, by, prompt, path)
         name = _the_label(list(columns), label, path)
         found = [
-            _labelled(str(number), opening, own, labels, label=name)
+            order_by_labels(str(number), opening, own, labels, label=name)
             for number, (opening, own, labels) in enumerate(zip(openings, answers, columns[name], strict=True), 1)
         ]
     groups = [group for group in found if group is not None]
@@ -145,7 +145,7 @@ def _golden_groups(rows: Sequence[Row], path: Path) -> list[GoldenGroup]:
     return groups
 
 
-def _labelled(
+def order_by_labels(
     name: str,
     opening: list[Message],
     answers: Sequence[list[Message]],
@@ -169,7 +169,7 @@ def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[Go
         known = [(member, float(label)) for member, label in zip(group, labels, strict=True) if _is_number(label)]
         messages, tools = [member.messages() for member, _ in known], known[0][0].tools if known else None
         values = [value for _, value in known]
-        found.append(_labelled(str(number), [], messages, values, tools, label or INDEPENDENT))
+        found.append(order_by_labels(str(number), [], messages, values, tools, label or INDEPENDENT))
     return found
 
 
