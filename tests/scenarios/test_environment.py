@@ -203,7 +203,7 @@ async def test_a_world_that_is_made_after_its_deadline_is_closed_all_the_same():
             closed.set()
 
     episode = await play(scripted("Done."), Late, call_seconds=0.05)
-    assert "to be made" in (episode.status_reason or "")
+    assert "making the environment took" in (episode.status_reason or "")
     go_on.set()
     assert await asyncio.to_thread(closed.wait, HANG_SECONDS)
 
