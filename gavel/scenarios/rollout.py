@@ -183,7 +183,7 @@ class Conversation:
         self._tools = tools
         self._trained = trained
         trajectory.tools = tools.schemas or None
-        trajectory.metrics |= {"turns": 0, "tool_errors": 0}
+        trajectory.metrics.update(turns=0, tool_errors=0)
 
     async def take_turn(self, seed: int | None) -> Choice | None:
         """Samples the next turn; the `seed` of the first one counts up. None if the conversation has outgrown the

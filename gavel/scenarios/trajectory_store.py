@@ -53,8 +53,6 @@ class TrajectoryStore:
         """`lock_seconds`: max wait of an append for others."""
         self.path = Path(path)
         self.lock_seconds = lock_seconds
-        self.torn_bytes = 0
-        """Size of the unfinished end that the latest read skipped, or the latest append truncated."""
         self._inode, self._whole = 0, 0
         """The file of the last append, and the length up to which it holds whole records."""
 
@@ -110,24 +108,15 @@ class TrajectoryStore:
                     row = _decoded(frame.payload)
                 begin, end = end, frame.end
                 yield StoredRow(begin, end, row)
-            self.torn_bytes = os.fstat(fd).st_size - end
-        if self.torn_bytes:
-            logger.warning(
-                "%s: skipped an unfinished record at its end (%d bytes); its writer was stopped, or is still writing",
-                self.path,
-                self.torn_bytes,
-            )
+            if torn := os.fstat(fd).st_size - end:
+                logger.warning("%s: skipped an unfinished record at its end (%d bytes)", self.path, torn)
 
     def __iter__(self) -> Iterator[TrajectoryGroup]:
         return self.read()
 
     def __len__(self) -> int:
         """Number of whole records; reads the whole file."""
-        with (
-            self._os_errors("read", "Check the path, and that you may read it."),
-            open(self.path, "rb", buffering=0) as file,
-        ):
-            return sum(1 for _ in self._read_frames(file.fileno(), 0))
+        return sum(1 for _ in self.rows())
 
     def __bool__(self) -> bool:
         """True, without reading the file: otherwise `if store` would call `__len__`."""
@@ -139,17 +128,13 @@ class TrajectoryStore:
             raise StoreError(
                 f"{self.path} is no trajectory store", "Give the path of a .jsonl.zst file that Gavel wrote."
             )
-        while True:
-            frame = _read_frame(fd, offset)
-            if frame is None and _has_frame_after(fd, offset):
-                frame = _read_frame(fd, offset)  # a writer may have finished it meanwhile: records are written in order
-                if frame is None:
-                    raise StoreError(
-                        f"{self.path} is damaged at byte {offset}, before its end",
-                        f"Restore it, or keep what lies before: head -c {offset} '{self.path}' > repaired.jsonl.zst",
-                    )
+        while (frame := _read_frame(fd, offset)) or _has_frame_after(fd, offset):
+            frame = frame or _read_frame(fd, offset)  # a writer may have finished it: records are written in order
             if frame is None:
-                return
+                raise StoreError(
+                    f"{self.path} is damaged at byte {offset}, before its end",
+                    f"Restore it, or keep what lies before: head -c {offset} '{self.path}' > repaired.jsonl.zst",
+                )
             yield frame
             offset = frame.end
 
@@ -171,9 +156,8 @@ class TrajectoryStore:
         end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
         for frame in self._read_frames(fd, end):
             end = frame.end
-        self.torn_bytes = stat.st_size - end
-        if self.torn_bytes:
-            logger.warning("%s: cut off an unfinished record at its end (%d bytes)", self.path, self.torn_bytes)
+        if torn := stat.st_size - end:
+            logger.warning("%s: cut off an unfinished record at its end (%d bytes)", self.path, torn)
             os.ftruncate(fd, end)
         return end
 
@@ -245,26 +229,21 @@ def _read_frame(fd: int, offset: int) -> _Frame | None:
     records."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
-    size, begin = 0, offset
+    size, end = 0, offset
     try:
         while not decoder.eof:
-            chunk = os.pread(fd, CHUNK, offset)
-            if not chunk:
+            if not (chunk := os.pread(fd, _FED_AT_ONCE, end)):
                 return None
-            for start in range(0, len(chunk), _FED_AT_ONCE):
-                some = chunk[start : start + _FED_AT_ONCE]
-                parts.append(decoder.decompress(some))
-                size, offset = size + len(parts[-1]), offset + len(some)
-                if size > MAX_RECORD:
-                    raise StoreError(
-                        f"the record at byte {begin} expands to more than {MAX_RECORD:,} bytes",
-                        "Gavel writes no such record: delete the file.",
-                    )
-                if decoder.eof:
-                    break
+            parts.append(decoder.decompress(chunk))
+            size, end = size + len(parts[-1]), end + len(chunk)
+            if size > MAX_RECORD:
+                raise StoreError(
+                    f"the record at byte {offset} expands to more than {MAX_RECORD:,} bytes",
+                    "Gavel writes no such record: delete the file.",
+                )
     except zstandard.ZstdError:
         return None
-    return _Frame(b"".join(parts), offset - len(decoder.unused_data))
+    return _Frame(b"".join(parts), end - len(decoder.unused_data))
 
 
 def _has_frame_after(fd: int, offset: int) -> bool:

@@ -13,12 +13,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from pydantic import JsonValue
 
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import plain_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,6 @@ KEY = "truth"
 _REFERENCE_COLUMNS = ("reference", "answer")
 COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
 """Fields of a row that hold a truth."""
-
-
-@runtime_checkable
-class _Array(Protocol):
-    """An array of NumPy or torch, as formatted datasets contain them."""
-
-    def tolist(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +126,9 @@ def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
 
 def _given(value: Any) -> Any:
     """None for the empty values of files; an array or a tensor as a list or number."""
-    if value is not None and not isinstance(value, str | bytes) and isinstance(value, _Array):
-        value = value.tolist()
-    nothing = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
-    return None if nothing or (isinstance(value, float) and math.isnan(value)) else value
+    value = plain_value(value)
+    is_blank = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
+    return None if is_blank or (isinstance(value, float) and math.isnan(value)) else value
 
 
 def _text(value: Any) -> str:
