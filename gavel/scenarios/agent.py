@@ -11,6 +11,7 @@
 Only turns that the policy sampled are `Choice`s, so only those are ever trained. Turns of other models are plain text.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -92,7 +93,7 @@ class Agent:
         self._max_calls = max_calls
         self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         self._steps_back = steps_back
-        self._is_asked = False
+        self._asking = asyncio.Lock()
 
     @property
     def turns(self) -> int:
@@ -106,13 +107,26 @@ class Agent:
         turns with tool calls, or if the conversation exceeds the model's context. Raises `AgentError` if the model
         returns no turn, and while another `ask` is pending.
         """
-        if self._is_asked:
+        if self._asking.locked():
             raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
-        self._is_asked = True
-        try:
-            return await self._answer(text)
-        finally:
-            self._is_asked = False
+        async with self._asking:
+            self.tell(text)
+            conversation = self._conversation
+            if self._steps_back:
+                earlier = await _find_earlier_policy(conversation.client, conversation.served_as, self._steps_back)
+                conversation.served_as, self._steps_back = earlier, 0
+            for _ in range(self._max_calls + 1):
+                try:
+                    choice = await conversation.take_turn(self._seed)
+                except NoTurnError as error:
+                    raise AgentError(f"the model of the agent {self.name} failed: {error.message}") from error
+                if choice is None:
+                    return ""
+                is_last = choice.finish_reason == "length" or not choice.message.tool_calls
+                if is_last or await conversation.answer_calls(choice):
+                    return choice.message.content or ""
+            conversation.truncate(f"{self._max_calls} turns with tool calls were used up")
+            return ""
 
     def tell(self, text: str) -> None:
         """Adds `text` to the agent's next user turn; the judge sees it even if no further turn follows."""
@@ -125,25 +139,6 @@ class Agent:
             case _:
                 items.append({"role": "user", "content": text})
 
-    async def _answer(self, text: str) -> str:
-        self.tell(text)
-        conversation = self._conversation
-        if self._steps_back:
-            earlier = await _find_earlier_policy(conversation.client, conversation.served_as, self._steps_back)
-            conversation.served_as, self._steps_back = earlier, 0
-        for _ in range(self._max_calls + 1):
-            try:
-                choice = await conversation.take_turn(self._seed)
-            except NoTurnError as error:
-                raise AgentError(f"the model of the agent {self.name} failed: {error.message}") from error
-            if choice is None:
-                return ""
-            is_last = choice.finish_reason == "length" or not choice.message.tool_calls
-            if is_last or await conversation.answer_calls(choice):
-                return choice.message.content or ""
-        conversation.truncate(f"{self._max_calls} turns with tool calls were used up")
-        return ""
-
 
 def together(*agents: Agent) -> Trajectory:
     """One trajectory of cooperating agents: the first one's conversation, with the others' as its histories.
@@ -152,13 +147,11 @@ def together(*agents: Agent) -> Trajectory:
     """
     if not agents:
         raise AgentError("there are no agents to put together", "Write together(planner, worker).")
-    first, *others = (agent.trajectory for agent in agents)
-    parts = [first, *others]
+    first, *others = parts = [agent.trajectory for agent in agents]
     whole = first.model_copy(deep=True)
-    whole.additional_histories += [
-        History(agent=each.agent, messages_and_choices=each.messages_and_choices, tools=each.tools) for each in others
-    ]
     for each in others:
+        history = History(agent=each.agent, messages_and_choices=each.messages_and_choices, tools=each.tools)
+        whole.additional_histories.append(history)
         for name, value in each.metrics.items():
             whole.metrics[name] = whole.metrics.get(name, 0) + value
         whole.logs += each.logs

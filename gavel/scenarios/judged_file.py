@@ -16,6 +16,7 @@ A table has one row per member, without loss: `read_table`, `write_table`.
 import csv
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -29,6 +30,7 @@ from pydantic import JsonValue
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
 from gavel.base.files import replacing, write_atomically
+from gavel.scenarios.formats.files import rows_by_file
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
@@ -58,7 +60,11 @@ def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> N
     """Writes the table in the format of `suffix`. Raises `TableError` when Parquet is not installed, and `OSError`."""
     rows = [row for number, group in enumerate(groups, 1) for row in _rows(number, group)]
     if suffix == ".parquet":
-        pyarrow, parquet = _parquet()
+        try:
+            pyarrow: Any = importlib.import_module("pyarrow")
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise TableError("Parquet files need pyarrow.", install_line("parquet")) from error
         types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
         schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
         parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
@@ -72,34 +78,31 @@ def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> N
 def read_table(path: Path) -> list[TrajectoryGroup]:
     """The groups of a table that `write_table` wrote.
 
-    Raises `TableError` for any other table and for Parquet where it is not installed.
+    Raises `TableError` for any other table, and `RowError` for a file that cannot be read.
     """
-    if path.suffix == ".parquet":
-        rows = _parquet()[1].read_table(path).to_pylist()
-    else:
-        csv.field_size_limit(sys.maxsize)
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = list(csv.DictReader(stream))
+    rows = [row.value for row in rows_by_file(path)[path]]
     if not rows or not is_judged_table(rows[0]):
         raise TableError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
     return groups_of_rows(rows)
 
 
-def is_judged_table(row: dict[str, Any]) -> bool:
+def is_judged_table(row: Mapping[str, Any]) -> bool:
     """Whether a row belongs to such a table."""
     return {"trajectory", "group_record"} <= row.keys()
 
 
-def groups_of_rows(rows: Sequence[dict[str, Any]]) -> list[TrajectoryGroup]:
-    """The groups in the rows of a table of judged groups, in order."""
+def groups_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[TrajectoryGroup]:
+    """The groups in the rows of a table of judged groups, in order; records may be JSON or read already."""
     records: list[dict[str, Any]] = []
     for row in rows:
-        if row["group_record"]:
-            records.append({"trajectories": [], **json.loads(row["group_record"])})
+        cells: list[Any] = [row.get(name) for name in ("group_record", "trajectory")]
+        record, trajectory = (json.loads(cell) if isinstance(cell, str) and cell else cell for cell in cells)
+        if record:
+            records.append({**record, "trajectories": []})
         if not records:
             raise TableError("the table's first row holds no group.", "Restore the file, or score again.")
-        if row["trajectory"]:
-            records[-1]["trajectories"].append(json.loads(row["trajectory"]))
+        if trajectory:
+            records[-1]["trajectories"].append(trajectory)
     return [from_row(record) for record in records]
 
 
@@ -133,15 +136,6 @@ def _rows(number: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
 def _text(text: str | None) -> str | None:
     """Replaces lone surrogates, which neither format can hold; the record keeps them escaped."""
     return text and text.encode("utf-8", "replace").decode()
-
-
-def _parquet() -> tuple[Any, Any]:
-    try:
-        import pyarrow  # pyright: ignore[reportMissingTypeStubs]
-        from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError as error:
-        raise TableError("Parquet files need pyarrow.", install_line("parquet")) from error
-    return pyarrow, parquet
 
 
 STORE_SUFFIX = ".zst"

@@ -61,10 +61,6 @@ class SteppedEpisode:
         self.turns = 0
 
     @property
-    def is_begun(self) -> bool:
-        return self._rollout is not None
-
-    @property
     def trajectory(self) -> Trajectory:
         """The whole attempt. Raises `SteppedEpisodeError` before it is over."""
         if self._rollout is None or not self.over:

@@ -64,9 +64,8 @@ def as_item(value: Any) -> Any:
         case {"role": str()} | {"type": str()}:
             return fields
         case dict():
-            raise ValueError(
-                f"a message needs a role, such as assistant; this one holds only {', '.join(fields) or 'nothing'}"
-            )
+            held = ", ".join(cast("dict[str, Any]", fields)) or "nothing"
+            raise ValueError(f"a message needs a role, such as assistant; this one holds only {held}")
         case _:
             return value
 
