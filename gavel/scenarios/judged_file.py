@@ -35,6 +35,7 @@ from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 
+STORE_SUFFIX = ".zst"
 TABLE_SUFFIXES = (".csv", ".parquet")
 COLUMNS = {
     "group": int,
@@ -52,19 +53,19 @@ COLUMNS = {
 """Name and type of each column."""
 
 
-class TableError(GavelError):
-    """A table of judged groups cannot be read or written."""
+class JudgedFileError(GavelError):
+    """The output of a scoring run, or a table of judged groups, cannot be written or holds other content."""
 
 
 def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> None:
-    """Writes the table in the format of `suffix`. Raises `TableError` when Parquet is not installed, and `OSError`."""
+    """Writes the table in the format of `suffix`. Raises `JudgedFileError` without Parquet, and `OSError`."""
     rows = [row for number, group in enumerate(groups, 1) for row in _rows(number, group)]
     if suffix == ".parquet":
         try:
             pyarrow: Any = importlib.import_module("pyarrow")
             parquet: Any = importlib.import_module("pyarrow.parquet")
         except ImportError as error:
-            raise TableError("Parquet files need pyarrow.", install_line("parquet")) from error
+            raise JudgedFileError("Parquet files need pyarrow.", install_line("parquet")) from error
         types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
         schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
         parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
@@ -78,11 +79,11 @@ def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> N
 def read_table(path: Path) -> list[TrajectoryGroup]:
     """The groups of a table that `write_table` wrote.
 
-    Raises `TableError` for any other table, and `RowError` for a file that cannot be read.
+    Raises `JudgedFileError` for any other table, and `RowError` for a file that cannot be read.
     """
     rows = [row.value for row in rows_by_file(path)[path]]
     if not rows or not is_judged_table(rows[0]):
-        raise TableError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
+        raise JudgedFileError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
     return groups_of_rows(rows)
 
 
@@ -96,11 +97,12 @@ def groups_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[TrajectoryGroup]:
     records: list[dict[str, Any]] = []
     for row in rows:
         cells: list[Any] = [row.get(name) for name in ("group_record", "trajectory")]
-        record, trajectory = (json.loads(cell) if isinstance(cell, str) and cell else cell for cell in cells)
+        cells = [json.loads(cell) if isinstance(cell, str) and cell else cell for cell in cells]
+        record, trajectory = cells
         if record:
             records.append({**record, "trajectories": []})
         if not records:
-            raise TableError("the table's first row holds no group.", "Restore the file, or score again.")
+            raise JudgedFileError("the table's first row holds no group.", "Restore the file, or score again.")
         if trajectory:
             records[-1]["trajectories"].append(trajectory)
     return [from_row(record) for record in records]
@@ -112,25 +114,21 @@ def _rows(number: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
     for member, trajectory in enumerate(group, 1):
         judgement = trajectory.judgement or Judgement()
         independent = trajectory.metrics.get("independent_reward")
-        yield (
-            dict.fromkeys(COLUMNS)
-            | first
-            | {
-                "group": number,
-                "member": member,
-                "score": judgement.score,
-                "standard_error": judgement.standard_error,
-                "status": "unscored" if trajectory.reward is None else "scored",
-                "reason": _text(judgement.reason),
-                "flags": "; ".join(judgement.flags),
-                "explanation": _text(judgement.explanation),
-                "independent_reward": None if independent is None else float(independent),
-                "trajectory": trajectory.to_json(),
-            }
-        )
+        yield first | {
+            "group": number,
+            "member": member,
+            "score": judgement.score,
+            "standard_error": judgement.standard_error,
+            "status": "unscored" if trajectory.reward is None else "scored",
+            "reason": _text(judgement.reason),
+            "flags": "; ".join(judgement.flags),
+            "explanation": _text(judgement.explanation),
+            "independent_reward": None if independent is None else float(independent),
+            "trajectory": trajectory.to_json(),
+        }
         first = {}
     if first:
-        yield dict.fromkeys(COLUMNS) | first | {"group": number}
+        yield first | {"group": number}
 
 
 def _text(text: str | None) -> str | None:
@@ -138,7 +136,6 @@ def _text(text: str | None) -> str | None:
     return text and text.encode("utf-8", "replace").decode()
 
 
-STORE_SUFFIX = ".zst"
 _OTHER = "Choose another file with --out, or replace it with --fresh."
 _BEGINNING = b'{"format_version":'
 """Prefix of every line."""
@@ -146,16 +143,12 @@ _LINES = ("", ".jsonl", ".ndjson")
 """Suffixes of JSON lines."""
 
 
-class JudgedFileError(GavelError):
-    """The output of a scoring run cannot be written, or holds other content."""
-
-
 class JudgedFile:
     """Judged groups in one file, by the index of the input group."""
 
     def __init__(self, path: Path, settings: Mapping[str, JsonValue], *, is_input: bool = False) -> None:
-        """`settings`: of the judge; a file judged with other settings is rejected. `is_input`: the groups are read from
-        this file, which is replaced only when all are judged.
+        """`settings`: of the judge; a file judged with other settings is rejected. `is_input`: the groups, judged
+        before, are read from this file, which is replaced only when all are judged again.
 
         Raises `JudgedFileError` for a suffix that names a format that cannot be written.
         """
@@ -165,16 +158,10 @@ class JudgedFile:
                 f"{path}: judged groups are not written as {path.suffix}.",
                 "Name a file that ends in .jsonl, .jsonl.zst, .parquet or .csv (which spreadsheets open).",
             )
-        if is_input and not _holds_groups(path):
-            raise JudgedFileError(
-                f"{path} is the input, and is written in another format: judged groups would replace its rows.",
-                "Name another file with --out.",
-            )
         self._settings = settings
+        self._is_input = is_input
         is_journal = path.suffix in _LINES and not is_input
         self._journal = self.path if is_journal else self.path.with_name(f"{self.path.name}.partial.jsonl")
-        self._has_whole = not is_journal and not is_input
-        """Whether `path` holds the groups of a finished run, if it is there."""
         self._file: BinaryIO | None = None
         self._groups: dict[int, TrajectoryGroup] = {}
         self.earlier: frozenset[int] = frozenset()
@@ -199,7 +186,7 @@ class JudgedFile:
             try:
                 if fresh:
                     os.ftruncate(self._fd, 0)
-                    if self._has_whole:
+                    if self._journal != self.path and not self._is_input:
                         self.path.unlink(missing_ok=True)
                 self._groups = self.peek(groups)
                 kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
@@ -215,6 +202,11 @@ class JudgedFile:
 
     def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
         """Returns the same as `begin` without writing. Raises `JudgedFileError` as `begin` does."""
+        if self._is_input and any(group.judgement is None for group in groups):
+            raise JudgedFileError(
+                f"{self.path} is the input, and not judged yet: judged groups would replace its rows.",
+                "Name another file with --out.",
+            )
         indices: dict[str, list[int]] = {}
         for index, group in enumerate(groups):
             indices.setdefault(_content(group), []).append(index)
@@ -282,13 +274,13 @@ class JudgedFile:
     def _read(self) -> Iterator[TrajectoryGroup]:
         """The groups of the finished file, then those of the journal, without a line that was left unfinished."""
         try:
-            if self._has_whole and self.path.exists():
-                yield from _read_whole(self.path)
+            if self._journal != self.path and not self._is_input and self.path.exists():
+                yield from read_table(self.path) if self.path.suffix in TABLE_SUFFIXES else TrajectoryStore(self.path)
             *lines, unfinished = self._journal.read_bytes().split(b"\n") if self._journal.is_file() else [b""]
             yield from (from_row(json.loads(line)) for line in lines)
             if not unfinished.startswith(_BEGINNING) and not _BEGINNING.startswith(unfinished):
                 raise ValueError
-        except _NO_GROUPS as error:
+        except (GavelError, ValueError, KeyError) as error:
             raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
 
     @contextmanager
@@ -366,25 +358,6 @@ def _line(group: TrajectoryGroup) -> bytes:
     return f"{to_line(group)}\n".encode()
 
 
-_NO_GROUPS = (GavelError, ValueError, KeyError)
-"""What reading a file without groups raises."""
-
-
-def _read_whole(path: Path) -> Iterable[TrajectoryGroup]:
-    return read_table(path) if path.suffix in TABLE_SUFFIXES else TrajectoryStore(path).read()
-
-
-def _holds_groups(path: Path) -> bool:
-    """Whether the file is in a form that `JudgedFile.finish` writes."""
-    try:
-        if path.suffix in _LINES:
-            with path.open("rb") as file:
-                return file.read(len(_BEGINNING)) == _BEGINNING
-        return any(True for _ in _read_whole(path))
-    except _NO_GROUPS:
-        return False
-
-
 def _content(group: TrajectoryGroup) -> str:
     """A digest of the group's content apart from judging."""
     record: dict[str, Any] = json.loads(group.to_json())
@@ -401,10 +374,11 @@ def scored_already(
 ) -> dict[int, TrajectoryGroup]:
     """The groups of a judged file that this judge (by its settings) has scored finally, by index. Raises
     `JudgedFileError` if another judge did."""
-    found = {index: group for index, group in enumerate(groups) if _is_final(group)}
-    found = {index: group for index, group in found.items() if any(each.reward is not None for each in group)}
-    for group in found.values():
-        check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
+    found: dict[int, TrajectoryGroup] = {}
+    for index, group in enumerate(groups):
+        if _is_final(group) and any(each.reward is not None for each in group):
+            check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
+            found[index] = group
     return found
 
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import IO, Any, Self, cast
+from typing import Any, Self, cast
 
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -68,8 +68,7 @@ class McpSession:
         self._server = server
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
-        self._stderr: IO[str] | None = None
-        self._last_words = ""
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 closed by _end
         self._task: asyncio.Task[None] | None = None
         self._calls: dict[str, Callable[..., Awaitable[str | ToolResult]]] = {}
         """Each takes the tool's arguments by name."""
@@ -83,12 +82,12 @@ class McpSession:
             async with asyncio.timeout(self._server.start_seconds):
                 await asyncio.shield(self._ready)
         except BaseException as error:
+            printed = self._printed()
             await self._end()
             if not isinstance(error, TimeoutError):
                 raise
             raise McpError(
-                f"the MCP server {self._server} did not begin a session within {self._server.start_seconds:g} s"
-                f"{self._printed()}",
+                f"the MCP server {self._server} did not begin a session within {self._server.start_seconds:g} s{printed}",
                 "Try it by hand, or raise start_seconds.",
             ) from error
         return self
@@ -178,12 +177,8 @@ class McpSession:
         parameters = StdioServerParameters(
             command=command, args=arguments, env=dict(server.env), cwd=server.cwd, encoding_error_handler="replace"
         )
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as self._stderr:
-            try:
-                async with Client(stdio_client(parameters, errlog=self._stderr)) as client:
-                    yield client
-            finally:
-                self._last_words = self._printed()
+        async with Client(stdio_client(parameters, errlog=self._stderr)) as client:
+            yield client
 
     async def _offer_all(self, client: Client) -> None:
         """Offers the chosen tools; without a choice also tools that read the server's resources and prompts."""
@@ -261,6 +256,7 @@ class McpSession:
         self._task.cancel()
         if self._ready.done() and not self._ready.cancelled():
             self._ready.exception()  # retrieved, whether or not somebody waits for it
+        self._stderr.close()
 
     def _lost(self) -> McpError:
         return McpError(
@@ -270,8 +266,6 @@ class McpSession:
 
     def _printed(self) -> str:
         """The end of the output of a server that was started here."""
-        if self._stderr is None or self._stderr.closed:
-            return self._last_words
         self._stderr.seek(0)
         text = self._stderr.read().strip()
         return f"; it printed: …{text[-_STDERR_CHARACTERS:]}" if text else ""

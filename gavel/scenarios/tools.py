@@ -45,10 +45,6 @@ class ToolDefinitionError(GavelError):
     """A function cannot be offered as a tool."""
 
 
-class ToolCallError(GavelError, ValueError):
-    """An argument is no tool call."""
-
-
 @dataclass(frozen=True, slots=True)
 class Done:
     """A tool's result that ends the episode."""
@@ -199,24 +195,22 @@ class Toolbox:
     async def answer(self, call: Any, task: Task | None = None) -> Message:
         """The tool message for an OpenAI tool call: the client's object, or a dict of the same form.
 
-        Raises `ToolCallError` for anything else.
+        Raises `GavelError` for anything else.
         """
-        function = _part(call, "function")
-        name, arguments, number = _part(function, "name"), _part(function, "arguments"), _part(call, "id")
+
+        def part(value: Any, name: str) -> Any:
+            return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+
+        function = part(call, "function")
+        name, arguments, number = part(function, "name"), part(function, "arguments"), part(call, "id")
         if not (isinstance(name, str) and isinstance(number, str) and isinstance(arguments, str | Mapping | None)):
-            remedy = (
-                "Answer each of its calls: [await tools.answer(call) for call in message.tool_calls]."
-                if isinstance(call, list) or _part(call, "tool_calls")
-                else 'Pass one of message.tool_calls: {"id": "…", "function": {"name": "…", "arguments": "{}"}}.'
+            raise GavelError(
+                f"this is no call of a tool: {call!r:.120}",
+                "Pass each of message.tool_calls: [await tools.answer(call) for call in message.tool_calls].",
             )
-            raise ToolCallError(f"this is no call of a tool: {call!r:.120}", remedy)
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, default=dict)
         result = await self.call(name, text, task)
         return {"role": "tool", "tool_call_id": number, "content": result.content}
-
-
-def _part(value: Any, name: str) -> Any:
-    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 async def result_of(
@@ -230,19 +224,19 @@ async def result_of(
     """Returns the result of a plain or an async function.
 
     A plain function runs in the thread of `calls`, with `must` even if its caller has been cancelled; without `calls`
-    on the event loop. A warning names code that blocks it, once.
+    on the event loop. A generator is the list of its values. A warning names code that blocks the loop, once.
     """
+
+    def call() -> Any:
+        result = function(**arguments)
+        return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
+
     if calls is not None and not is_async(function):
-        result = await calls.run(lambda: _whole(function(**arguments)), must=must)
+        result = await calls.run(call, must=must)
     else:
         with holding(name):
-            result = _whole(function(**arguments))
+            result = call()
     return await watched(result, name) if inspect.isawaitable(result) else result
-
-
-def _whole(result: Any) -> Any:
-    """A generator as the list of its values; anything else unchanged."""
-    return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
 
 
 def _own_thread() -> PlainCalls | None:

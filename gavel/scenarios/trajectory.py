@@ -26,7 +26,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
@@ -135,35 +135,24 @@ class Record(Constructed):
 
     model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
 
-    def model_dump_json(self, **options: Any) -> str:
-        """Serializes as pydantic does, but escapes lone surrogates, which pydantic rejects."""
-        try:
-            return super().model_dump_json(**options)
-        except PydanticSerializationError:
-            indent = options.pop("indent", None)
-            options["warnings"] = False
-            dumped = self.model_dump(**options)
-            separators = (",", ":") if indent is None else None
-            return json.dumps(dumped, default=_jsonable, indent=indent, separators=separators)
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """JSON, ASCII only: pydantic's serializer rejects lone surrogates, or replaces them in the keys of a dict."""
+        options.setdefault("warnings", False)
+        dumped = self.model_dump(**options)
+        return json.dumps(dumped, default=_jsonable, indent=indent, separators=None if indent else (",", ":"))
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
         """Parses as pydantic does, but accepts lone surrogates."""
         try:
+            read = json.loads(json_data)
+        except ValueError:
             return super().model_validate_json(json_data, **options)
-        except ValidationError as error:
-            if error.errors(include_url=False)[0]["type"] != "json_invalid":
-                raise
-            try:
-                read = json.loads(json_data)
-            except ValueError:
-                raise error from None
-            return cls.model_validate(read, **options)
+        return cls.model_validate(read, **options)
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""
-        # Dumped to Python, not to JSON: pydantic's JSON mode replaces lone surrogates in the keys of a dict.
-        return json.dumps(self.model_dump(warnings=False), default=_jsonable, separators=(",", ":"))
+        return self.model_dump_json()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
