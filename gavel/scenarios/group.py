@@ -82,17 +82,12 @@ async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | Base
 def discard(awaitable: object) -> None:
     """Closes a coroutine that never ran, or cancels a task. A coroutine that swallowed its cancellation is left alone:
     it goes on in an abandoned task, and closing it there would cost its whole group."""
-    match awaitable:
-        case CoroutineType() if (
-            inspect.getcoroutinestate(cast("CoroutineType[Any, Any, Any]", awaitable)) != inspect.CORO_CREATED
-        ):
-            pass
-        case Coroutine():
+    if isinstance(awaitable, asyncio.Future):
+        cast("asyncio.Future[Any]", awaitable).cancel()
+    elif isinstance(awaitable, Coroutine):
+        began = isinstance(awaitable, CoroutineType) and inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED  # pyright: ignore[reportUnknownArgumentType]
+        if not began:
             awaitable.close()
-        case asyncio.Future():
-            awaitable.cancel()
-        case _:
-            pass
 
 
 class PendingGroupError(GavelError, RuntimeError):

@@ -86,10 +86,9 @@ class McpSession:
             await self._end()
             if not isinstance(error, TimeoutError):
                 raise
-            raise McpError(
-                f"the MCP server {self._server} did not begin a session within {self._server.start_seconds:g} s{printed}",
-                "Try it by hand, or raise start_seconds.",
-            ) from error
+            late = f"did not begin a session within {self._server.start_seconds:g} s{printed}"
+            remedy = "Try it by hand, or raise start_seconds."
+            raise McpError(f"the MCP server {self._server} {late}", remedy) from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:

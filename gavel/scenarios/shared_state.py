@@ -32,13 +32,10 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 class SharedState:
     """The variables that a scenario's episodes share, by readable names."""
 
-    fingerprints: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    fingerprints: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
+    """None for a variable that cannot be compared."""
     unseen: dict[str, str] = field(default_factory=dict[str, str])
     """Reason why a variable cannot be compared."""
-
-    def look(self, name: str) -> bytes | bool:
-        """The variable's fingerprint; else whether it exists."""
-        return self.fingerprints.get(name, name in self.unseen)
 
 
 def shared_state(scenario: Scenario) -> SharedState:
@@ -48,15 +45,14 @@ def shared_state(scenario: Scenario) -> SharedState:
         try:
             found.fingerprints[name] = pickle.dumps(value)
         except Exception as error:  # user-defined pickling may raise anything
-            found.unseen[name] = described(error)
+            found.fingerprints[name], found.unseen[name] = None, described(error)
     return found
 
 
 def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
     """Names of the variables that changed, appeared, vanished, or became incomparable since."""
-    after = shared_state(scenario)
-    names = {*before.fingerprints, *before.unseen, *after.fingerprints, *after.unseen}
-    return sorted(name for name in names if before.look(name) != after.look(name))
+    old, new = before.fingerprints, shared_state(scenario).fingerprints
+    return sorted(name for name in old.keys() | new.keys() if old.get(name, "none") != new.get(name, "none"))
 
 
 def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,14 @@ class TrajectoryStore:
         All are encoded before the first is written, so a group that cannot be encoded leaves the file unchanged. Raises
         `PendingGroupError` for a group that still has rollouts to run.
         """
-        frames = [_encode(group) for group in groups]
+        frames: list[bytes] = []
+        for group in groups:
+            if group.pending:
+                raise PendingGroupError(
+                    f"this group still has {group.pending} rollouts to run: `await group` before storing it"
+                )
+            line = f"{to_line(group)}\n".encode()
+            frames.append(zstandard.ZstdCompressor(write_checksum=True).compress(line))
         with self._os_errors("write", "Check that its directory can be written and that the disk has space left."):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab+", buffering=0) as file:
@@ -105,9 +113,12 @@ class TrajectoryStore:
             fd, end = file.fileno(), offset
             for number, frame in enumerate(self._read_frames(fd, offset)):
                 with self._record_errors(number):
-                    row = _decoded(frame.payload)
+                    row = json.loads(frame.payload)
+                    if not isinstance(row, dict):
+                        raise ValueError("it is no JSON object")
+                    check_version(cast("dict[str, Any]", row))
                 begin, end = end, frame.end
-                yield StoredRow(begin, end, row)
+                yield StoredRow(begin, end, cast("dict[str, Any]", row))
             if torn := os.fstat(fd).st_size - end:
                 logger.warning("%s: skipped an unfinished record at its end (%d bytes)", self.path, torn)
 
@@ -196,23 +207,6 @@ class _Frame(NamedTuple):
     """Offset of the first byte after the frame."""
 
 
-def _encode(group: TrajectoryGroup) -> bytes:
-    if group.pending:
-        raise PendingGroupError(
-            f"this group still has {group.pending} rollouts to run: `await group` before storing it"
-        )
-    return zstandard.ZstdCompressor(write_checksum=True).compress(f"{to_line(group)}\n".encode())
-
-
-def _decoded(payload: bytes) -> dict[str, Any]:
-    row = json.loads(payload)
-    if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
-    found = cast(dict[str, Any], row)
-    check_version(found)
-    return found
-
-
 def write_whole(fd: int, frame: bytes, end: int) -> None:
     """Appends in one write (the kernel splits what exceeds 2 GiB); a failed write leaves nothing behind."""
     try:
@@ -250,11 +244,8 @@ def _has_frame_after(fd: int, offset: int) -> bool:
     """Whether a whole frame begins anywhere after `offset`: then the data at `offset` is damaged, not unfinished."""
     start = offset + 1
     while chunk := os.pread(fd, CHUNK, start):
-        at = chunk.find(MAGIC)
-        while at >= 0:
-            if _read_frame(fd, start + at) is not None:
-                return True
-            at = chunk.find(MAGIC, at + 1)
+        if any(_read_frame(fd, start + found.start()) for found in re.finditer(re.escape(MAGIC), chunk)):
+            return True
         if len(chunk) < CHUNK:
             return False
         start += CHUNK - len(MAGIC) + 1
