@@ -177,7 +177,7 @@ class Conversation:
         self.client = model.openai_client()
         self.served_as = model.get_inference_name()
         self.tokens = 0
-        """Of the conversation up to the latest turn."""
+        """Of the conversation up to the latest turn, by its server; 0 = not counted."""
         self._episode = episode
         self._trajectory = trajectory
         self._tools = tools
@@ -207,8 +207,6 @@ class Conversation:
         trajectory.metrics["turns"] = turns + 1
         trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         self.tokens = reply.usage.total_tokens if reply.usage else 0
-        if not self.tokens:  # some servers report no counts
-            self.tokens = len(json.dumps(trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         if choice.finish_reason == "length":
             self.truncate("a turn reached its token limit")
         return choice
@@ -255,7 +253,7 @@ class _Play:
                     raise
                 trajectory.status = "truncated"
                 trajectory.status_reason = f"the episode took longer than {self._scenario.max_seconds:g} s"
-            if world is not None:
+            if world is not None and trajectory.status != "failed":
                 trajectory.metrics |= await world.outcome()
         except GavelError as error:  # raised by the model's server, by the world, or by a server of tools
             if isinstance(error, OutcomeError):
@@ -275,8 +273,11 @@ class _Play:
             conversation, steps = Conversation(self._episode, self._model, trajectory, tools), 0
             for _ in range(scenario.max_turns):
                 choice = await conversation.take_turn(seed)
-                if choice is None or trajectory.status != "finished":
+                if choice is None or choice.finish_reason == "length":
                     return
+                tokens, most_tokens = conversation.tokens, scenario.max_tokens
+                if not tokens and most_tokens is not None:  # some servers report no counts
+                    tokens = len(json.dumps(trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
                 if calls := choice.message.tool_calls:
                     steps += len(calls)
                     over = await conversation.answer_calls(choice)
@@ -287,7 +288,6 @@ class _Play:
                     return
                 if scenario.max_steps is not None and steps >= scenario.max_steps:
                     return conversation.truncate(f"{scenario.max_steps} steps of the world were used up")
-                tokens, most_tokens = conversation.tokens, scenario.max_tokens
                 if most_tokens is not None and tokens >= most_tokens:
                     return conversation.truncate(
                         f"the conversation has {tokens:,} tokens, at most {most_tokens:,} are allowed"

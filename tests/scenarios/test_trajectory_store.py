@@ -216,13 +216,19 @@ def test_a_file_of_another_kind_is_never_written_to(path: Path) -> None:
     assert path.read_text() == "the only copy of my thesis"
 
 
-@pytest.mark.parametrize("line", ['{"trajectories": 3}', "[]", "{", "\x00"])
-def test_a_record_that_is_no_group_is_an_error(path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        *((line, "is no trajectory group") for line in ('{"trajectories": 3}', "[]", "{", "\x00")),
+        ('{"format_version":2,"trajectories":[]}', "format_version 2(.|\n)*Upgrade Gavel"),
+    ],
+)
+def test_a_record_that_is_no_group_of_this_version_is_an_error(path: Path, line: str, told: str) -> None:
     store = TrajectoryStore(path)
     store.append(group(0))
     with open(path, "ab") as file:
         file.write(zstandard.compress(line.encode()))
-    with pytest.raises(StoreError, match=r"record 1 of .* is no trajectory group"):
+    with pytest.raises(StoreError, match=f"record 1 of .* {told}"):
         list(store)
 
 
@@ -240,13 +246,3 @@ def test_records_carry_their_format_version_and_those_without_one_are_read(path:
     with path.open("ab") as file:
         file.write(zstandard.ZstdCompressor(write_checksum=True).compress(group(2).to_json().encode()))
     assert numbers(store) == [1, 2]
-
-
-def test_a_record_of_a_later_version_is_refused_with_the_remedy(path: Path) -> None:
-    TrajectoryStore(path).append(group(1))
-    later = b'{"format_version":2,' + group(2).to_json().encode()[1:]
-    with path.open("ab") as file:
-        file.write(zstandard.ZstdCompressor(write_checksum=True).compress(later))
-    with pytest.raises(StoreError, match=r"record 1 of .* format_version 2") as error:
-        list(TrajectoryStore(path))
-    assert "Upgrade Gavel" in error.value.remedy
