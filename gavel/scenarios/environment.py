@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from gavel.base.errors import GavelError
+from gavel.base.plain_calls import is_async
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.episode import Episode
@@ -103,12 +104,9 @@ def is_plain(make: EnvironmentFactory) -> bool:
         make = cast("functools.partial[Any]", make).func
     if not isinstance(make, type):
         return False
-    functions: list[Any] = [inspect.getattr_static(make, name) for name in dir(make)]
-    return not any(
-        inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
-        for each in functions
-        if callable(inner := inspect.unwrap(getattr(each, "__func__", each)))
-    )
+    methods = [inspect.getattr_static(make, name) for name in dir(make)]
+    inner: list[Any] = [getattr(each, "__func__", each) for each in methods]  # of static methods
+    return not any(is_async(each) or inspect.isasyncgenfunction(each) for each in inner if callable(each))
 
 
 class World:
@@ -168,17 +166,16 @@ class World:
             if self._attribute(method) is None:
                 continue
             try:
-                number = float(await self._call(method, self._episode.trajectory.reading_copy()))
+                given = await self._call(method, self._episode.trajectory.reading_copy())
+                number = float(given)
             except WorldTimeoutError:
                 raise
-            except WorldError as error:
-                raise OutcomeError(error.message) from error
-            except (TypeError, ValueError) as error:
-                raise OutcomeError(f"{method} of the environment gives no number: {described(error)}") from error
+            except (WorldError, TypeError, ValueError) as error:
+                told = getattr(error, "message", f"{method} of the environment gives no number: {described(error)}")
+                raise OutcomeError(told) from error
             if not math.isfinite(number) or (name == SUCCESS and not 0 <= number <= 1):
-                raise OutcomeError(
-                    f"{method} of the environment gives {number}, not a finite number (success: from 0 to 1)"
-                )
+                wanted = "a finite number (success: from 0 to 1)"
+                raise OutcomeError(f"{method} of the environment gives {number}, not {wanted}")
             found[name] = number
         return found
 

@@ -56,7 +56,7 @@ class SteppedEpisode:
         self._given: asyncio.Queue[Choice] = asyncio.Queue()
         self._rollout: asyncio.Task[Trajectory] | None = None
         self._seen: list[Message] = []
-        self._acting = False
+        self._acting = asyncio.Lock()
         self.over = False
         self.turns = 0
 
@@ -82,17 +82,14 @@ class SteppedEpisode:
         """
         if self._rollout is None or self.over:
             raise SteppedEpisodeError("the episode is over" if self.over else "the episode has not begun")
-        if self._acting:
+        if self._acting.locked():
             raise SteppedEpisodeError("two turns are taken at once", "Await one before the next.")
         turn = _as_choice(message, finish_reason)
-        self._acting = True
-        try:
+        async with self._acting:
             self._seen.append({"role": "assistant"})
             self.turns += 1
             self._given.put_nowait(turn)
             return await self._next()
-        finally:
-            self._acting = False
 
     async def close(self) -> None:
         """Ends the rollout, whatever it does, within a bounded time."""

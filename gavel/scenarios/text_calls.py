@@ -85,8 +85,8 @@ def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
         return Unreadable(f"The thought is followed by neither an action nor an answer. {_how(tools)}")
     if len(said) < _LONGEST and '"arguments"' in said and said.startswith(("{", "[", "```", "<tool_call>")):
         return Unreadable(f"The call is not valid JSON. {_how(tools)}")
-    first = _NAMED.match(said)
-    if first is not None and _known(first[1], tools):
+    first = re.match(r"[A-Za-z_][\w.-]*", said)
+    if first is not None and _known(first[0], tools):
         return _parse_action(said, tools)
     stripped = {_letters(name): name for name in tools if _letters(name) != name}
     if (found := next((stripped[word] for word in _WORD.findall(said) if word in stripped), None)) is not None:

@@ -111,13 +111,13 @@ class TrajectoryStore:
             open(self.path, "rb", buffering=0) as file,
         ):
             fd, end = file.fileno(), offset
-            for number, frame in enumerate(self._read_frames(fd, offset)):
+            for number, (payload, after) in enumerate(self._read_frames(fd, offset)):
                 with self._record_errors(number):
-                    row = json.loads(frame.payload)
+                    row = json.loads(payload)
                     if not isinstance(row, dict):
                         raise ValueError("it is no JSON object")
                     check_version(cast("dict[str, Any]", row))
-                begin, end = end, frame.end
+                begin, end = end, after
                 yield StoredRow(begin, end, cast("dict[str, Any]", row))
             if torn := os.fstat(fd).st_size - end:
                 logger.warning("%s: skipped an unfinished record at its end (%d bytes)", self.path, torn)
@@ -133,7 +133,7 @@ class TrajectoryStore:
         """True, without reading the file: otherwise `if store` would call `__len__`."""
         return True
 
-    def _read_frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
+    def _read_frames(self, fd: int, offset: int) -> Iterator[tuple[bytes, int]]:
         """Whole frames from `offset` to the end of the file, or to its unfinished end."""
         if not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
             raise StoreError(
@@ -147,7 +147,7 @@ class TrajectoryStore:
                     f"Restore it, or keep what lies before: head -c {offset} '{self.path}' > repaired.jsonl.zst",
                 )
             yield frame
-            offset = frame.end
+            _, offset = frame
 
     @contextmanager
     def _record_errors(self, number: int) -> Generator[None, None, None]:
@@ -164,9 +164,8 @@ class TrajectoryStore:
     def _cut_torn_end(self, fd: int) -> int:
         """Truncates the file to whole records; returns the offset of the next one."""
         stat = os.fstat(fd)
-        end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
-        for frame in self._read_frames(fd, end):
-            end = frame.end
+        known = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
+        end = max((after for _, after in self._read_frames(fd, known)), default=known)
         if torn := stat.st_size - end:
             logger.warning("%s: cut off an unfinished record at its end (%d bytes)", self.path, torn)
             os.ftruncate(fd, end)
@@ -201,12 +200,6 @@ class StoredRow(NamedTuple):
     row: dict[str, Any]
 
 
-class _Frame(NamedTuple):
-    payload: bytes
-    end: int
-    """Offset of the first byte after the frame."""
-
-
 def write_whole(fd: int, frame: bytes, end: int) -> None:
     """Appends in one write (the kernel splits what exceeds 2 GiB); a failed write leaves nothing behind."""
     try:
@@ -218,9 +211,9 @@ def write_whole(fd: int, frame: bytes, end: int) -> None:
         raise
 
 
-def _read_frame(fd: int, offset: int) -> _Frame | None:
-    """The whole, undamaged frame at `offset`, if there is one. Raises `StoreError` for one that expands beyond all
-    records."""
+def _read_frame(fd: int, offset: int) -> tuple[bytes, int] | None:
+    """The content and the end of the whole, undamaged frame at `offset`, if there is one. Raises `StoreError` for one
+    that expands beyond all records."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     size, end = 0, offset
@@ -237,7 +230,7 @@ def _read_frame(fd: int, offset: int) -> _Frame | None:
                 )
     except zstandard.ZstdError:
         return None
-    return _Frame(b"".join(parts), end - len(decoder.unused_data))
+    return b"".join(parts), end - len(decoder.unused_data)
 
 
 def _has_frame_after(fd: int, offset: int) -> bool:
