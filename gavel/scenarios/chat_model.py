@@ -75,9 +75,6 @@ class FunctionModel:
         )
 
 
-_PROMPT_IDS = "prompt_token_ids"
-
-
 class ChatModel(Protocol):
     """A server of chat completions under a model name."""
 
@@ -102,9 +99,9 @@ def first_choice(reply: object) -> Choice | None:
     """
     match reply:
         case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
-            beside = (reply.model_extra or {}).get(_PROMPT_IDS)
+            beside = (reply.model_extra or {}).get("prompt_token_ids")
             if beside is not None and choice.model_extra is not None:
-                choice.model_extra.setdefault(_PROMPT_IDS, beside)
+                choice.model_extra.setdefault("prompt_token_ids", beside)
             return choice
         case _:
             return None

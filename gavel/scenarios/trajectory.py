@@ -173,6 +173,16 @@ Schemas = Annotated[
 class _Conversation(Record):
     """A record with a conversation, which cannot be passed under a wrong name and lost."""
 
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
+    tools: Schemas = None
+    """OpenAI tool schemas that the agent was shown."""
+    agent: str | None = None
+    """The agent's name, in an episode with several agents."""
+
+    def messages(self) -> list[Message]:
+        """The conversation as plain OpenAI message dicts, ready for the next request."""
+        return to_messages(self.messages_and_choices)
+
     @model_validator(mode="before")
     @classmethod
     def _by_its_name(cls, given: Any) -> Any:
@@ -241,21 +251,10 @@ Metadata = Annotated[dict[str, JsonValue], WrapValidator(_as_json)]
 class History(_Conversation):
     """An additional conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
-    tools: Schemas = None
-    agent: str | None = None
-    """The agent's name, in an episode with several agents."""
-
-    def messages(self) -> list[Message]:
-        return to_messages(self.messages_and_choices)
-
 
 class Trajectory(_Conversation):
     """One attempt of an agent at one task."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
-    tools: Schemas = None
-    """OpenAI tool schemas that the agent was shown."""
     additional_histories: list[History] = Field(default_factory=list[History])
     reward: Annotated[float | None, BeforeValidator(_as_reward)] = None
     """None = not scored; such a trajectory is never trained."""
@@ -270,18 +269,12 @@ class Trajectory(_Conversation):
     status_reason: str | None = None
     policy_version: int | None = None
     """Training step of the policy that acted."""
-    agent: str | None = None
-    """The agent's name, in an episode with several agents."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises `NotANumberError` for a reward or a metric that is not a number, as the constructor does."""
         checks = {"reward": _as_reward, "metrics": as_metrics}
         value = checks[name](value) if name in checks else value
         super().__setattr__(name, value)
-
-    def messages(self) -> list[Message]:
-        """The conversation as plain OpenAI message dicts, ready for the next request."""
-        return to_messages(self.messages_and_choices)
 
     def histories(self) -> list[History]:
         """The main conversation first, then the additional ones."""
