@@ -308,8 +308,7 @@ class JudgedStream:
     def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
         return {}
 
-    def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
-        return {}
+    peek = begin
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
         """Writes the group once all before it are written."""
@@ -318,13 +317,12 @@ class JudgedStream:
             self._write(self._next)
             self._next += 1
 
-    def finish(self) -> None:
-        self.close()
-
     def close(self) -> None:
         """Writes the groups that wait for ones that were not judged."""
         for index in sorted(self._waiting):
             self._write(index)
+
+    finish = close
 
     def _write(self, index: int) -> None:
         try:

@@ -265,6 +265,8 @@ class McpSession:
 
     def _printed(self) -> str:
         """The end of the output of a server that was started here."""
+        if self._stderr.closed:
+            return ""
         self._stderr.seek(0)
         text = self._stderr.read().strip()
         return f"; it printed: …{text[-_STDERR_CHARACTERS:]}" if text else ""

@@ -343,14 +343,12 @@ def _check_returned(returned: object) -> list[Trajectory]:
     """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
     if isinstance(returned, Trajectory):
         return [returned]
-    found = list(cast("list[object]", returned)) if isinstance(returned, list | tuple) else [returned]
-    members = [each for each in found if isinstance(each, Trajectory)]
-    if len(members) < len(found):
-        wrong = next(type(each).__name__ for each in found if not isinstance(each, Trajectory))
-        raise TypeError(f"a rollout must return a Trajectory, or a list of them; this one returned {wrong}")
+    members = cast("list[Trajectory]", returned if isinstance(returned, list | tuple) else [returned])
+    if wrong := [type(each).__name__ for each in members if not isinstance(each, Trajectory)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a rollout must return a Trajectory, or a list of them; this one returned {wrong[0]}")
     names = [each.agent for each in members]
     if len(set(names)) < len(names):
         raise TypeError(f"several trajectories of a rollout need names: agent=…; these have {names}")
-    if acting := [each for each in members if any(True for _ in each.choices())]:
+    if acting := [each for each in members if [*each.choices()]]:
         return acting
     raise ValueError("the policy had no turn in any trajectory that the rollout returned")
