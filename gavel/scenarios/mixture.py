@@ -54,13 +54,14 @@ class Mixture:
                 "Name each scenario once, and give two different ones different names.",
             )
         self.name = SEPARATOR.join(names)
-        self.weights = {name: _by_step(name, (weights or {}).get(name, 1.0)) for name in names}
-        if unknown := next((name for name in weights or {} if name not in names), None):
+        given = weights or {}
+        if unknown := next((name for name in given if name not in names), None):
             raise ScenarioError(
                 f"{unknown!r} has a weight, and is none of the scenarios", f"There are: {', '.join(names)}."
             )
-        steps = sorted({0, *(step for by_step in self.weights.values() for step in by_step)})
-        if empty := [step for step in steps if not any(self.weights_at(step).values())]:
+        self.weights = {name: _by_step(name, given.get(name, 1.0)) for name in names}
+        steps = {0, *(step for by_step in self.weights.values() for step in by_step)}
+        if empty := [step for step in sorted(steps) if not any(self.weights_at(step).values())]:
             raise ScenarioError(
                 f"at step {empty[0]} every scenario of the mixture has the weight 0",
                 "Give one of them a weight above 0 from step 0 on.",

@@ -66,10 +66,8 @@ class SeedOptions(BaseModel):
         """The training tasks and the held-out tasks, each drawn from its seed."""
         first = self.seed * SEED_BLOCK
         later = first + SEED_BLOCK // 2
-        return (
-            DrawnTasks(range(first, first + self.tasks), draw),
-            DrawnTasks(range(later, later + self.held_out), draw),
-        )
+        train, held_out = range(first, first + self.tasks), range(later, later + self.held_out)
+        return DrawnTasks(train, draw), DrawnTasks(held_out, draw)
 
 
 def installed(module: str, distribution: str, what: str) -> ModuleType:

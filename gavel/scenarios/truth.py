@@ -45,8 +45,7 @@ class Criterion:
 
 KEY = "truth"
 """Key in the metadata of a group or trajectory."""
-_REFERENCE_COLUMNS = ("reference", "answer")
-COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
+COLUMNS = ("rubric", "criteria", "reference", "answer")
 """Fields of a row that hold a truth."""
 
 
@@ -77,9 +76,11 @@ def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
     Empty fields are ignored. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
     with name, text and perhaps weight, or JSON of one. Raises `JudgeError` for any other.
     """
-    rubric, criteria = _given(fields.get("rubric")), _given(fields.get("criteria"))
-    references = {name: fields.get(name) for name in (_REFERENCE_COLUMNS if of_row else _REFERENCE_COLUMNS[:1])}
-    reference = next((value for value in map(_given, references.values()) if value is not None), None)
+    rubric, reference, answer, criteria = (
+        _given(fields.get(name)) for name in ("rubric", "reference", "answer", "criteria")
+    )
+    if reference is None and of_row:
+        reference = answer
     return Truth(
         None if rubric is None else _text(rubric),
         None if reference is None else _text(reference),
