@@ -269,14 +269,15 @@ class OwnImports:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if path is not None:  # a part of a package
+            return None
         importing = inspect.currentframe()
         while importing and f"{importing.f_globals.get('__name__')}.".startswith(_MACHINERY):
             importing = importing.f_back
         file = Path(importing.f_code.co_filename if importing else "")
         # A virtual environment in the folder does not belong to it.
-        if path is not None or not file.is_relative_to(self.folder) or _INSTALLED & set(file.parts):
-            return None
-        return PathFinder.find_spec(fullname, [str(self.folder)])
+        is_ours = file.is_relative_to(self.folder) and not _INSTALLED & set(file.parts)
+        return PathFinder.find_spec(fullname, [str(self.folder)]) if is_ours else None
 
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -318,9 +319,7 @@ def _split_tasks(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | fl
             "held_out": [task for task in tasks if task.id in kept_back],
         }
     if isinstance(tasks, DrawnTasks) and isinstance(held_out, DrawnTasks) and tasks.draw is held_out.draw:
-        both = {
-            tasks.draw(number).id for number in {*tasks.numbers} & {*held_out.numbers}
-        }  # without drawing the others
+        both = {tasks.draw(number).id for number in {*tasks.numbers} & {*held_out.numbers}}  # and no others
     else:
         both = {task.id for task in tasks} & {task.id for task in held_out}
     if both:
