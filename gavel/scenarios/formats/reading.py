@@ -75,18 +75,11 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.truth import COLUMNS
 
-_RECORDS = ("trajectory", "group_record")
-
 
 def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
-    values = [{name: row.value.get(name) for name in _RECORDS} for row in rows]
-    records = [
-        {name: json.dumps(each) if is_object(each) else str(each or "") for name, each in value.items()}
-        for value in values
-    ]
-    first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
+    first = [row for row in rows if row.value.get("group_record")]
     with refusing(rows[0].where):
-        groups = list(groups_of_rows(records))
+        groups = groups_of_rows(row.value for row in rows)
     for row, whole in zip(first, groups, strict=True):
         yield WholeGroup(check_item(whole, row.where), row, JUDGED.name)
 
