@@ -1,6 +1,8 @@
 """Questions and replies for tests of cassettes."""
 
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gavel.llm.cassette import Question
@@ -20,9 +22,12 @@ def rows(path: Path, table: str = "replies") -> int:
     return count
 
 
-async def never() -> Reply:
+@asynccontextmanager
+async def never(text: str = "") -> AsyncIterator[Reply]:
     raise AssertionError("asked")
+    yield Reply("")
 
 
-async def said(text: str = "hi") -> Reply:
-    return Reply(text, 100, 20, 0.5, "stop", "m-2026")
+@asynccontextmanager
+async def said(text: str = "hi") -> AsyncIterator[Reply]:
+    yield Reply(text, 100, 20, 0.5, "stop", "m-2026")

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -58,11 +59,13 @@ async def test_a_miss_names_the_model_and_asks_nothing(tmp_path):
 async def test_the_same_question_at_the_same_time_is_asked_once(tmp_path):
     cassette, asked = Cassette(tmp_path / "c.sqlite"), 0
 
-    async def ask() -> Reply:
+    @asynccontextmanager
+    async def ask():
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.01)
-        return await said()
+        async with said() as reply:
+            yield reply
 
     replies = await asyncio.gather(*(cassette.answer(question(), ask) for _ in range(50)))
     assert asked == 1
@@ -72,10 +75,11 @@ async def test_the_same_question_at_the_same_time_is_asked_once(tmp_path):
 async def test_who_is_cancelled_takes_nobody_along(tmp_path):
     cassette, asking = Cassette(tmp_path / "c.sqlite"), asyncio.Event()
 
-    async def hang() -> Reply:
+    @asynccontextmanager
+    async def hang():
         asking.set()
         await asyncio.Event().wait()
-        raise AssertionError
+        yield Reply("")
 
     first = asyncio.create_task(cassette.answer(question(), hang))
     await asking.wait()
@@ -88,9 +92,11 @@ async def test_who_is_cancelled_takes_nobody_along(tmp_path):
 async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(tmp_path):
     cassette, paid = Cassette(tmp_path / "c.sqlite"), asyncio.Event()
 
-    async def pay() -> Reply:
+    @asynccontextmanager
+    async def pay():
         paid.set()
-        return await said()
+        async with said() as reply:
+            yield reply
 
     await cassette.answer(question("warm"), said)
     asker = asyncio.create_task(cassette.answer(question(), pay))
@@ -115,12 +121,9 @@ async def test_a_repaired_conversation_replays_as_it_went(tmp_path):
             earlier.append((each, reply))
         return [reply for _, reply in earlier]
 
-    async def nobody(text: str) -> Reply:
-        return await never()
-
     await converse(Cassette(tmp_path / "c.sqlite"), said)
     for mode in ("cache", "replay"):
-        again = await converse(Cassette(tmp_path / "c.sqlite", mode), nobody)
+        again = await converse(Cassette(tmp_path / "c.sqlite", mode), never)
         assert [reply.text for reply in again] == texts
         assert all(reply.cached for reply in again)
 

@@ -23,7 +23,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import EVALUATING, Evaluation
 from gavel.trainer.loop.train_loop import StepReport
-from tests.gavel.reports.made_runs import made_run
+from tests.gavel.reports.made import made_run
 from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]
@@ -165,7 +165,7 @@ ROWS = [
 
 def printed_figures(width: int) -> list[str]:
     text = io.StringIO()
-    print_figures(Console(file=text, width=width), HEADINGS, ROWS)
+    print_figures(Console(file=text, width=width, force_terminal=True, color_system=None), HEADINGS, ROWS)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
