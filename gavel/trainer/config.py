@@ -514,14 +514,9 @@ class EvolveConfig(Settings):
 
     def sampling(self) -> LoopConfig:
         """How rollouts and evaluations sample."""
-        return LoopConfig(
-            temperature=self.temperature,
-            max_tokens=self.max_tokens,
-            concurrency=self.concurrency,
-            seed=self.seed,
-            stall_seconds=self.stall_seconds,
-            turn_limits=self.turn_limits,
-        )
+        alike = ("temperature", "max_tokens", "concurrency", "seed", "stall_seconds", "turn_limits")
+        own = {name: getattr(self, name) for name in alike}
+        return LoopConfig().model_copy(update={**own, "group_size": self.attempts, "reward": self.reward or {}})
 
 
 RecipeName = Literal[

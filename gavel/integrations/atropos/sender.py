@@ -228,10 +228,7 @@ class AtroposSender:
         self._maker = GroupMaker(
             model,
             {scenario.name: judge} if judge else {},
-            loop.reward,
-            loop.group_size,
-            loop.temperature,
-            loop.max_tokens,
+            loop,
             Watchdog(math.inf),
             fields=EXACT if fields is None else fields,
         )
