@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
@@ -53,19 +53,13 @@ class VllmSettings(Constructed):
             return texts
         return tuple(part.strip() for text in cast("Sequence[Any]", texts) for part in str(text).split(","))
 
-    @field_validator("urls")
-    @classmethod
-    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        if len(urls) != len({url.rstrip("/").removesuffix("/v1") for url in urls}):
-            raise ValueError("it names a server twice")
-        return urls
-
-    @field_validator("replicas")
-    @classmethod
-    def _check_replicas(cls, replicas: int, info: ValidationInfo) -> int:
-        if replicas > 1 and info.data.get("urls"):
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(self.urls) != len({url.rstrip("/").removesuffix("/v1") for url in self.urls}):
+            raise ValueError("urls names a server twice")
+        if self.replicas > 1 and self.urls:
             raise ValueError("replicas are started here, and there are addresses of servers that run already")
-        return replicas
+        return self
 
 
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk", "critic"]
@@ -341,32 +335,19 @@ class TrainConfig(_Updates):
                     raise ValueError(
                         f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
                     )
-        for wrong, told in (
-            (
-                self.reference != "base" and not (self.beta or self.kl_in_reward),
-                "reference is what a divergence is from, and none is trained: set beta or kl_in_reward",
-            ),
-            (
-                self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"),
-                "kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any",
-            ),
-            (
-                self.step_advantages and self.advantage not in ("mean", "std"),
-                "step_advantages needs advantage='mean' or 'std'",
-            ),
-            (
-                (self.step_advantages or self.advantage == "critic")
-                and (self.normalize_over_batch or self.kl_in_reward),
-                f"{'step_advantages' if self.step_advantages else 'critic'} goes with neither normalize_over_batch nor "
-                "kl_in_reward: leave one out",
-            ),
-            (
-                self.top_entropy < 1 and isinstance(self.loss, Gspo),
-                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them",
-            ),
-        ):
-            if wrong:
-                raise ValueError(told)
+        by_turns = "step_advantages" if self.step_advantages else "critic" if self.advantage == "critic" else None
+        if self.reference != "base" and not (self.beta or self.kl_in_reward):
+            raise ValueError("reference is what a divergence is from, and none is trained: set beta or kl_in_reward")
+        if self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"):
+            raise ValueError("kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any")
+        if self.step_advantages and self.advantage not in ("mean", "std"):
+            raise ValueError("step_advantages needs advantage='mean' or 'std'")
+        if by_turns and (self.normalize_over_batch or self.kl_in_reward):
+            raise ValueError(f"{by_turns} goes with neither normalize_over_batch nor kl_in_reward: leave one out")
+        if self.top_entropy < 1 and isinstance(self.loss, Gspo):
+            raise ValueError(
+                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them"
+            )
         return self
 
 
@@ -468,8 +449,6 @@ class EvolveConfig(Settings):
     all that are above the threshold."""
     above: float | None = None
     """Only attempts whose reward is greater than this. Default: 0.5, or none where the judge ranks them."""
-    accumulate: bool = False
-    """Imitates what all iterations so far have kept; otherwise, as in AgentEvol, what the newest has."""
     turn_limits: TurnLimits = Field(default={})
     """Turns of an exploring rollout, from an iteration on: {1: 10, 2: 20, 4: 30}. Default: the scenario's own."""
     temperature: float = Field(default=1.0, gt=0)

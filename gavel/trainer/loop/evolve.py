@@ -52,7 +52,7 @@ EXPLORED, ITERATIONS = "explored", "iterations"
 """Splits of the metrics: explored groups, and a row for what each iteration imitates."""
 _STORED_AT_ONCE = 16
 """Explored groups between two that are written: what a kill may cost."""
-_COUNTS = ("first_step", "last_step", "explored", "explored_reward", "kept", "imitated")
+_COUNTS = ("first_step", "last_step", "explored", "kept", "imitated")
 _MAY_CHANGE = {"iterations", "concurrency", "stall_seconds"}
 
 
@@ -72,7 +72,7 @@ class Iteration:
     kept: int = 0
     """Attempts of its exploration that are imitated."""
     imitated: int = 0
-    """All trajectories that are imitated, those of the base data and of earlier iterations among them."""
+    """All trajectories that are imitated, those of the base data among them."""
     measures: dict[str, float] = field(default_factory=dict[str, float])
     """Means over the held-out tasks after it, such as success; empty without held-out tasks."""
 
@@ -137,9 +137,14 @@ def iterations_of(rows: Sequence[dict[str, Any]]) -> list[Iteration]:
         for row in rows
         if row["split"] == EVALUATION
     }
-    known = {row["iteration"]: row for row in rows if row["split"] == ITERATIONS}
+    known = {int(row["iteration"]): row for row in rows if row["split"] == ITERATIONS}
     return [
-        Iteration(number, measures=measures.get(row["last_step"], {}), **{each: row.get(each) for each in _COUNTS})
+        Iteration(
+            number=number,
+            measures=measures.get(row["last_step"], {}),
+            explored_reward=row.get("explored_reward"),
+            **{name: int(row[name]) for name in _COUNTS},
+        )
         for number, row in sorted(known.items())
     ]
 
@@ -179,8 +184,6 @@ class _Evolution:
         groups = await self._explore(number, step) if number else []
         chosen = choose_best_members(groups, self.config.kept, self.config.threshold)
         imitated = len(self.base) + len(chosen.trajectories)
-        if number and self.config.accumulate:
-            imitated += sum(each.kept for each in self._iterations())
         if number and not imitated:
             raise LoopError(
                 f"none of the {chosen.scored:,} scored attempts of iteration {number} has a reward above "
@@ -197,28 +200,25 @@ class _Evolution:
             kept=len(chosen.trajectories),
             imitated=imitated,
         )
-        counts = {name: value for name in _COUNTS if (value := getattr(iteration, name)) is not None}
-        self.model.backend.record(self.model, {"iteration": number} | counts | judge_totals(groups), ITERATIONS)
+        counts = {"iteration": number} | {name: getattr(iteration, name) for name in _COUNTS}
+        mean = {} if iteration.explored_reward is None else {"explored_reward": iteration.explored_reward}
+        self.model.backend.record(self.model, counts | mean | judge_totals(groups), ITERATIONS)
         if number:
             self.observer.chosen(iteration, chosen)
         return iteration
 
     async def _collect_imitated(self, iteration: Iteration) -> list[Trajectory]:
         """Base data, and what was kept: read from the run, so that it is the same after a restart."""
-        sources = [iteration] if iteration.number else []
-        if iteration.number and self.config.accumulate:
-            sources = [each for each in self._iterations() if 0 < each.number <= iteration.number]
-        found = [*self.base]
-        for source in sources:
-            groups = await self._stored(source.number, source.first_step)
-            kept = choose_best_members(groups, self.config.kept, self.config.threshold).trajectories
-            if len(kept) != source.kept:
-                raise LoopError(
-                    f"iteration {source.number} kept {source.kept} attempts, and {len(kept)} of them are stored",
-                    "Restore its trajectories, or start over with --fresh.",
-                )
-            found += kept
-        return found
+        if not iteration.number:
+            return [*self.base]
+        groups = await self._stored(iteration.number, iteration.first_step)
+        kept = choose_best_members(groups, self.config.kept, self.config.threshold).trajectories
+        if len(kept) != iteration.kept:
+            raise LoopError(
+                f"iteration {iteration.number} kept {iteration.kept} attempts, and {len(kept)} of them are stored",
+                "Restore its trajectories, or start over with --fresh.",
+            )
+        return [*self.base, *kept]
 
     def _tasks(self, number: int) -> list[Task]:
         return self.scenario.sample("train", self.config.tasks, seed=self.config.seed, step=number)

@@ -172,10 +172,8 @@ class GroupMaker:
         async def member(index: int) -> Trajectory:
             async with limiter:
                 rollout_starts()
-                with (
-                    self.rolling,
-                    self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"),
-                ):
+                doing = f"of {self.config.group_size} rollouts of task {task.id}"
+                with self.rolling, self.watchdog.during("rollout", doing):
                     return await rollout(
                         self.model,
                         scenario,

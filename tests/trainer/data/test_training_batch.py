@@ -265,7 +265,7 @@ def test_a_token_gets_the_advantages_of_its_own_turn_and_of_later_ones(rewards, 
         for turn in range(len(rewards[number])):
             later = sum((reward - mean) / spread for reward in rewards[number][turn:])
             expected += [0.25 + later] * 2
-        assert token_advantages(0.25, found[number], tokens) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        assert token_advantages(member, tokens, 0.25, found[number], {}) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_few_rewards_are_counted():

@@ -106,7 +106,7 @@ def test_what_does_not_fit_fails_with_advice_changes_nothing_and_holds_nothing(
 ):
     held = []
 
-    def fails(policy, tokens, entropy_gradient):
+    def fails(*_):
         circle = [torch.ones(3)]
         circle.append(circle)
         held.append(weakref.ref(circle[0]))
@@ -126,9 +126,9 @@ def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch
     switched, score = fresh_policy.checkpoint_gradients, learner_room.trained_scores
     monkeypatch.setattr(fresh_policy, "checkpoint_gradients", lambda on: (seen.append(on), switched(on)))
 
-    def recording(policy, tokens, entropy_gradient):
+    def recording(policy, tokens, *more):
         sizes.append(unique_tokens(tokens))
-        return score(policy, tokens, entropy_gradient)
+        return score(policy, tokens, *more)
 
     monkeypatch.setattr(learner_room, "trained_scores", recording)
     one = unique_tokens([batch.sequences[1].tokens])
