@@ -284,6 +284,10 @@ class _Sample:
     """Of each of its tokens in an update."""
 
 
+_Score = Callable[[Sequence[TokenSequence]], torch.Tensor]
+"""A number for each trained token. `[T]`"""
+
+
 class Learner:
     """Owns the optimizer over the policy's adapter."""
 
@@ -380,6 +384,7 @@ class Learner:
     ) -> tuple[list[_Sample], list[torch.Tensor]]:
         """What the updates need of the policy before the first; and of each sequence k1, where the reward has it."""
         nothing: Sequence[None] = [None] * len(sequences)
+        logprobs: _Score = lambda tokens: trained_scores(self.policy, tokens)[0]  # noqa: E731
         old: dict[int, torch.Tensor] = {}
         if config.sampler_correction is None and not isinstance(config.loss, Gspo):  # which would clip rounding alone
             old = {at: self._sampler([sequence.tokens]) for at, sequence in enumerate(sequences)}
@@ -387,20 +392,20 @@ class Learner:
         elif len(parts) > 1 or self.policy.lora.dropout:
             for part in parts[: len(parts) // config.epochs]:
                 chosen = [sequences[at] for at in part]
-                old |= zip(part, self._score_before_updates(chosen, config, step_metrics, self._logprobs), strict=True)
+                old |= zip(part, self._score_before_updates(chosen, config, step_metrics, logprobs), strict=True)
         before = partial(self._score_before_updates, sequences, config, step_metrics)
         references: Sequence[torch.Tensor | None] = nothing
         if config.kl_in_reward or config.beta:
             with self.policy.with_weights(self.reference):
-                references = before(self._logprobs)
+                references = before(logprobs)
         k1: list[torch.Tensor] = []
         if config.kl_in_reward:
             known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
             k1 = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
         estimates: Sequence[ValueEstimates | None] = nothing
         if isinstance(config.loss, Ppo):
-            self._ensure_value_head()  # in every process, also in one without a pass
-            values = before(self._values)
+            head = self._ensure_value_head()
+            values = before(lambda tokens: trained_values(self.policy, head, tokens))
             rewards = penalized_rewards(sequences, k1, config) if k1 else [sequence.rewards for sequence in sequences]
             estimates = found = value_estimates(rewards, values, config.loss)
             advantages = [each.advantages for each in found]
@@ -411,7 +416,7 @@ class Learner:
             advantages = [torch.tensor(values, device=self.policy.device) for values in of_tokens]
         masks: Sequence[torch.Tensor | None] = nothing
         if config.top_entropy < 1:
-            entropies = before(self._entropies)
+            entropies = before(lambda tokens: trained_scores(self.policy, tokens)[1])
             masks = highest(torch.cat([*entropies]), config.top_entropy).split([len(each) for each in entropies])
         olds = map(old.get, range(len(sequences)))
         whole = zip(sequences, olds, references, estimates, advantages, masks, strict=True)
@@ -429,7 +434,7 @@ class Learner:
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
         step_metrics: StepMetrics,
-        score: Callable[[Sequence[TokenSequence], StepMetrics], torch.Tensor],
+        score: _Score,
     ) -> Sequence[torch.Tensor]:
         """The result of `score` for each sequence before the first update of the batch. `[T]` each"""
         lengths = [sequence.tokens.trained_tokens for sequence in sequences]
@@ -440,10 +445,11 @@ class Learner:
             for indices in passes:
                 chosen = [sequences[at].tokens for at in indices]
                 if not chosen:
-                    score([sequences[0].tokens], StepMetrics())
+                    score([sequences[0].tokens])
                     continue
+                step_metrics.forwarded += unique_tokens(chosen)
                 try:
-                    scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
+                    scored = score(chosen).split([each.trained_tokens for each in chosen])
                 except RuntimeError as error:
                     raise advised(error, chosen, config)  # noqa: B904 - it has its cause
                 for at, own in zip(indices, scored, strict=True):
@@ -550,18 +556,6 @@ class Learner:
     def _most_whole(self, config: TrainConfig) -> float:
         """Over a sharded base all processes have to compute alike, whatever their tokens are."""
         return most_whole(config) if not self.policy.sharded or config.gradient_checkpointing is not None else 0
-
-    def _logprobs(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
-        step_metrics.forwarded += unique_tokens(tokens)
-        return trained_scores(self.policy, tokens)[0]
-
-    def _entropies(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
-        step_metrics.forwarded += unique_tokens(tokens)
-        return trained_scores(self.policy, tokens)[1]
-
-    def _values(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
-        step_metrics.forwarded += unique_tokens(tokens)
-        return trained_values(self.policy, self._ensure_value_head(), tokens)
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""

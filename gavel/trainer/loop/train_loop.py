@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 from gavel.base.errors import run_all
 from gavel.judge.audit.agreement import mean_kendall_tau
@@ -61,7 +60,7 @@ from gavel.trainer.loop.evaluation import (
 from gavel.trainer.loop.experiment import describe_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
-from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, staleness
 from gavel.trainer.loop.watchdog import (
     LoopError,
     Watchdog,
@@ -315,7 +314,11 @@ class _Loop:
         groups = [group for made in batch.groups for group in made]
         stop_at_outage(self.judge, groups)
         self._settle_noise_prior(step, groups)
-        metrics = self._overlap(step, groups, batch) | judge_health(groups)
+        metrics = judge_health(groups)
+        if self.config.refill:
+            metrics |= {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)}
+        if self.config.max_staleness:
+            metrics |= staleness(groups, step) | {STALE: float(batch.stale)}
         if members := [member for group in groups for member in group]:
             metrics[CUT] = fmean(any(c.finish_reason == "length" for c in member.choices()) for member in members)
         if self.checks is not None:
@@ -364,21 +367,15 @@ class _Loop:
         rows = self.model.backend.history(self.model, NOISE_PRIOR)
         return [NoisePrior(variance=row["variance"], df=row["df"], ends=row.get("ends")) for row in rows]
 
-    def _overlap(self, step: int, groups: list[TrajectoryGroup], batch: StepBatch[Any]) -> dict[str, float]:
-        """Metrics of an overlapping run, and of groups that were made in place of others."""
-        found = {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)} if self.config.refill else {}
-        if not self.config.max_staleness:
-            return found
-        return found | staleness(groups, step) | {STALE: float(batch.stale)}
-
     async def _make_groups(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> list[TrajectoryGroup]:
         """Rolls out and scores the group at `slot.position` of the plan; of several agents, one group for each."""
-        step, number = divmod(slot.position, len(self._tasks(0)))
-        seeded: list[str | int]
-        if slot.refill is None:
-            planned, seeded = self._tasks(step)[number], ["train", step]
-        else:
-            planned, seeded = self._refill_task(step, slot.refill), ["refill", step, slot.refill]
+        per_step, seed = len(self._tasks(0)), self.config.seed
+        step, number = divmod(slot.position, per_step)
+        seeded: list[str | int] = ["train", step]
+        if slot.refill is not None:  # the seed, step and number alone decide a further group, too
+            round_, number = divmod(slot.refill, per_step)
+            seed, seeded = seed_of(seed, "refill", round_), ["refill", step, slot.refill]
+        planned = self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[number]
         scenario, task = planned.scenario, planned.task
         if len(self.mixture) > 1:  # two scenarios may have a task of the same id
             seeded = [scenario.name, *seeded, *([planned.repeat] if planned.repeat else [])]
@@ -393,17 +390,11 @@ class _Loop:
         )
         if slot.refill is None and not self.config.max_staleness:  # else it may be another step's, or beyond its number
             self.made[step] += 1
-            self.observer.advanced(self.made[step], len(self._tasks(0)))
+            self.observer.advanced(self.made[step], per_step)
         return groups
 
     def _tasks(self, step: int) -> list[PlannedTask]:
         return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)
-
-    def _refill_task(self, step: int, number: int) -> PlannedTask:
-        """The task of a further group of a step; the seed, step and number alone decide it."""
-        round_, at = divmod(number, len(self._tasks(0)))
-        seed = seed_of(self.config.seed, "refill", round_)
-        return self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[at]
 
     async def _evaluate_once(self, step: int) -> None:
         """Makes the point of the learning curve at `step`, unless an earlier run of the same command made it."""

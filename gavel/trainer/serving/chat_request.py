@@ -5,7 +5,7 @@ that does not fit is refused by its place: `messages.1.role`.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 from pydantic import (
@@ -41,6 +41,8 @@ class Given(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
     remedies: ClassVar[Mapping[str, str]] = {}
     """Remedies for fields where correcting or leaving them out is not enough."""
+    inert: ClassVar[Set[str]] = frozenset()
+    """Fields that say nothing about what is sampled here."""
 
 
 _Given = TypeVar("_Given", bound=Given)
@@ -49,7 +51,8 @@ _Given = TypeVar("_Given", bound=Given)
 def read(kind: type[_Given], body: Mapping[str, Any]) -> _Given:
     """The fields of a body, where null is absent. Raises `BadRequest`."""
     try:
-        return kind.model_validate({name: value for name, value in body.items() if value is not None})
+        given = {name: value for name, value in body.items() if value is not None and name not in kind.inert}
+        return kind.model_validate(given)
     except ValidationError as error:
         name = str((*max((each["loc"] for each in error.errors()), key=len), "it")[0])
         raise BadRequest(problem(error), kind.remedies.get(name, f"Correct it, or leave {name} out.")) from error
@@ -185,27 +188,14 @@ _Whole = Annotated[int, BeforeValidator(_whole)]
 _Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1)] | None
 
 
-class _Inert(Given):
-    """Fields that say nothing about what is sampled here."""
-
-    include_reasoning: bool | None = None
-    metadata: dict[str, Any] | None = None
-    prediction: dict[str, Any] | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    reasoning_effort: str | None = None
-    return_tokens_as_token_ids: bool | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    store: bool | None = None
-    user: str | None = None
-    verbosity: str | None = None
-
-
-class ChatRequest(_Inert):
+class ChatRequest(Given):
     """The fields of a request body; an unknown one is refused."""
 
     model_config = ConfigDict(extra="forbid")
+    inert = frozenset({"include_reasoning", "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention"}) | {
+        *("reasoning_effort", "return_tokens_as_token_ids", "safety_identifier", "service_tier", "store", "user"),
+        "verbosity",
+    }
     remedies: ClassVar = {
         "model": "Ask model.get_inference_name() for each rollout.",
         "messages": 'Give [{"role": "user", "content": "…"}]; a call is {"function": {"name": …, "arguments": "{…}"}}.',

@@ -209,20 +209,14 @@ class _OutputConfig(Given):
 
 
 class _MessagesRequest(Given):
-    """What has another name or form in chat completions, and, first, what does not affect sampling."""
+    """What has another name or form in chat completions."""
 
     model_config = ConfigDict(extra="allow")
+    inert = frozenset({"cache_control", "container", "inference_geo", "metadata", "service_tier", "thinking"})
     remedies: ClassVar = {
         "messages": 'Give [{"role": "user", "content": "…"}]; what a tool says is a tool_result of the user\'s.',
         "tools": "Offer tools with an input_schema alone.",
     }
-
-    cache_control: dict[str, Any] | None = None
-    container: Any = None
-    inference_geo: str | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-    thinking: dict[str, Any] | None = None
 
     messages: Annotated[list[Annotated[_Reply | _Said, Field(discriminator="role")]], Field(min_length=1)]
     system: Text = ""

@@ -79,27 +79,18 @@ class _TextSettings(Given):
 
 
 class _ResponsesRequest(Given):
-    """What does not affect sampling, and then what has another name or form in chat completions."""
+    """What has another name or form in chat completions."""
 
     model_config = ConfigDict(extra="allow")
+    inert = frozenset({"max_tool_calls", "metadata", "moderation", "prompt_cache_key", "prompt_cache_options"}) | {
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "stream_options", "user"),
+    }
     remedies: ClassVar = {
         "tools": "Offer function tools alone.",
         "tool_choice": "Known: auto, none, required, a function. To allow some tools alone, offer these alone.",
         "top_logprobs": "Log-probs are not served here: ask /v1/chat/completions for them.",
         "truncation": "Nothing is cut: leave truncation out.",
     }
-
-    max_tool_calls: int | None = None
-    metadata: dict[str, Any] | None = None
-    moderation: Any = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    prompt_cache_retention: str | None = None
-    reasoning: dict[str, Any] | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    stream_options: dict[str, Any] | None = None
-    user: str | None = None
 
     background: Off = None
     include: list[Any] | None = None

@@ -67,7 +67,6 @@ REFUSED = {
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"tools": [{"input_schema": {}}]}, "tools.0.name"),
         ({"tool_choice": {"type": "some"}}, "some"),
-        ({"metadata": "me"}, "metadata is 'me'"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"system": {"type": "text"}}, "system"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "'tool'"),
