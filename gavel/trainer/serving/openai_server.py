@@ -8,7 +8,6 @@ capture whose key it has: `POST /v1/captures` -> {"api_key"}; `DELETE /v1/captur
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -41,7 +40,7 @@ from gavel.trainer.serving.answers import (
 from gavel.trainer.serving.capture import CaptureBook, UnknownCapture, captured_trajectory, current_capture, given_key
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.in_process import Served, no_longer_serve, serve_in_process
-from gavel.trainer.serving.listener import address_of, listen
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 from gavel.trainer.serving.messages_api import error_object
 
 _MAX_PATIENCE = 3600.0
@@ -117,14 +116,12 @@ class EndpointServer:
         config = uvicorn.Config(
             self._app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600
         )
-        self._server = uvicorn.Server(config)
+        started = threading.Event()
+        self._server = AnnouncedServer(config, started.set)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="gavel-endpoint", daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + _START_DEADLINE
-        while not self._server.started:
-            if time.monotonic() > deadline or not self._thread.is_alive():
-                raise EndpointError(f"the endpoint at {self.base_url} did not start")
-            time.sleep(0.01)
+        if not started.wait(_START_DEADLINE):
+            raise EndpointError(f"the endpoint at {self.base_url} did not start")
 
     def close(self) -> None:
         no_longer_serve(self.base_url)
