@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
@@ -55,13 +55,19 @@ class VllmSettings(Settings):
             return texts
         return tuple(part.strip() for text in cast("Sequence[Any]", texts) for part in str(text).split(","))
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if len(self.urls) != len({url.rstrip("/").removesuffix("/v1") for url in self.urls}):
-            raise ValueError("urls names a server twice")
-        if self.replicas > 1 and self.urls:
+    @field_validator("urls")
+    @classmethod
+    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        if len(urls) != len({url.rstrip("/").removesuffix("/v1") for url in urls}):
+            raise ValueError("it names a server twice")
+        return urls
+
+    @field_validator("replicas")
+    @classmethod
+    def _check_replicas(cls, replicas: int, info: ValidationInfo) -> int:
+        if replicas > 1 and info.data.get("urls"):
             raise ValueError("replicas are started here, and there are addresses of servers that run already")
-        return self
+        return replicas
 
 
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk", "critic"]
