@@ -55,7 +55,8 @@ def read(kind: type[_Given], body: Mapping[str, Any]) -> _Given:
         return kind.model_validate(given)
     except ValidationError as error:
         name = str((*max((each["loc"] for each in error.errors()), key=len), "it")[0])
-        raise BadRequest(problem(error), kind.remedies.get(name, f"Correct it, or leave {name} out.")) from error
+        told = problem(error).replace("extra inputs are not permitted", "it is not supported here")
+        raise BadRequest(told, kind.remedies.get(name, f"Correct it, or leave {name} out.")) from error
 
 
 def joined_text(content: Any) -> Any:

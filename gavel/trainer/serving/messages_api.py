@@ -214,7 +214,7 @@ class _MessagesRequest(Given):
     model_config = ConfigDict(extra="allow")
     inert = frozenset({"cache_control", "container", "inference_geo", "metadata", "service_tier", "thinking"})
     remedies: ClassVar = {
-        "messages": 'Give [{"role": "user", "content": "…"}]; what a tool says is a tool_result of the user\'s.',
+        "messages": 'Give text: [{"role": "user", "content": "…"}]; what a tool says is a tool_result of the user.',
         "tools": "Offer tools with an input_schema alone.",
     }
 

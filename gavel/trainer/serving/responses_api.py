@@ -59,6 +59,7 @@ _Item = Annotated[
 
 
 class _Input(Given):
+    remedies: ClassVar = {"input": "Known: message, function_call, function_call_output, reasoning, item_reference."}
     input: list[_Item]
 
 
@@ -70,6 +71,9 @@ class _Tool(Given):
 
 
 class _NamedFunction(Given):
+    remedies: ClassVar = {
+        "type": "Known as tool_choice: auto, none, required, a function. To allow some tools alone, offer these alone."
+    }
     type: Literal["function"]
     name: str
 
@@ -87,7 +91,6 @@ class _ResponsesRequest(Given):
     }
     remedies: ClassVar = {
         "tools": "Offer function tools alone.",
-        "tool_choice": "Known: auto, none, required, a function. To allow some tools alone, offer these alone.",
         "top_logprobs": "Log-probs are not served here: ask /v1/chat/completions for them.",
         "truncation": "Nothing is cut: leave truncation out.",
     }
@@ -100,7 +103,7 @@ class _ResponsesRequest(Given):
     store: bool = True
     stream: bool = False
     text: _TextSettings = _TextSettings()
-    tool_choice: str | _NamedFunction | None = None
+    tool_choice: str | dict[str, Any] | None = None
     tools: list[_Tool] | None = None
     top_logprobs: Off = None
     truncation: Literal["disabled"] | None = None
@@ -116,7 +119,7 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     if asked.tools:
         chat["tools"] = [function_tool(each.name, each.description, each.parameters) for each in asked.tools]
     if (choice := asked.tool_choice) is not None:
-        chat["tool_choice"] = choice if isinstance(choice, str) else function_choice(choice.name)
+        chat["tool_choice"] = choice if isinstance(choice, str) else function_choice(read(_NamedFunction, choice).name)
     match asked.text.format:
         case None | {"type": "text"}:
             pass
