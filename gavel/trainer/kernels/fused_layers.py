@@ -130,15 +130,12 @@ def _fuse_norm(module: Any, norm: Callable[[Any, float, torch.Tensor], torch.Ten
     truth = precise(trial.float())
     same = (_rms_norm(precise, epsilon, trial.float()) - truth).abs().max() <= _SAME
     if weight.dtype != torch.float32:
-        same &= found.dtype == own.dtype and _error(found, truth) <= _error(own, truth) + _SAME
+        errors = [(each - truth).abs().mean() for each in (found, own)]
+        same &= found.dtype == own.dtype and errors[0] <= errors[1] + _SAME
     weight.copy_(kept)
     if same:
         module.forward = partial(norm, module, epsilon)
     return bool(same)
-
-
-def _error(found: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    return (found - truth).abs().mean()
 
 
 def _rms_norm(module: Any, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
@@ -192,17 +189,13 @@ def fuse_mlps(model: Any) -> int:
     Whether a module computes y is tested by running it. Where `down` is another layer than a plain `LoraLinear`, the
     module's own forward runs.
     """
-    return sum(_fuse_mlp(module) for module in model.modules() if type(module).__name__.endswith("MLP"))
-
-
-def _fuse_mlp(module: Any) -> bool:
-    if not all(type(getattr(module, name, None)) is torch.nn.Linear for name in _LAYERS):
-        return False
-    weight = module.gate_proj.weight
-    same = computes_y(module, weight.dtype, weight.device)
-    if same:
-        module.forward = partial(gated_forward, module, module.forward, _GatedLora)
-    return same
+    found = 0
+    for module in (each for each in model.modules() if type(each).__name__.endswith("MLP")):
+        plain = all(type(getattr(module, name, None)) is nn.Linear for name in _LAYERS)
+        if plain and computes_y(module, module.gate_proj.weight.dtype, module.gate_proj.weight.device):
+            module.forward = partial(gated_forward, module, module.forward, _GatedLora)
+            found += 1
+    return found
 
 
 @torch.no_grad()
@@ -320,19 +313,13 @@ class LoraExperts(ParamWrapper):
     """PEFT's wrapper of the last weight of an experts module, around those of the others, with its own forward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        wrappers = expert_wrappers(self)
+        wrappers: list[ParamWrapper] = [self]  # PEFT wraps each weight around the wrapper of the one before
+        while isinstance(wrappers[-1].base_layer, ParamWrapper):
+            wrappers.append(wrappers[-1].base_layer)
         if any(each.disable_adapters or each.merged or len(each.active_adapters) != 1 for each in wrappers):
             return super().forward(*args, **kwargs)
         factors = {each.parameter_name: factors_of(each) for each in wrappers}
         return adapted_experts(self.get_base_layer(), factors, *args, **kwargs)
-
-
-def expert_wrappers(outer: ParamWrapper) -> list[ParamWrapper]:
-    """PEFT wraps each weight of a module around the wrapper of the one before; the outermost is the first here."""
-    found = [outer]
-    while isinstance(found[-1].base_layer, ParamWrapper):
-        found.append(found[-1].base_layer)
-    return found
 
 
 def factors_of(wrapper: ParamWrapper, adapter: str = "default") -> ExpertFactors:

@@ -182,11 +182,12 @@ def plain_flash(query, key, value, level, scale):
     return torch.cat(outputs), torch.cat(normalisers, -1)
 
 
-def plain_flash_backward(gradient, query, key, value, output, normaliser, level, scale):
+def plain_flash_backward(gradient, attended, level, scale):
+    query, key, value, output, normaliser = attended
     found = []
     for rows, keys in runs(level):
-        given = [by_head(each) for each in (gradient[rows], query[rows], key[keys], value[keys], output[rows])]
-        own = Plain.backward(*given, normaliser[None, :, rows], ScoreForm(scale), level.causal, None)
+        given = [*map(by_head, (query[rows], key[keys], value[keys], output[rows])), normaliser[None, :, rows]]
+        own = Plain.backward(by_head(gradient[rows]), given, ScoreForm(scale), level.causal, None)
         found.append([each[0].transpose(0, 1) for each in own])
     return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
@@ -250,7 +251,7 @@ def test_on_a_gpu_long_runs_by_cudnn_are_those_by_flash(monkeypatch):
     results = []
     for levels_of_row in (plain, short):
         output, normaliser = varlen_attention.forward(query, key, value, levels_of_row, 0.1)
-        given = gradient, query, key, value, output, normaliser, levels_of_row, 0.1
-        results.append((output, normaliser, *varlen_attention.backward(*given)))
+        given = query, key, value, output, normaliser
+        results.append((output, normaliser, *varlen_attention.backward(gradient, given, levels_of_row, 0.1)))
     for one, other in zip(*results, strict=True):
         assert (one.float() - other.float()).norm() < 0.02 * other.float().norm()
