@@ -234,7 +234,7 @@ def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], m
     schedule.hold(1, prompt, reply, 1)
     schedule.hold(2, [*prompt, *reply], more, 1)
     assert schedule.place([*prompt, *reply, *more], 2, range(3)) == 0, "of another adapter nothing is shared"
-    schedule.done(0)
+    schedule.loads[0] -= 1
     assert schedule.place([*prompt, *reply, *more], 1, range(3)) == 2
     schedule.forget(2)
     assert schedule.place(prompt, 1, range(3)) == 1, "an earlier turn that was rewritten goes on from its prompt"
