@@ -24,7 +24,7 @@ import torch
 
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.kv_cache import Slots, StateSlots
-from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdapter, Passes, SinglePasses
+from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdapter, SinglePasses
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
@@ -237,7 +237,7 @@ class TransformersEngine(Engine):
         alone = why_unbatched(model.config, max_context)
         self._slots = Slots(slots, max_context) if alone is None else StateSlots(slots, max_context)
         self._pass_tokens = pass_tokens
-        self._passes: Passes = BatchedPasses(model, self._slots) if alone is None else SinglePasses(model, slots)
+        self._passes = BatchedPasses(model, self._slots) if alone is None else SinglePasses(model, slots)
         if alone is not None:
             logger.warning(
                 "%s is sampled one conversation at a time, which is exact, but slow (%s); --engine vllm is faster.",
