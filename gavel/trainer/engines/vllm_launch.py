@@ -153,7 +153,7 @@ def open_vllm_engine(
     Raises `EngineError`.
     """
 
-    def connect(url: str, adapters: Path, process: ServerProcess | None = None) -> VllmEngine:
+    def connect(url: str, adapters: Path, process: "ServerProcess | None" = None) -> VllmEngine:
         return VllmEngine(
             url,
             served.base_model,

@@ -113,18 +113,9 @@ def test_a_group_computes_its_shared_prompt_once(make_engine):
     assert gate.passes == [16, 112, 16]  # in multiples of 16: 2, 100, then the last tokens of seven and an idle slot
 
 
-def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engine):
-    engine = make_engine()
-    with pytest.raises(KeyError):
-        engine.publish(WholeModel(torch.nn.Linear(1, 1)), 1)
-    assert ask(engine, prompt(0, 5)).adapter_version == 0
-
-
 def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
-    for numbers in (
-        uniform_numbers(np.arange(20000), np.zeros(20000, dtype=np.int64)),
-        uniform_numbers(np.full(20000, 7), np.arange(20000)),
-    ):
+    many = np.arange(20000)
+    for numbers in (uniform_numbers(many, 0 * many), uniform_numbers(0 * many + 7, many)):
         assert ((numbers >= 0) & (numbers < 1)).all()
         histogram = np.histogram(numbers, bins=20, range=(0, 1))[0]
         assert (np.abs(histogram - 1000) < 160).all()  # five standard deviations
@@ -144,34 +135,30 @@ def test_a_token_is_drawn_where_the_cumulative_distribution_passes_the_number(vo
     assert upto[token] - probabilities[0, token] - 1e-6 <= number * upto[-1] <= upto[token] + 1e-6
 
 
-def prefilled(make_engine, prompts: list[list[int]], **settings) -> tuple[list[Sampled], list[int]]:
-    """The replies to a wave of prompts, and the tokens of the passes before the first reply token of all of them."""
-    model = tiny_model()
-    gate = Gate(model)
-    engine = make_engine(model, slots=16, max_context=512, **settings)
-    gate.open.set()
-    between = engine._between_passes
-    held = threading.Event()
-    waiting = threading.Thread(target=lambda: between(lambda: held.wait(HANG_SECONDS)))
-    waiting.start()
-    futures = [engine.submit(request_for(ids, seed=n, max_tokens=4)) for n, ids in enumerate(prompts)]
-    held.set()
-    waiting.join()
-    return [future.result(timeout=HANG_SECONDS) for future in futures], gate.passes
-
-
 @pytest.mark.parametrize("pass_tokens", [1, 64])
 def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pass_tokens):
-    prompts = [prompt(seed, 3 + 23 * seed) for seed in range(8)]
-    whole, passes = prefilled(make_engine, prompts)
-    assert max(passes) > 164, "one pass for the wave"
-    parts, passes = prefilled(make_engine, prompts, pass_tokens=pass_tokens)
-    assert max(passes) <= pass_tokens + 15, "a decoding pass has a token for each slot"
-    assert parts == whole
+    def prefilled(**settings: int) -> list[Sampled]:
+        engine, held = make_engine(tiny_model(), slots=16, max_context=512, **settings), threading.Event()
+        waiting = threading.Thread(target=lambda: engine._between_passes(lambda: held.wait(HANG_SECONDS)))
+        waiting.start()
+        gates.append(gate := Gate(engine._model))
+        gate.open.set()
+        futures = [engine.submit(request_for(prompt(n, 3 + 23 * n), seed=n, max_tokens=4)) for n in range(8)]
+        held.set()
+        waiting.join()
+        return [future.result(timeout=HANG_SECONDS) for future in futures]
+
+    gates: list[Gate] = []
+    assert prefilled(pass_tokens=pass_tokens) == prefilled()
+    bounded, whole = (max(gate.passes) for gate in gates)
+    assert whole > 164, "one pass for the wave"
+    assert bounded <= pass_tokens + 15, "a decoding pass has a token for each slot"
 
 
 def test_the_base_can_be_named_beside_the_adapters(make_engine):
     engine = make_engine()
+    with pytest.raises(KeyError):
+        engine.publish(WholeModel(torch.nn.Linear(1, 1)), 1)
     engine.publish(WholeModel(tiny_model(OTHER_WEIGHTS)), 1)
     ids = [5, 9, 3]
     futures = [engine.submit(request_for(ids, adapter_version=version)) for version in (BASE, 1, BASE, None)]
@@ -204,14 +191,6 @@ def coarse() -> Policy:
     return Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
 
 
-@pytest.fixture
-def engine(coarse):
-    running = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256)
-    running.publish(coarse, 0)
-    yield running
-    running.close()
-
-
 def learned(policy: Policy) -> torch.Tensor:
     with torch.no_grad():
         return trained_logprobs(policy, [TEXT])
@@ -226,7 +205,9 @@ def update(policy: Policy, rate: float) -> None:
             parameter.grad = None
 
 
-def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine):
+def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, make_engine):
+    engine = make_engine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256)
+    engine.publish(coarse, 0)
     before, served_before = learned(coarse), torch.tensor(engine.score(IDS))
     plain = dict(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu").named_parameters())
     update(coarse, 1e-4)
@@ -236,11 +217,8 @@ def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine
     moved, served_moved = learned(coarse) - before, torch.tensor(engine.score(IDS)) - served_before
     assert moved.mean() > 0.1
     assert served_moved.mean().item() == pytest.approx(moved.mean().item(), rel=0.1)
-
-
-def test_in_coarse_precision_the_sampler_scores_as_the_learner_does(coarse, engine):
     update(coarse, 0.01)
-    engine.publish(coarse, 1)
+    engine.publish(coarse, 2)
     gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
     assert gaps.mean() < 0.0125
     assert gaps.max() < 0.05
