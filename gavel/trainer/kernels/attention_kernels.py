@@ -24,8 +24,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gavel.trainer.data.packing import Segment
 
-_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -58,15 +56,9 @@ def layer_spans(config: Any) -> list[Span] | None:
     kinds = getattr(config, "layer_types", None)
     if kinds is None:  # then the window is that of all layers
         return [Span(window or None)] * config.num_hidden_layers
-    if set(kinds) - set(_KINDS):
-        return None
-    chunk = getattr(config, "attention_chunk_size", None)
-    spans = {
-        "full_attention": FULL,
-        "sliding_attention": Span(window or None),
-        "chunked_attention": Span(chunk, chunked=True),
-    }
-    return [spans[kind] for kind in kinds]
+    chunk = Span(getattr(config, "attention_chunk_size", None), chunked=True)
+    spans = {"full_attention": FULL, "sliding_attention": Span(window or None), "chunked_attention": chunk}
+    return [spans[kind] for kind in kinds] if spans.keys() >= {*kinds} else None
 
 
 BLOCK = 512
@@ -281,10 +273,8 @@ def at_least_float(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _additive(seen: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    if seen is None:
-        return None
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+def _additive(seen: Seen, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if seen is None else torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
 def _for_each_head(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -298,13 +288,10 @@ def _scores(query: torch.Tensor, key: torch.Tensor, form: ScoreForm) -> torch.Te
     return scores if form.cap is None else torch.tanh(scores / form.cap) * form.cap
 
 
-def _hidden(scores: torch.Tensor, first: int, causal: bool, seen: torch.Tensor | None) -> torch.Tensor:
+def _hidden(scores: torch.Tensor, first: int, causal: bool, seen: Seen) -> torch.Tensor:
     """Scores of queries from `first` on, without those of keys that they do not see."""
-    queries = scores.shape[-2]
+    places = torch.arange(first, first + scores.shape[-2], device=scores.device)
     if causal:
-        places = torch.arange(first, first + queries, device=scores.device)
         later = torch.arange(scores.shape[-1], device=scores.device) > places[:, None]
         scores = scores.masked_fill(later, -torch.inf)
-    if seen is not None:
-        scores = scores.masked_fill(~seen[first : first + queries], -torch.inf)
-    return scores
+    return scores if seen is None else scores.masked_fill(~seen[places], -torch.inf)

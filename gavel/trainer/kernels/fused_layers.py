@@ -51,9 +51,7 @@ class LoraWeights(NamedTuple):
     def to_rows(self, incoming: torch.Tensor, to_narrow: torch.Tensor) -> torch.Tensor:
         return (incoming @ self.weight).addmm_(to_narrow, self.down.to(incoming.dtype))
 
-    def to_factors(
-        self, rows: torch.Tensor, narrow: torch.Tensor, incoming: torch.Tensor, to_narrow: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def to_factors(self, rows: Any, narrow: Any, incoming: Any, to_narrow: Any) -> tuple[torch.Tensor, torch.Tensor]:
         to_down = (to_narrow.T @ rows).to(self.down.dtype)
         # On a CPU three times as fast as the transposed product.
         to_up = (narrow.T @ incoming).T.to(self.up.dtype) * self.scale
@@ -110,11 +108,8 @@ def fuse_norms(model: Any, *, exact: bool = True) -> int:
     PyTorch's, where no gradient is needed. Equality is tested by running the module, since model families differ in
     where the weight is applied and in rounding.
     """
-    return sum(
-        _fuse_norm(module, _rms_norm if exact else _few_passes)
-        for module in model.modules()
-        if type(module).__name__.endswith("RMSNorm")
-    )
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    return sum(_fuse_norm(module, _rms_norm if exact else _few_passes) for module in norms)
 
 
 @torch.no_grad()
@@ -269,11 +264,7 @@ def stacked_weights(experts: Any) -> tuple[str, str]:
 
 
 def adapted_experts(
-    experts: Any,
-    factors: Mapping[str, ExpertFactors],
-    hidden_states: torch.Tensor,
-    top_k_index: torch.Tensor,
-    top_k_weights: torch.Tensor,
+    experts: Any, factors: Mapping[str, ExpertFactors], hidden_states: Any, top_k_index: Any, top_k_weights: Any
 ) -> torch.Tensor:
     """The output of `experts` with `factors` applied to the weights that these name.
 
@@ -294,12 +285,7 @@ def adapted_experts(
 
 
 def _product(
-    experts: Any,
-    name: str,
-    factors: Mapping[str, ExpertFactors],
-    rows: torch.Tensor,
-    chosen: torch.Tensor,
-    ends: torch.Tensor,
+    experts: Any, name: str, factors: Mapping[str, ExpertFactors], rows: Any, chosen: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
     weight = getattr(experts, name)
     rows = rows.to(weight.dtype)

@@ -79,9 +79,7 @@ def tiled_logprobs(
     `hidden` is `[S, H]`, `weight` `[V, H]`, `bias` `[V]`; these two take no gradient. The entropies carry one with
     `entropy_gradient` alone.
     """
-    return _TiledLogprobs.apply(  # type: ignore[no-any-return]
-        hidden, weight, targets, temperatures, bias, form, entropy_gradient
-    )
+    return _TiledLogprobs.apply(hidden, weight, targets, temperatures, bias, form, entropy_gradient)  # type: ignore[no-any-return]
 
 
 def keep_logits_precise(model: Any) -> None:
@@ -163,14 +161,7 @@ def _score_in_parts(
 
 
 def _score_whole(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    targets: torch.Tensor,
-    scale: torch.Tensor,
-    wanted: bool,
-    *,
-    bias: torch.Tensor | None,
-    form: LogitForm,
+    hidden: Any, weight: Any, targets: Any, scale: Any, wanted: bool, *, bias: torch.Tensor | None, form: LogitForm
 ) -> Scored:
     """Scores over the whole vocabulary at once, for a head with a bias or a cap."""
     products = _product(hidden, weight.T)

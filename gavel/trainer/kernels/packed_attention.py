@@ -8,6 +8,7 @@ a shared key. In the backward pass every part is exact, given the normalizer of 
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,8 +37,6 @@ from gavel.trainer.kernels.attention_kernels import (
 
 NAME = "gavel_packed"
 """Name of the attention function in transformers' registry."""
-
-
 NO_MASK = torch.empty((1, 1, 0, 0))
 """The mask for a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none
 itself."""
@@ -47,7 +46,7 @@ class AttentionError(GavelError):
     """A model's attention is not supported by packed rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PackedRow:
     """The layout of a packed row, as the attention reads it. Layers of one span share their parts."""
 
@@ -62,7 +61,6 @@ class PackedRow:
     layers: set[int] = field(default_factory=set)
     """The layers that attended to it."""
     _parts: dict[tuple[Kernel, Span], list[Part]] = field(default_factory=dict)
-    _levels: list[varlen_attention.Level] = field(default_factory=list)
 
     def span(self, layer: int) -> Span:
         """The span of a layer, as far as it matters for a row of this depth."""
@@ -76,10 +74,9 @@ class PackedRow:
             self._parts[kernel, span] = list(found)
         return self._parts[kernel, span]
 
+    @cached_property
     def levels(self) -> list[varlen_attention.Level]:
-        if not self._levels:
-            self._levels.extend(varlen_attention.levels(self.packed.segments, self.positions.device))
-        return self._levels
+        return varlen_attention.levels(self.packed.segments, self.positions.device)
 
     def seen(self, part: Part, span: Span) -> torch.Tensor | None:
         """Whether each query of a masked part sees each of its keys. `[queries, keys]`"""
@@ -152,13 +149,7 @@ def _forward(
 
 
 def packed_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    row: PackedRow,
-    layer: int,
-    form: ScoreForm,
-    sinks: torch.Tensor | None = None,
+    query: Any, key: Any, value: Any, row: PackedRow, layer: int, form: ScoreForm, sinks: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`[1, heads, U, D]` for queries of that shape and keys and values of as many heads or a divisor of them.
 
@@ -174,7 +165,7 @@ class _PackedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         kernel, span = kernel_for(query, value, form), row.span(layer)
         by_levels = kernel is CudaFlash and span == FULL
-        way = _ByLevels(row.levels(), form) if by_levels else _ByParts(row, kernel, span, form)
+        way = _ByLevels(row.levels, form) if by_levels else _ByParts(row, kernel, span, form)
         if row.kept is not None and layer in row.kept:
             output, normaliser = row.kept.pop(layer)
         else:

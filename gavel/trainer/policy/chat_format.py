@@ -321,8 +321,8 @@ class TemplateRenderer(DefaultRenderer):
 _LONGEST = 64
 """Characters of a text that is remembered."""
 _TEXTS = 1024
-_PLAIN = {"add_special_tokens": False}
-_WITH_OFFSETS = {"add_special_tokens": False, "return_offsets_mapping": True}
+_REMEMBERED = ({"add_special_tokens": False}, {"add_special_tokens": False, "return_offsets_mapping": True})
+"""The options with which renderers ask."""
 
 
 class RememberedEncodings:
@@ -331,19 +331,24 @@ class RememberedEncodings:
     def __init__(self, tokenizer: Any) -> None:
         """No token may be added to `tokenizer` from now on."""
         self._tokenizer = tokenizer
-        self._ids = lru_cache(_TEXTS)(lambda text: tuple(tokenizer.encode(text, **_PLAIN)))
-        self._with_offsets = lru_cache(_TEXTS)(lambda text: tokenizer(text, **_WITH_OFFSETS))
+
+        @lru_cache(_TEXTS)
+        def known(method: str, text: str, offsets: bool) -> Any:
+            return getattr(tokenizer, method)(text, **_REMEMBERED[offsets])
+
+        self._known = known
 
     def encode(self, text: Any, **options: Any) -> list[int]:
-        if options == _PLAIN and _is_short(text):
-            return list(self._ids(text))
-        return self._tokenizer.encode(text, **options)
+        return list(self._recall("encode", text, options))
 
     def __call__(self, text: Any, **options: Any) -> Any:
         """With offsets, the answer for a short text is shared: its lists are read only."""
-        if options == _WITH_OFFSETS and _is_short(text):
-            return self._with_offsets(text)
-        return self._tokenizer(text, **options)
+        return self._recall("__call__", text, options)
+
+    def _recall(self, method: str, text: Any, options: dict[str, Any]) -> Any:
+        if isinstance(text, str) and len(text) <= _LONGEST and options == _REMEMBERED[method == "__call__"]:
+            return self._known(method, text, method == "__call__")
+        return getattr(self._tokenizer, method)(text, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tokenizer":  # not set yet: while it is copied
@@ -352,10 +357,6 @@ class RememberedEncodings:
 
     def __len__(self) -> int:
         return len(self._tokenizer)
-
-
-def _is_short(text: object) -> bool:
-    return isinstance(text, str) and len(text) <= _LONGEST
 
 
 TEMPLATE = "template"
@@ -391,8 +392,19 @@ def chat_renderer(
         name = "qwen3" if base_model in SCENARIOS else TEMPLATE if base_model == TOOL_CALLER else published
     if name is None and (found := _family_renderer(tokenizer, model_type, base_model, chat_template_kwargs)):
         return found
+    if name in (None, TEMPLATE) and not getattr(tokenizer, "chat_template", None):
+        raise BaseModelError(
+            f"the tokenizer of {base_model!r} has no chat template, and no exact renderer is known for the model",
+            "Use an instruction-tuned model, or pass renderer='qwen3' (or another name of the `renderers` library).",
+        )
     if name in (None, TEMPLATE):
-        return _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
+        try:
+            return TemplateRenderer(tokenizer, chat_template_kwargs, stop_ids)
+        except ValueError as error:
+            raise BaseModelError(
+                f"the chat template of {base_model!r} cannot be used: {error}",
+                "Pass renderer='qwen3' (or another name of the `renderers` library).",
+            ) from error
     try:
         found = _named(tokenizer, name, chat_template_kwargs)
         found.render_ids(SAID[:1], add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
@@ -458,23 +470,6 @@ def rendering_by(
         return _named(tokenizer, config.name, chat_template_kwargs)
     except _UNFIT as error:
         raise ChatFormatError(f"chat_template_kwargs: {_told(error)}") from error
-
-
-def _template_renderer(
-    tokenizer: Any, base_model: str, kwargs: Mapping[str, Any], stop_ids: Sequence[int]
-) -> TemplateRenderer:
-    if not getattr(tokenizer, "chat_template", None):
-        raise BaseModelError(
-            f"the tokenizer of {base_model!r} has no chat template, and no exact renderer is known for the model",
-            "Use an instruction-tuned model, or pass renderer='qwen3' (or another name of the `renderers` library).",
-        )
-    try:
-        return TemplateRenderer(tokenizer, kwargs, stop_ids)
-    except ValueError as error:
-        raise BaseModelError(
-            f"the chat template of {base_model!r} cannot be used: {error}",
-            "Pass renderer='qwen3' (or another name of the `renderers` library).",
-        ) from error
 
 
 def _difference(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,5 @@
 """The embedded engine: against plain forward passes, in coarse precision, and its slots of keys and values."""
 
-import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, shared_context, slots_that_fit
+from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, shared_context, slots_that_fit
 from gavel.trainer.engines.protocol import BASE, Sampled, Shaping
 from gavel.trainer.engines.transformers import TransformersEngine, sample_tokens, uniform_numbers
 from gavel.trainer.learner.logprobs import trained_logprobs
@@ -222,84 +221,6 @@ def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, make_e
     gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
     assert gaps.mean() < 0.0125
     assert gaps.max() < 0.05
-
-
-MAX_CONTEXT = 600
-short = st.lists(st.integers(0, 2), min_size=1, max_size=12)
-
-
-def prefix_marks(ids, adapter: int = 0) -> list[float]:
-    """A number for each position that depends on the adapter and all ids up to there, as keys and values do."""
-    marks = itertools.accumulate((float(token) for token in ids), lambda mark, token: (3 * mark + token + 1) % 9973)
-    return [mark + 10_000.0 * int(adapter) for mark in marks]
-
-
-def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
-    """What a forward pass does: stores what is new, through the view that a model gets."""
-    start = int(slots.lengths[slot])
-    new = torch.tensor(prefix_marks(ids, slots.adapters[slot])[start:])[None, None, :, None]
-    positions = torch.arange(start, len(ids))[None]
-    view = SlotView(slots, np.array([slot]), positions, len(ids))
-    keys, values = view.update(new, -new, layer=0)
-    assert keys.shape == values.shape == (1, 1, len(ids), 1)
-    slots.lengths[slot] = len(ids)
-
-
-def assert_consistent(slots: Slots) -> None:
-    assert slots.capacity < MAX_CONTEXT + 512
-    assert ((slots.lengths >= 0) & (slots.lengths <= slots.capacity)).all()
-    for slot in range(slots.count):
-        length = int(slots.lengths[slot])
-        marks = prefix_marks(slots.ids[slot, :length], slots.adapters[slot])
-        for keys, values in slots.layers:
-            assert keys.shape[2] == slots.capacity
-            assert keys[slot, 0, :length, 0].tolist() == marks
-            assert (-values[slot, 0, :length, 0]).tolist() == marks
-
-
-adapter = st.integers(0, 1)
-operation = st.one_of(
-    st.tuples(st.just("begin"), adapter, short),
-    st.tuples(st.just("go on"), adapter, short, st.integers(0, 9)),
-    st.tuples(st.just("release"), st.integers(0, 9)),
-    st.tuples(st.just("reserve"), st.integers(1, MAX_CONTEXT)),
-    st.tuples(st.just("forget"), adapter),
-)
-
-
-@given(st.integers(1, 4), st.lists(operation, max_size=25))
-def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(count, operations):
-    slots = Slots(count, MAX_CONTEXT)
-    busy: list[int] = []
-    said: list[list[int]] = [[0]]
-    for step in operations:
-        match step:
-            case (("begin" | "go on"), number, ids, *turn):
-                whole = [*said[turn[0] % len(said)], *ids] if turn else ids
-                array = np.array(whole)
-                best = int(np.minimum(slots.shared_prefixes(array, number), len(whole) - 1).max())
-                slots.reserve(len(whole))
-                slot = slots.take(array, slots.shared_prefixes(array, number), number)
-                assert (slot is None) == (len(busy) == count)
-                if slot is not None:
-                    assert slot not in busy
-                    assert slots.busy[slot]
-                    assert slots.lengths[slot] == best < len(whole)
-                    compute(slots, slot, array)
-                    busy.append(slot)
-                    said.append(whole)
-            case ("release", which):
-                if busy:
-                    slots.release(busy.pop(which % len(busy)))
-            case ("reserve", tokens):
-                slots.reserve(tokens)
-                assert slots.capacity >= tokens
-            case ("forget", number):
-                others = np.where(slots.adapters == number, 0, slots.lengths)
-                slots.forget(number)
-                assert slots.lengths.tolist() == others.tolist()
-        assert sorted(busy) == np.flatnonzero(slots.busy).tolist()
-        assert_consistent(slots)
 
 
 @given(

@@ -21,6 +21,7 @@ from gavel.trainer.engines.vllm_launch import (
     Served,
     ServerProcess,
     _arguments,
+    _environment,
     check_startable,
     open_vllm_engine,
 )
@@ -166,6 +167,11 @@ def test_experts_are_served_in_the_form_that_peft_writes(tmp_path: Path) -> None
     with pytest.raises(EngineError, match="on a GPU alone") as error:
         open_vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
     assert "--lora-experts" in error.value.remedy
+
+
+def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
+    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
 
 
 def an_interpreter(directory: Path, *, found: str) -> str:
