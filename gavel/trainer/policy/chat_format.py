@@ -139,28 +139,13 @@ _TOLD = (
 TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
 """The errors that a chat template raises for a conversation it does not support."""
 _WORD = "seventeen"
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look_up",
-            "description": "Looks up.",
-            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
-        },
-    }
-]
+_PARAMETERS = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+_FUNCTION = {"name": "look_up", "description": "Looks up.", "parameters": _PARAMETERS}
+TOOLS: list[Any] = [{"type": "function", "function": _FUNCTION}]
 _ASKED: list[Any] = [{"role": "user", "content": "Which number?"}]
 SAID: list[Any] = [*_ASKED, {"role": "assistant", "content": _WORD}]
-CALLED: list[Any] = [
-    *_ASKED,
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"word": _WORD})}}
-        ],
-    },
-]
+_MADE = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"word": _WORD})}}
+CALLED: list[Any] = [*_ASKED, {"role": "assistant", "content": "", "tool_calls": [_MADE]}]
 _RESULT = "nineteen"
 ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": _RESULT}]
 
@@ -209,21 +194,13 @@ class TemplateRenderer(DefaultRenderer):
         return self._stop_ids
 
     def render_ids(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """The token ids of a conversation. Raises `ChatFormatError`."""
         return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def render(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
     ) -> RenderedTokens:
         """The same with the message of each token, and which of them are sampled.
 
@@ -253,12 +230,8 @@ class TemplateRenderer(DefaultRenderer):
         elif messages:
             closed = len(self._apply(messages, tools=tools))
             indices[before:closed] = [len(messages) - 1] * (closed - before)
-        return RenderedTokens(
-            token_ids=ids,
-            message_indices=indices,
-            sampled_mask=sampled,
-            message_roles=[message.get("role") or "" for message in messages],
-        )
+        roles = [message.get("role") or "" for message in messages]
+        return RenderedTokens(token_ids=ids, message_indices=indices, sampled_mask=sampled, message_roles=roles)
 
     def _apply(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         if tools and self._tool_parser is None:
@@ -363,15 +336,9 @@ TEMPLATE = "template"
 """The name that chooses the model's own template."""
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 """The errors that renderers raise for a tokenizer, conversation or argument they do not support."""
-_ASKED_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
-_WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_ASKED_AGAIN]
-_PROBES: tuple[tuple[list[Any], list[Any] | None], ...] = (
-    (SAID[:1], None),
-    (_ASKED_AGAIN, None),
-    (_WITH_SYSTEM, None),
-    (SAID[:1], TOOLS),
-    (ANSWERED, TOOLS),
-)
+_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
+_WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_AGAIN]
+_PROBES = ((_ASKED, None), (_AGAIN, None), (_WITH_SYSTEM, None), (_ASKED, TOOLS), (ANSWERED, TOOLS))
 
 
 class ArgumentsError(ValueError):
@@ -383,14 +350,17 @@ def chat_renderer(
     model_type: str,
     name: str | None,
     base_model: str,
-    chat_template_kwargs: Mapping[str, Any],
-    stop_ids: Sequence[int] = (),
+    kwargs: Mapping[str, Any],
+    stops: Sequence[int] = (),
 ) -> Renderer:
-    """The renderer of a base model. `stop_ids` end a turn beside those of the template. Raises `BaseModelError`."""
+    """The renderer of a base model; `kwargs` of its chat template. `stops` end a turn beside those of the template.
+
+    Raises `BaseModelError`.
+    """
     if name is None:
         published = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""))
         name = "qwen3" if base_model in SCENARIOS else TEMPLATE if base_model == TOOL_CALLER else published
-    if name is None and (found := _family_renderer(tokenizer, model_type, base_model, chat_template_kwargs)):
+    if name is None and (found := _family_renderer(tokenizer, model_type, base_model, kwargs)):
         return found
     if name in (None, TEMPLATE) and not getattr(tokenizer, "chat_template", None):
         raise BaseModelError(
@@ -399,15 +369,15 @@ def chat_renderer(
         )
     if name in (None, TEMPLATE):
         try:
-            return TemplateRenderer(tokenizer, chat_template_kwargs, stop_ids)
+            return TemplateRenderer(tokenizer, kwargs, stops)
         except ValueError as error:
             raise BaseModelError(
                 f"the chat template of {base_model!r} cannot be used: {error}",
                 "Pass renderer='qwen3' (or another name of the `renderers` library).",
             ) from error
     try:
-        found = _named(tokenizer, name, chat_template_kwargs)
-        found.render_ids(SAID[:1], add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
+        found = _named(tokenizer, name, kwargs)
+        found.render_ids(_ASKED, add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
         return found
     except ArgumentsError as error:
         raise BaseModelError(

@@ -352,7 +352,7 @@ class Policy:
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's parameters; no others are trained."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return [parameter for _, parameter in self.adapter_parameters()]
 
     def rendering_by(self, chat_template_kwargs: Mapping[str, Any]) -> Renderer:
         """The renderer with these arguments of the chat template over the model's own. Raises `ChatFormatError`."""
@@ -363,9 +363,8 @@ class Policy:
 
     def adapter_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """`parameters` with their names in a PEFT adapter's file."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                yield name.replace(".default.", "."), parameter
+        named = self.model.named_parameters()
+        return ((name.replace(".default.", "."), parameter) for name, parameter in named if parameter.requires_grad)
 
     def adapter_weights(self) -> list[torch.Tensor]:
         """Copies of `parameters` in the memory of the CPU."""
@@ -442,8 +441,7 @@ class Policy:
 
     def factors(self) -> Iterator[LoraFactors]:
         """Copies of A, B and their scale, weight by weight."""
-        for each in adapted_weights(self.model.get_base_model()):
-            yield each.factors()
+        return (each.factors() for each in adapted_weights(self.model.get_base_model()))
 
     def save_adapter(self, directory: Path) -> None:
         """A PEFT adapter that any other program can load. Several samplers may ask for it at once."""
