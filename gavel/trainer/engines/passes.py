@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as attend
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.activations import SiLUActivation
@@ -69,7 +70,7 @@ def attend_grouped(decoder: Any) -> None:
 
 
 def _forward(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -81,9 +82,9 @@ def _forward(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    least = 1 if slot_masks is None else slot_masks.queries
-    if slot_masks is not None:
-        attention_mask = slot_masks.masks[slot_masks.spans[module.layer_idx]]  # type: ignore[index]
+    least = slot_masks.queries if slot_masks else 1
+    if slot_masks:
+        attention_mask = slot_masks.masks[slot_masks.spans[module.layer_idx]]
     rows, heads, new, size = query.shape
     query = query[: len(key)]  # rows of padding have no keys
     odd = any(each is not None for each in (softcap, s_aux, others.get("position_bias")))
@@ -98,10 +99,10 @@ def _forward(
         # The heads take the query axis: all of them see the same keys.
         grouped = query.reshape(len(key), key.shape[1], -1, size)
         group = grouped.shape[2]
-        grouped = torch.nn.functional.pad(grouped, (0, 0, 0, -group % least))
-        read = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attention_mask, scale=scaling)
+        grouped = pad(grouped, (0, 0, 0, -group % least))
+        read = attend(grouped, key, value, attention_mask, scale=scaling)
         read = read[:, :, :group].reshape(len(key), 1, heads, value.shape[-1])
-    return torch.nn.functional.pad(read, (0, 0, 0, 0, 0, 0, 0, rows - len(key))), None
+    return pad(read, (0, 0, 0, 0, 0, 0, 0, rows - len(key))), None
 
 
 _WIDTHS = 256
@@ -241,7 +242,7 @@ class SinglePasses:
 
 
 def _padded(rows: torch.Tensor, more: int) -> torch.Tensor:
-    return torch.nn.functional.pad(rows, (0, 0, 0, more)) if more else rows
+    return pad(rows, (0, 0, 0, more)) if more else rows
 
 
 class _EvenSilu(torch.nn.Module):

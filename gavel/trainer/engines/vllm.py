@@ -14,7 +14,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +34,7 @@ from gavel.trainer.engines.protocol import (
     OnTokens,
     Sampled,
     SamplingRequest,
+    Shaping,
     check_length,
     closed_error,
     deadline,
@@ -56,17 +57,8 @@ NOT_THERE = "Start it, or name the address of one that runs."
 GO_ON = "Register the model again: it goes on from the last checkpoint."
 
 _COMPLETIONS = "/v1/completions"
-_PLAIN = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "ignore_eos": True,
-    "logprobs": 0,
-    "return_token_ids": True,
-}
+_UNSHAPED = {name: value for name, value in asdict(Shaping()).items() if name != "logit_bias"}
+_PLAIN = {**_UNSHAPED, "ignore_eos": True, "logprobs": 0, "return_token_ids": True}
 _SEEDS = 2**63
 _IDLE_CONNECTION = 2.0
 """Seconds. vLLM closes an idle connection after 5, which would break a request sent at that moment."""
@@ -93,8 +85,8 @@ class _ServedAdapter:
 
 def _sampled(choices: Sequence[Mapping[str, Any]], version: int, top: int) -> Sampled:
     """What the choices of one reply add up to, with `top` likeliest tokens beside each; whatever ended it."""
-    reasons: list[Any] = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
-    found = Sampled([], [], reasons[-1] if reasons else "stop", version)
+    reasons: list[Any] = ["no finish_reason", *filter(None, (choice["finish_reason"] for choice in choices))]
+    found = Sampled([], [], reasons[-1], version)
     for choice in choices:
         if choice["token_ids"]:
             found.token_ids.extend(choice["token_ids"])
@@ -374,8 +366,6 @@ class VllmEngine(Engine):
                             on_tokens(_sampled([choice], adapter.version, top))
         except httpx.HTTPError as error:
             raise self._lost(f"{type(error).__name__} {error}") from error
-        if not any(choice["finish_reason"] for choice in choices):
-            raise ValueError("the stream ended before its finish_reason")
         return _sampled(choices, adapter.version, top)
 
     @contextlib.asynccontextmanager

@@ -188,10 +188,11 @@ def check_startable(settings: VllmSettings) -> None:
     """Raises `EngineError` where servers that are to be started here lack vLLM or a GPU, before a model is loaded."""
     if settings.urls:
         return
-    _check_interpreter(settings.python)
     command, environment = [settings.python, "-c", _LOOK_FOR_VLLM], _environment(os.environ, settings)
     try:
         looked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LOOK_SECONDS)
+    except FileNotFoundError as error:
+        raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"{settings.python} cannot start vLLM: {error}", _INSTALL) from error
     if looked.stdout.strip() != "True":
@@ -219,7 +220,8 @@ def _start(settings: VllmSettings, served: Served, log: Path, device: str | None
         raise EngineError(
             "vLLM computes adapters of experts on a GPU alone", "Leave out --lora-experts, or --engine vllm."
         )
-    _check_interpreter(settings.python)
+    if shutil.which(settings.python) is None:
+        raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL)
     port = free_port()
     command = [settings.python, "-m", "vllm.entrypoints.openai.api_server", *_arguments(settings, served, port)]
     environment = _environment(os.environ, settings)
@@ -232,11 +234,6 @@ def _start(settings: VllmSettings, served: Served, log: Path, device: str | None
     except EngineError as error:
         missing = "No module named 'vllm" in error.message
         raise EngineError(f"vLLM: {error.message}", _INSTALL if missing else error.remedy) from error
-
-
-def _check_interpreter(python: str) -> None:
-    if shutil.which(python) is None:
-        raise EngineError(f"there is no interpreter {python} to start vLLM with", _INSTALL)
 
 
 def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:

@@ -135,14 +135,14 @@ def expert_targets(model: Any) -> list[str]:
 
 def _why_kept(model: Any) -> dict[str, str | None]:
     """Why each module, and each parameter, keeps its weights; None where it is adapted."""
-    inside = set(text_decoder(model).modules())
+    inside, head = set(text_decoder(model).modules()), model.get_output_embeddings()
     mixers = [name for name, module in model.named_modules() if "Mamba" in type(module).__name__]
     found: dict[str, str | None] = {}
     for name, part in [*model.named_modules(), *model.named_parameters()]:
         found[name] = next((reason for each, reason in _KEPT.items() if each in name.split(".")), None)
         if name.rpartition(".")[0] in mixers:
             found[name] = _KEPT["mamba"]
-        elif part is model.get_output_embeddings():
+        elif part is head:
             found[name] = "the vocabulary head is frozen"
         elif part not in inside or not isinstance(part, torch.nn.Linear | Conv1D):
             found[name] = found[name] or "it is no linear layer of the text decoder"

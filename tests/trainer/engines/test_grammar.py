@@ -225,19 +225,6 @@ def test_a_tail_that_was_cut_off_comes_back_and_a_grammar_that_leaves_nothing_fa
     assert isinstance(other, Draw)
 
 
-SOME_LOGITS = st.lists(st.floats(-8, 8), min_size=3, max_size=12).map(torch.tensor)
-
-
-@given(SOME_LOGITS, st.floats(0, 1), st.integers(0, 14), st.floats(0, 1))
-def test_what_is_left_is_a_distribution_with_the_likeliest_token(logits, top_p, top_k, min_p):
-    logprobs = torch.log_softmax(logits, -1)
-    shaped = Shaping(top_p=top_p, top_k=top_k, min_p=min_p).logprobs(logprobs)
-    assert shaped.exp().sum().item() == pytest.approx(1, abs=1e-4)
-    assert torch.isfinite(shaped[logprobs.argmax()])
-    kept = torch.isfinite(shaped)
-    assert logprobs[kept].min() >= logprobs[~kept].max() if (~kept).any() else True
-
-
 @pytest.mark.parametrize(
     ("shaping", "kept"),
     [

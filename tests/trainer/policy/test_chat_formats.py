@@ -51,9 +51,7 @@ USER = {"role": "user", "content": "Hi"}
     ("template", "read"),
     [
         (CHATML, set()),
-        (HERMES, set()),
         ("{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}" + CHATML, {"enable_thinking"}),
-        ("{% set deep = deep if deep is defined else true %}{{ deep }}" + CHATML, {"deep"}),
         ("{{ effort | default('low') }}{{ bos_token }}{{ eos_token }}" + CHATML, {"effort"}),
         ("{% generation %}{{ style }}{% endgeneration %}{% set ns = namespace(a=1) %}{{ ns.a }}" + CHATML, {"style"}),
         ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(1) }}{% for i in range(2) %}{{ i }}{% endfor %}", set()),
