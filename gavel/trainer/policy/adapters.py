@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 _ADAPTER = "default"
-_WRAPPED = ".base_layer"
-"""The suffix that PEFT adds to the name of a wrapped module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def adapted_weights(model: Any) -> Iterator[AdaptedWeight]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             weight = module.parameter_name if isinstance(module, ParamWrapper) else "weight"
-            yield AdaptedWeight(f"{name.replace(_WRAPPED, '')}.{weight}", module)
+            yield AdaptedWeight(f"{name.replace('.base_layer', '')}.{weight}", module)
 
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")

@@ -67,14 +67,13 @@ def what_transformers_says(error: Exception) -> tuple[str, str]:
     if isinstance(error, ImportError):
         return f"its weights are quantized in a form that needs more: {said}", UNQUANTIZED
     if isinstance(error, AttributeError | KeyError):
-        return f"its config says what transformers does not know: {type(error).__name__}: {said}", _MEND
+        return f"its config says what transformers does not know: {type(error).__name__}: {said}", FETCH_AGAIN
     if "does not recognize this architecture" in said:
         return said.partition(". This could")[0], "pip install --upgrade transformers, or choose another base."
     return said, ""
 
 
 UNQUANTIZED = "Choose the model that it was quantized from; --quantization 4bit holds that one in 4 bits."
-_MEND = "Mend its config.json, or fetch it again."
 _UNCONVERTED = "Name the model that it was made of, as the hub calls it: a directory with config.json and safetensors."
 
 

@@ -208,24 +208,20 @@ def load_sharded_base(source: str, config: Any, dtype: torch.dtype, device: str)
 
     def on_meta(model: Any, *arguments: Any, **options: Any) -> None:
         kind.__init__(model, *arguments, **options)
-        _shard_layers(model.requires_grad_(False), device)
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
+        decoder = text_decoder(model.requires_grad_(False))
+        layers = _layers(decoder)
+        whole = set(model.parameters()) - {p for layer in layers for p in layer.parameters()}
+        for layer in layers:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+        # It has no parameters of its own, but sets the order of the layers.
+        fully_shard(decoder, mesh=mesh, ignored_params=whole)
 
     sharding = type(kind.__name__, (kind,), {"__init__": on_meta, "__module__": kind.__module__})
     own = f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
     model: Any = sharding.from_pretrained(source, config=config, dtype=dtype, device_map=own)
     model.__class__ = kind
     return model
-
-
-def _shard_layers(model: Any, device: str) -> None:
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
-    decoder = text_decoder(model)
-    layers = _layers(decoder)
-    whole = set(model.parameters()) - {p for layer in layers for p in layer.parameters()}
-    for layer in layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-    # It has no parameters of its own, but sets the order of the layers.
-    fully_shard(decoder, mesh=mesh, ignored_params=whole)
 
 
 def whole_parts(model: Any) -> Iterator[torch.nn.Module]:
