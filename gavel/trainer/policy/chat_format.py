@@ -294,8 +294,8 @@ class TemplateRenderer(DefaultRenderer):
 _LONGEST = 64
 """Characters of a text that is remembered."""
 _TEXTS = 1024
-_REMEMBERED = ({"add_special_tokens": False}, {"add_special_tokens": False, "return_offsets_mapping": True})
-"""The options with which renderers ask."""
+_PLAIN = {"add_special_tokens": False}
+_WITH_OFFSETS = {"add_special_tokens": False, "return_offsets_mapping": True}
 
 
 class RememberedEncodings:
@@ -304,24 +304,19 @@ class RememberedEncodings:
     def __init__(self, tokenizer: Any) -> None:
         """No token may be added to `tokenizer` from now on."""
         self._tokenizer = tokenizer
-
-        @lru_cache(_TEXTS)
-        def known(method: str, text: str, offsets: bool) -> Any:
-            return getattr(tokenizer, method)(text, **_REMEMBERED[offsets])
-
-        self._known = known
+        self._ids = lru_cache(_TEXTS)(lambda text: tuple(tokenizer.encode(text, **_PLAIN)))
+        self._with_offsets = lru_cache(_TEXTS)(lambda text: tokenizer(text, **_WITH_OFFSETS))
 
     def encode(self, text: Any, **options: Any) -> list[int]:
-        return list(self._recall("encode", text, options))
+        if options == _PLAIN and isinstance(text, str) and len(text) <= _LONGEST:
+            return list(self._ids(text))
+        return self._tokenizer.encode(text, **options)
 
     def __call__(self, text: Any, **options: Any) -> Any:
         """With offsets, the answer for a short text is shared: its lists are read only."""
-        return self._recall("__call__", text, options)
-
-    def _recall(self, method: str, text: Any, options: dict[str, Any]) -> Any:
-        if isinstance(text, str) and len(text) <= _LONGEST and options == _REMEMBERED[method == "__call__"]:
-            return self._known(method, text, method == "__call__")
-        return getattr(self._tokenizer, method)(text, **options)
+        if options == _WITH_OFFSETS and isinstance(text, str) and len(text) <= _LONGEST:
+            return self._with_offsets(text)
+        return self._tokenizer(text, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tokenizer":  # not set yet: while it is copied
