@@ -91,14 +91,15 @@ class Slots:
         shared = np.minimum(shared, len(ids) - 1)
         continued = free[(shared[free] == self.lengths[free]) & (shared[free] > 0)]
         source = int(shared.argmax())
+        start = int(shared[source])
         if len(continued) and shared[continued].max() == shared[source]:
             slot = int(continued[shared[continued].argmax()])
         else:
             slot = int(free[self._used[free].argmin()])
-            if slot != source and shared[source]:
-                for tensor in (tensor for pair in self.layers for tensor in pair):
-                    tensor[slot, :, : shared[source]] = tensor[source, :, : shared[source]]
-        start = int(shared[source])
+            if slot != source and start:
+                for keys, values in self.layers:
+                    keys[slot, :, :start] = keys[source, :, :start]
+                    values[slot, :, :start] = values[source, :, :start]
         self.ids[slot, : len(ids)] = ids
         self.lengths[slot] = start
         self.adapters[slot] = adapter

@@ -98,8 +98,8 @@ class Draw:
 
     token: int
     logprob: float
-    likeliest: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
-    """The most likely tokens of its distribution with their log-probs, if they were asked for."""
+    likeliest: list[tuple[int, float]] | None = None
+    """The most likely tokens of its distribution with their log-probs; None if not requested."""
     again: bool = False
     """True if the policy first drew a token that the grammar forbids."""
 
@@ -179,7 +179,7 @@ class RunningReply:
         self.token_ids.append(drawn.token)
         self.logprobs.append(drawn.logprob)
         self.redrawn += drawn.again
-        top = [drawn.likeliest] if self.request.top_logprobs else []
+        top = [] if drawn.likeliest is None else [drawn.likeliest]
         self.top_logprobs += top
         if self.request.on_tokens is not None:
             version = self.adapter.version
