@@ -20,9 +20,9 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
-from gavel.trainer.serving.messages_api import MessageStream, message
+from gavel.trainer.serving.messages_api import MessageAnswer
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream
+from gavel.trainer.serving.responses_api import ResponseAnswer, ResponseStore
 from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import (
     QUESTION,
@@ -162,8 +162,8 @@ def accumulated(events: list[dict]) -> dict:
 
 @given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
-    events = [event async for event in MessageStream().events(chunks_of(reply, size, finish_reason))]
-    assert accumulated(events) | {"id": ""} == message(completion_of(reply, finish_reason)) | {"id": ""}
+    events = [event async for event in MessageAnswer().events(chunks_of(reply, size, finish_reason))]
+    assert accumulated(events) | {"id": ""} == MessageAnswer().whole(completion_of(reply, finish_reason)) | {"id": ""}
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
 
@@ -218,7 +218,7 @@ EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
 async def response_events(reply, **settings) -> list[dict]:
-    stream = ResponseStream(REQUEST, "resp_1")
+    stream = ResponseAnswer(REQUEST)
     return [event async for event in stream.events(chunks_of(reply, **settings))]
 
 
@@ -229,9 +229,9 @@ def without_ids(items: list[dict]) -> list[dict]:
 @given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
     last = (await response_events(reply, size=size, finish_reason=finish_reason))[-1]["response"]
-    whole = ResponseStream(REQUEST, "resp_1").response(completion_of(reply, finish_reason))
+    whole = ResponseAnswer(REQUEST).whole(completion_of(reply, finish_reason))
     assert without_ids(last["output"]) == without_ids(whole["output"])
-    assert last | {"output": []} == whole | {"output": []}
+    assert last | {"id": "", "output": []} == whole | {"id": "", "output": []}
 
 
 @given(replies(), st.integers(1, 20))
