@@ -37,7 +37,7 @@ def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
     (tmp_path / "my-desk").mkdir()
     made = run_gavel("new", "scenario", name, cwd=tmp_path)
     assert made.returncode == 1
-    assert made.stderr.startswith("error: ")
+    assert "\nerror: " in f"\n{made.stderr}"
     assert [path.name for path in tmp_path.iterdir()] == ["my-desk"]
     assert not list((tmp_path / "my-desk").iterdir())
 

@@ -211,7 +211,7 @@ def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     ):
         done = gavel("export", "trajectories", *arguments, cwd=tmp_path)
         assert done.returncode == 1, done.stderr
-        assert done.stderr.startswith("error: ")
+        assert "\nerror: " in f"\n{done.stderr}"
         assert told in done.stderr
         assert "Traceback" not in done.stderr
 
