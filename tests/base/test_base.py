@@ -167,7 +167,6 @@ NOBODY = "http://127.0.0.1:9"
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """A proxy of the environment that nobody answers at."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, NOBODY)
         monkeypatch.setenv(name.lower(), NOBODY)

@@ -20,8 +20,6 @@ def double(number: int) -> int:
 
 
 class Backend:
-    """Gives back what it was given."""
-
     async def given(self, model: object, *rest: object) -> list[object]:
         return list(rest)
 
