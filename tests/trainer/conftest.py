@@ -56,7 +56,6 @@ OPENING: list[Message] = [
 def sampled_turn(
     prompt_ids: list[int], token_ids: list[int], logprobs: list[float] | None = None, **extra: object
 ) -> Choice:
-    """A choice as the endpoint makes it."""
     values = [-0.5] * len(token_ids) if logprobs is None else logprobs
     content = [{"token": str(token), "logprob": value, "top_logprobs": []} for token, value in enumerate(values)]
     return Choice.model_validate(
@@ -92,7 +91,6 @@ def attempt(*turns: Choice, **fields: object) -> Trajectory:
 
 
 def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float], temperature: float = 1.0):
-    """A prompt and one sampled turn."""
     prompt, said = len(prompt_ids), len(token_ids)
     return TokenSequence(
         prompt_ids + token_ids,
@@ -103,7 +101,6 @@ def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float],
 
 
 def stirred(policy: Any, scale: float = 0.1, seed: int = 1) -> Any:
-    """With an adapter that does something, and of which both halves have a gradient."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -117,7 +114,6 @@ def gradient_of(policy: Policy) -> torch.Tensor:
 
 
 def tiny_model(seed: int = 0, **config: object) -> Qwen3ForCausalLM:
-    """A random transformer whose distributions are far from uniform."""
     torch.manual_seed(seed)
     settings = {
         "vocab_size": VOCABULARY,
@@ -135,7 +131,6 @@ def tiny_model(seed: int = 0, **config: object) -> Qwen3ForCausalLM:
 
 
 def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """Log-probs of `ids[1:]` by one plain forward pass over the whole sequence."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
     return torch.log_softmax(logits.float() / temperature, -1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
@@ -177,7 +172,6 @@ async def registered(
 
 
 async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
-    """Attempts of the model at one task of the returns desk."""
     scenario = find_scenario("returns_desk")
     task = scenario.tasks("train")[0]
     group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(len(rewards)))
@@ -199,7 +193,6 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    """Engines that are closed when the test ends."""
     made: list[TransformersEngine] = []
 
     def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
@@ -213,19 +206,16 @@ def make_engine() -> Iterator[MakeEngine]:
 
 @pytest.fixture(scope="session")
 def policy() -> Policy:
-    """The embedded policy, for tests that do not change it."""
     return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
 
 
 @pytest.fixture
 def fresh_policy() -> Policy:
-    """The embedded policy, for tests that train it."""
     return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
 
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch, policy):
-    """Opens the policy of a family and saves its adapter; its chat format is not what is tested here."""
     monkeypatch.setattr(policy_room, "chat_renderer", lambda *_: policy.renderer)
 
     def open_policy(family: Any, *, experts: bool = False) -> Policy:
@@ -246,7 +236,6 @@ def embedded_base() -> torch.nn.Module:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
-    """A Hugging Face Hub on loopback, which the library asks, with a token."""
     fake = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", fake.url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)

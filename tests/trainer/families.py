@@ -15,7 +15,6 @@ from gavel.trainer.policy.loading import auto_class
 VOCABULARY = 832
 CONTEXT = 512
 WINDOW = 8
-"""Shorter than every prompt of the tests."""
 
 ALL = "all"
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -74,12 +73,9 @@ def _rope(kind: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """One row of the table."""
-
     name: str
     model_type: str
     config: dict[str, Any] = field(default_factory=dict)
-    """Over the config that all have."""
     lora: tuple[str, ...] | str = ALL
     """Names of the adapted layers; ALL: every linear layer of the text model but the head."""
     alone: str = ""
@@ -87,14 +83,11 @@ class Family:
     batched: bool = True
     """Whether the embedded engine samples many conversations together, or one at a time."""
     renderer: str = ""
-    """Its chat format in the `renderers` library."""
     experts: bool = False
-    """Whether its experts can be adapted."""
     reads: dict[str, Any] | None = None
     """Config of the part that reads images, where the family's checkpoints have one."""
 
     def model(self, **loading: Any) -> Any:
-        """A random model, the same at every call."""
         config = self.read_config()
         torch.manual_seed(0)
         model = auto_class(config).from_config(config, **loading).eval().requires_grad_(False)

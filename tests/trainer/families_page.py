@@ -72,7 +72,6 @@ def _cells(family: Family) -> tuple[str, ...]:
 
 
 def _layers(lora: tuple[str, ...] | str) -> str:
-    """The adapted layers, by the names of the page's head where it has some."""
     if lora == ALL:
         return "all linear"
     said, left = [], [*lora]

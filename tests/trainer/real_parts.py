@@ -1,7 +1,4 @@
-"""The real parts that tests get where they are installed (`make real-parts`): a language model, and Qwen's vocabulary.
-
-The vocabulary comes from `qwen.tiktoken` of the package `dashscope`; its special tokens are those of Qwen3.
-"""
+"""The real parts that tests get where installed (`make real-parts`): a language model, and Qwen's vocabulary."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -15,7 +12,6 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from gavel.trainer.embedded.small_model import SmallModelError, small_model_path
 
 QWEN_HEAD = 151_936
-"""Rows of the published models' vocabulary head."""
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -31,7 +27,6 @@ _PLAIN = (
 
 
 def need_small_model() -> Path:
-    """The directory of the small real model; skips the test, and says so, where it cannot be had."""
     try:
         return small_model_path()
     except SmallModelError as error:
@@ -39,7 +34,6 @@ def need_small_model() -> Path:
 
 
 def qwen_tokenizer() -> Any:
-    """Qwen's tokenizer with the published ids; skips the test where the vocabulary is not installed."""
     try:
         files = distribution("dashscope").files or ()
     except PackageNotFoundError:

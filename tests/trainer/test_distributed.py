@@ -51,7 +51,6 @@ ADVANTAGES = [0.5, -0.5, 0.25, -0.25, 1.0, -1.0]
 def three_steps(
     world: World, config: TrainConfig, sharded: bool = False
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
-    """Of three groups, of three groups, of a single one."""
     team = LearnerReplicas(world, EMBEDDED_POLICY, LORA, sharded=sharded)
     tokens = make_sequences(LearnerReplicas(World(), EMBEDDED_POLICY, LORA).policy, LENGTHS)
     whole, single = make_batch(tokens, ADVANTAGES), make_batch(tokens[:2], ADVANTAGES[:2])

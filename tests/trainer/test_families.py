@@ -1,7 +1,4 @@
-"""Every family of base models against its own plain eager forward: learner, gradient, engine, and what is adapted.
-
-`python -m tests.trainer.families_page` makes docs/models.md of the same table.
-"""
+"""Every family of base models against its own plain eager forward: learner, gradient, engine, and what is adapted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +62,6 @@ def forked() -> list[TokenSequence]:
 
 
 def plain_logprobs(model: Any, tokens: TokenSequence) -> torch.Tensor:
-    """Of the sampled tokens, by one forward pass of the whole model over the sequence."""
     ids = torch.tensor([tokens.token_ids])
     logits = plain_logits(model, ids)[0].float()
     places = [place for place, own in enumerate(tokens.sampled) if own]
@@ -147,7 +143,6 @@ def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
 
 
 def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampled]]:
-    """Of conversations of which some begin alike."""
     prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
     for _ in range(2):
         futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
@@ -160,7 +155,6 @@ def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampl
 
 @torch.no_grad()
 def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
-    """The engine's log-probs, and those that it scores."""
     assert slots_that_fit(family.model(), own.max_context) >= 1
     with sampling(family, own) as engine:
         for tokens, sampled in two_turns(engine):

@@ -1,8 +1,4 @@
-"""Causal types of transformers that no row of the table has: exact, or refused in a sentence; never wrong in silence.
-
-Those that are known to be misfits are refused by their config, before weights are loaded; the others by the proof at
-registration.
-"""
+"""Causal types of transformers that no row of the table has: exact, or refused in a sentence."""
 
 import logging
 import math
@@ -33,7 +29,6 @@ pytestmark = pytest.mark.slow
 NATS = 5e-4
 """Float32 rounds MiniCPM 3 by 1e-4."""
 _MOST_PARAMETERS = 20_000_000
-"""Of a type whose config is not made small by the names that most have."""
 
 _STATES: dict[str, Any] = {"mamba_d_state": 8, "num_key_value_heads": 4, "head_dim": None}
 _LATENT: dict[str, Any] = {
@@ -72,13 +67,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "num_mem_blocks": 1}
     | {"chunk_size": 16, "attention_head_dim": 16, "mamba_expand": 2},
 }
-"""What makes a type small, beside the names that most have."""
 
 OpenPolicy = Callable[[Family], Policy]
 
 
 def small(kind: str) -> Family:
-    """Skips a type that cannot be made small like this."""
     family = Family(kind, kind, SHAPES.get(kind, {}))
     try:
         config = family.read_config()
@@ -101,7 +94,6 @@ def prove(engine: TransformersEngine, own: Policy) -> None:
 
 @torch.no_grad()
 def sampling_gap(engine: TransformersEngine, plain: Any) -> float:
-    """In nats; infinite when the engine stops."""
     try:
         turns = [*two_turns(engine)]
     except EngineError:

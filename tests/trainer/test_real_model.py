@@ -1,7 +1,4 @@
-"""A real language model from end to end: sampling, judged steps, publish, resume, demonstrations, merged export, demo.
-
-SmolLM2-135M-Instruct through its own chat template (`make test-real`). Nothing here depends on how well it learns.
-"""
+"""A real language model from end to end: sampling, steps, publish, resume, demonstrations, merged export, demo."""
 
 import json
 import os
@@ -46,7 +43,6 @@ def a_backend(path: Path, **engine: Any) -> LocalBackend:
 
 
 async def a_group(model: TrainableModel, count: int = 4) -> TrajectoryGroup:
-    """Rollouts of one topic, of which the shorter are the better."""
     scenario = find_scenario("one_sentence")
     task = scenario.tasks("train")[0]
     group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=24, seed=n) for n in range(count))
@@ -56,7 +52,6 @@ async def a_group(model: TrainableModel, count: int = 4) -> TrajectoryGroup:
 
 
 def sampled(trajectory: Trajectory) -> tuple[list[int], list[int], list[float]]:
-    """Prompt ids, sampled ids and their log-probs of the last turn."""
     choice: Any = trajectory.messages_and_choices[-1]
     logprobs = (choice.model_extra or {}).get("token_logprobs")
     if logprobs is None:
@@ -65,7 +60,6 @@ def sampled(trajectory: Trajectory) -> tuple[list[int], list[int], list[float]]:
 
 
 def difference(directory: Path, trajectories: list[Trajectory]) -> torch.Tensor:
-    """Of the sampler's log-probs and those of the plain model in `directory`."""
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
     found: list[torch.Tensor] = []
     for prompt, said, logprobs in map(sampled, trajectories):

@@ -25,7 +25,6 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def base(tokenizer: Any, tmp_path: Path) -> Path:
-    """A tiny random model with a vocabulary head of the published size."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=QWEN_HEAD,

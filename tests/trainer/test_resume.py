@@ -1,7 +1,4 @@
-"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser.
-
-One command gives one adapter, too, in whichever order its rollouts arrive.
-"""
+"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser."""
 
 import asyncio
 import json
@@ -38,13 +35,10 @@ STEPS = 6
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs over the same recorded groups, each living as long as it is let."""
-
     recorded: Path
     directory: Path
 
     def live(self, name: str, life: str, steps: int = STEPS) -> int:
-        """The exit status of one life, negative for a signal."""
         return live(self.recorded, self.directory, name, steps, life)
 
     def path(self, name: str) -> Path:
@@ -54,7 +48,6 @@ class Runs:
         return Checkpoints(self.path(name) / "checkpoints")
 
     def rows(self, name: str, split: str) -> list[dict[str, Any]]:
-        """Without what no two runs share: the time of day, and a gap that only the run itself measures."""
         lines = map(json.loads, (self.path(name) / "metrics.jsonl").read_text().splitlines())
         own = [row for row in lines if row["split"] == split]
         return [{k: v for k, v in row.items() if k != "time" and not k.startswith("publish_")} for row in own]
@@ -72,7 +65,6 @@ class Runs:
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    """Bit for bit, through dictionaries and lists."""
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype
@@ -89,7 +81,6 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 async def record(directory: Path) -> list[TrajectoryGroup]:
-    """Judged groups of the returns desk that have a signal."""
     scenario = find_scenario("returns_desk")
     judge = Judge("stand-in", rubric=scenario.rubric)
     model = a_model("sampler")
@@ -108,7 +99,6 @@ async def record(directory: Path) -> list[TrajectoryGroup]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of at least four groups."""
     directory = tmp_path_factory.mktemp("recorded")
     file = directory / "groups.jsonl.zst"
     TrajectoryStore(file).extend(asyncio.run(record(directory)))
@@ -118,7 +108,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(recorded: Path) -> Runs:
-    """With `whole`, a run that nobody disturbed."""
     return Runs(recorded, recorded.parent / "runs")
 
 

@@ -1,9 +1,4 @@
-"""SkyPilot 0.14's SDK as far as Gavel calls it, with one cloud: this machine.
-
-Installed nowhere: a test puts the folder on the path. Functions take what the published ones take, give request ids,
-and answer by them (`test_api_server` compares both). A node's home directory is a folder, whose interpreter for Gavel
-is one that has it; `setup` and `run` are run by bash. State is on disk, for `sky status` in a process of its own.
-"""
+"""SkyPilot 0.14's SDK as far as Gavel calls it, with one cloud: this machine."""
 
 import contextlib
 import enum

@@ -1,7 +1,9 @@
 """What every host keeps, over its own SDK: nothing is made twice, nothing is left behind, no key is shown."""
 
+import contextlib
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,18 +18,15 @@ from tests.trainer.deploy.targets import EVERY_HOST, HOSTS, Target, ask_at_once
 
 pytestmark = pytest.mark.parametrize("host", EVERY_HOST)
 _MOST = 40
-"""Requests of a deployment, beyond which a test is wrong."""
 _WRONG = "PLANTED0wrong0key0that0its0host0repeats0000"
-"""Forty characters and more, as W&B wants them."""
 _PAGE = b"<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 
 
+@dataclass
 class Desk:
-    """A run, and the host that it is deployed to."""
-
-    def __init__(self, target: Target, run: Path) -> None:
-        self.target, self.run = target, run
-        self.said: list[str] = []
+    target: Target
+    run: Path
+    said: list[str] = field(default_factory=list)
 
     async def deploy(self) -> Deployment:
         adapter = facts_of_run(self.run, 12)
@@ -46,52 +45,41 @@ Begin = Callable[[], Desk]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Target], Path]:
-    """The run that is deployed, made once for each host."""
-    made: dict[str, Path] = {}
-
-    def run_for(target: Target) -> Path:
-        name = target.address.partition(":")[0]
-        if name not in made:
-            made[name] = target.run(tmp_path_factory.mktemp("kept"), target.base)
-        return made[name]
-
-    return run_for
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
 
 
 @pytest.fixture
-def begin(host: str, kept: Callable[[Target], Path], tmp_path, monkeypatch) -> Iterator[Begin]:
-    """Makes a fresh host and a fresh run each time."""
-    opened: list[object] = []
+def begin(host: str, kept: Path, tmp_path, monkeypatch) -> Iterator[Begin]:
+    with contextlib.ExitStack() as opened:
 
-    def fresh() -> Desk:
-        context = HOSTS[host]()
-        target = context.__enter__()
-        opened.append(context)
-        ask_at_once(monkeypatch, target.environment)
-        return Desk(target, Path(shutil.copytree(kept(target), tmp_path / str(len(opened)) / "desk" / "clerk")))
+        def fresh() -> Desk:
+            target = opened.enter_context(HOSTS[host]())
+            ask_at_once(monkeypatch, target.environment)
+            run = kept / host / "desk" / "clerk"
+            if not run.exists():
+                target.run(kept / host, target.base)
+            here = tmp_path / str(len(list(tmp_path.iterdir()))) / "desk" / "clerk"
+            return Desk(target, Path(shutil.copytree(run, here)))
 
-    yield fresh
-    for context in opened:
-        context.__exit__(None, None, None)
+        yield fresh
 
 
 async def test_a_deployment_is_made_once_listed_and_removed(begin: Begin) -> None:
     desk = begin()
     served = await desk.deploy()
-    made = list(desk.target.made())
-    assert made
+    assert (made := list(desk.target.made()))
     assert desk.record.state == "deployed"
     assert desk.record.deployed["model_id"] == served.model_id
     assert served.base_url.startswith("http")
     assert f"gavel undeploy {served.id}" in served.stop_hint
     assert any(f"gavel undeploy {served.id}" in line for line in desk.said)
     assert await served.host.status(served.record)
-    again = await desk.deploy()
-    assert (again.id, again.model_id, desk.target.made()) == (served.id, served.model_id, made)
-    desk.record.path.unlink()  # as in a run directory that was restored from before it
-    again = await desk.deploy()
-    assert (again.id, again.model_id, desk.target.made()) == (served.id, served.model_id, made)
+    for restored in (False, True):
+        if restored:
+            desk.record.path.unlink()  # as in a run directory that was restored from before it
+        again = await desk.deploy()
+        assert (again.id, again.model_id, desk.target.made()) == (served.id, served.model_id, made)
     await again.undeploy()
     assert (desk.target.left(), desk.record.state) == (0, "undeployed")
     await desk.undeploy()
@@ -100,7 +88,6 @@ async def test_a_deployment_is_made_once_listed_and_removed(begin: Begin) -> Non
 
 
 async def test_an_answer_that_is_lost_makes_nothing_twice_and_leaves_nothing_behind(begin: Begin, host: str) -> None:
-    """Each request that changes something is carried out and answered 500, one in each round."""
     if host == "wandb":
         pytest.skip("its SDK repeats for minutes; test_kills.py loses every answer of it")
     for at in range(1, _MOST):

@@ -1,14 +1,8 @@
-"""`gavel deploy` and `gavel undeploy` in a process that is killed (SIGKILL) at every request that changes something.
-
-The answer is never read. The same command then goes on: nothing is there twice, and `gavel undeploy` leaves nothing
-behind.
-"""
+"""`gavel deploy` and `gavel undeploy` in a process that is killed (SIGKILL) at every request that changes something."""
 
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,7 +15,6 @@ from tests.trainer.deploy.targets import EVERY_HOST, HOSTS, Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1800)]
 _MOST = 40
-"""Requests of a deployment, beyond which a test is wrong."""
 _PROGRAM = """
 import os
 from huggingface_hub import constants
@@ -36,16 +29,12 @@ main()
 
 
 class Desk:
-    """Where commands are typed."""
-
     def __init__(self, target: Target, runs: Path) -> None:
-        self.target, self.runs = target, runs
-        self.program = runs.parent / "typed.py"
+        self.target, self.runs, self.program = target, runs, runs.parent / "typed.py"
         self.program.write_text(_PROGRAM)
         self.process: Running | None = None
         """That is killed when its `kill_at`th request that changes something has been carried out."""
-        self.kill_at = 0
-        self.seen: list[str] = []
+        self.kill_at, self.seen = 0, list[str]()
         target.lose(self._kill)
 
     def _kill(self, change: str) -> bool:
@@ -79,31 +68,21 @@ class Desk:
         assert done.returncode == -signal.SIGKILL, f"{self.seen}: {done.stderr}"
         return True
 
-    @property
-    def command(self) -> tuple[str, ...]:
-        return "deploy", "desk/clerk@12", self.target.address, "--no-smoke-test"
-
     def state(self) -> str:
         (record,) = read_records(self.runs / "desk" / "clerk")
         return record.state
-
-
-@contextmanager
-def a_desk(host: str, kept: Path, folder: Path) -> Iterator[Desk]:
-    with HOSTS[host]() as target:
-        if not kept.exists():
-            target.run(kept, target.base)
-        yield Desk(target, Path(shutil.copytree(kept, folder / "runs")))
 
 
 @pytest.mark.parametrize("host", EVERY_HOST)
 @pytest.mark.parametrize("removes", [False, True], ids=["deploying", "undeploying"])
 def test_a_killed_command_goes_on_and_leaves_nothing_behind(host: str, removes: bool, tmp_path: Path) -> None:
     for at in range(1, _MOST):
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        with a_desk(host, tmp_path / "kept", folder) as desk:
-            command = desk.command
+        kept = tmp_path / "kept"
+        with HOSTS[host]() as target:
+            if not kept.exists():
+                target.run(kept, target.base)
+            desk = Desk(target, Path(shutil.copytree(kept, tmp_path / str(at) / "runs")))
+            command = "deploy", "desk/clerk@12", desk.target.address, "--no-smoke-test"
             if removes:
                 desk.typed(*command)
                 command = "undeploy", "desk/clerk"

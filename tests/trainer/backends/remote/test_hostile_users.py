@@ -19,18 +19,12 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.wire import (
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    UnknownSettingsError,
-    UploadError,
-)
-from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, UnknownSettingsError, UploadError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from tests.backend_server import KEY, serving
+from tests.backend_server import KEY
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.conftest import AT_ONCE, registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, registered, served
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.conftest import a_model
 
@@ -56,13 +50,8 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
     async with registered(url, "odd-groups") as (_, model):
         good = await a_group(model, 0.0, 1.0)
         failed = TrajectoryGroup([Trajectory(reward=0.0)], exceptions=[RuntimeError("the world ended")])
-        groups = [
-            good,
-            failed,
-            a_written_group(None, 1.0),
-            a_written_group(math.nan, math.inf, 1.0),
-            TrajectoryGroup([]),
-        ]
+        written = a_written_group(None, 1.0), a_written_group(math.nan, math.inf, 1.0)
+        groups = [good, failed, *written, TrajectoryGroup([])]
         result = await model.train(groups)
         assert (result.step, result.metrics["trajectories_trained"], result.metrics["exceptions"]) == (1, 2, 1)
         means = await model.log(groups, "val")
@@ -95,17 +84,14 @@ async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_i
 
 def test_ctrl_c_ends_a_program_that_waits_for_a_server_that_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        code = (
-            "import asyncio, gavel\n"
-            f"backend = gavel.RemoteBackend('http://127.0.0.1:{silent.getsockname()[1]}', 'a-key')\n"
-            f"model = gavel.TrainableModel(name='clerk', project='tests', base_model='{EMBEDDED_POLICY}')\n"
-            "print('asking', flush=True)\n"
-            "asyncio.run(model.register(backend))\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        program = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        code = f"""import asyncio, gavel
+model = gavel.TrainableModel(name="clerk", project="tests", base_model="{EMBEDDED_POLICY}")
+print("asking", flush=True)
+asyncio.run(model.register(gavel.RemoteBackend("{url}", "a-key")))
+"""
+        given = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, "stderr": subprocess.PIPE}
+        program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **given)
         assert program.stdout.readline() == b"asking\n"
         silent.accept()
         program.send_signal(2)
@@ -139,42 +125,33 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, 
         monkeypatch.undo()
     headers = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
     async with httpx.AsyncClient(base_url=url, headers=headers) as client:
-        job = {"id": "a" * 64, "kind": "dance", "writer": "w"}
-        answer = await client.post("/v1/models/tests/versions/jobs", json=job)
-        assert answer.status_code == 422
-        assert "same version" in answer.json()["error"]["remedy"]
-        job = {"id": "b" * 64, "kind": "register", "writer": "w", "arguments": {"trainable": True, "spec": {"new": 1}}}
-        answer = await client.post("/v1/models/tests/versions-2/jobs", json=job)
-        assert answer.status_code == 422
+        arguments = {"trainable": True, "spec": {"new": 1}}
+        for job in ({"kind": "dance"}, {"kind": "register", "arguments": arguments}):
+            answer = await client.post("/v1/models/tests/other/jobs", json={"id": "a" * 64, "writer": "w", **job})
+            assert answer.status_code == 422
+            assert "same version" in answer.json()["error"]["remedy"]
 
 
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_path, monkeypatch):
-    from gavel.base.files import write_atomically
-    from gavel.scenarios import trajectory_store
     from gavel.trainer.backends.server import jobs, uploads
-
-    written = trajectory_store.write_whole
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
+    def full_at_the_end(self: Any, job: str, write: Any = jobs.Journal.write, **to: Any) -> None:
+        (full if "done" in to else write)(self, job, **to)
+
+    with served(tmp_path) as url:
+        async with registered(url) as (_, model):
             group = await a_group(model, 0.0, 1.0)
-            monkeypatch.setattr(uploads, "write_atomically", full)
-            with pytest.raises(UploadError, match=r"(?s)No space left.*Make room"):
-                await model.train([group])
-            monkeypatch.setattr(uploads, "write_atomically", write_atomically)
-            monkeypatch.setattr(jobs, "write_whole", full)
-            with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
-                await model.train([group])
-            monkeypatch.setattr(jobs, "write_whole", written)
-            write = jobs.Journal.write
-            monkeypatch.setattr(
-                jobs.Journal, "write", lambda self, job, **to: (full if "done" in to else write)(self, job, **to)
-            )
-            with pytest.raises(GavelError, match="No space left"):  # after the step was made
-                await model.train([group])
-            monkeypatch.setattr(jobs.Journal, "write", write)
+            for place, name, fails, kind, told in (
+                (uploads, "write_atomically", full, UploadError, r"(?s)No space left.*Make room"),
+                (jobs, "write_whole", full, GavelError, r"(?s)No space left.*no step is trained twice"),
+                (jobs.Journal, "write", full_at_the_end, GavelError, "No space left"),  # after the step was made
+            ):
+                with monkeypatch.context() as patched:
+                    patched.setattr(place, name, fails)
+                    with pytest.raises(kind, match=told):
+                        await model.train([group])
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]

@@ -29,8 +29,6 @@ HUB_TOKEN = f"{_MARK}-token-of-the-hub"
 
 
 class RepeatingHub(FakeServer):
-    """Refuses every request, and says with which token it was made."""
-
     def respond(self, call: Call) -> Answer:
         said = f"no such token: {call.headers.get('authorization')}"
         return Answer({"error": said}, 401, {"X-Error-Message": said})
@@ -65,7 +63,6 @@ def environment(tmp_path: Path) -> Generator[dict[str, str]]:
 
 
 def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tuple[int, str]:
-    """The status and all output, which is also kept in a file."""
     command = [sys.executable, "-m", "gavel", *arguments]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
     with (directory / "output.log").open("a") as log:
@@ -100,7 +97,6 @@ async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(tmp_path, 
 
 
 async def _errors(url: str) -> str:
-    """What is told of mistakes and of what fails there; the push succeeds at last."""
     told: list[str] = []
     model = a_model("clerk", "returns_desk")
     async with RemoteBackend(url, BACKEND_KEY, patience=60) as backend:

@@ -1,7 +1,4 @@
-"""SkyPilot itself: its schema takes our tasks, its API server prices and dry-runs them, over a catalog made by hand.
-
-Needs SkyPilot in the environment (`make test-sky`). The server has a home directory and a port of its own.
-"""
+"""SkyPilot itself: its schema takes our tasks, its API server prices and dry-runs them, over a catalog made by hand."""
 
 import contextlib
 import importlib.util
@@ -53,7 +50,6 @@ global_user_state.set_enabled_clouds(["Lambda"], cloud.CloudCapability.COMPUTE, 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a client of an API server that knows one cloud with one machine."""
     with socket.socket() as other:
         if other.connect_ex(("127.0.0.1", _QUEUE_PORT)) == 0:
             pytest.skip("an API server of SkyPilot runs on this machine already")
@@ -102,7 +98,6 @@ def _healthy(address: str) -> bool:
 
 
 def asked(client: dict[str, str], code: str) -> str:
-    """What the code prints; it has a `task` to launch, and `host`."""
     begin = f"""{_ENABLE}
 import asyncio, io, json
 from pathlib import Path

@@ -25,7 +25,6 @@ KEY_OF_ANOTHER = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Arguments of a launch on this machine, whose clusters are ended afterwards."""
     host = ThisMachine()
     runs = str(tmp_path / "runs")
     yield {"accelerators": None, "host": host, "port": free_port(), "runs": runs, "patience": 60}
@@ -102,7 +101,6 @@ def _command_lines() -> str:
 
 
 def _environment_of(record: ClusterRecord) -> dict[str, str]:
-    """Of the process that the cluster's run script became."""
     told = ClusterRecord.find(record.cluster)
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -125,7 +125,6 @@ def bash(script: str, home: Path, **environment: str) -> "subprocess.CompletedPr
 
 
 def recorder(path: Path) -> Path:
-    """A program that writes down how it is called."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_RECORDER)
     path.chmod(0o755)
