@@ -31,19 +31,9 @@ from tests.fake_hub import TOKEN, FakeHub
 
 VOCABULARY = 64
 
+_ORDER = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
 TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": {"order_id": {"type": "string"}},
-                "required": ["order_id"],
-            },
-        },
-    }
+    {"type": "function", "function": {"name": name, "description": description, "parameters": _ORDER}}
     for name, description in [("look_up_order", "Look up an order."), ("refund", "Pay the money back.")]
 ]
 
@@ -58,17 +48,9 @@ def sampled_turn(
 ) -> Choice:
     values = [-0.5] * len(token_ids) if logprobs is None else logprobs
     content = [{"token": str(token), "logprob": value, "top_logprobs": []} for token, value in enumerate(values)]
-    return Choice.model_validate(
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": "said"},
-            "logprobs": {"content": content},
-            "prompt_token_ids": prompt_ids,
-            "token_ids": token_ids,
-            **extra,
-        }
-    )
+    said = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "said"}}
+    sampled = {"logprobs": {"content": content}, "prompt_token_ids": prompt_ids, "token_ids": token_ids}
+    return Choice.model_validate({**said, **sampled, **extra})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +73,10 @@ def attempt(*turns: Choice, **fields: object) -> Trajectory:
 
 
 def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float], temperature: float = 1.0):
-    prompt, said = len(prompt_ids), len(token_ids)
-    return TokenSequence(
-        prompt_ids + token_ids,
-        [False] * prompt + [True] * said,
-        [0.0] * prompt + logprobs,
-        [1.0] * prompt + [temperature] * said,
-    )
+    tokens = TokenSequence()
+    tokens.extend(prompt_ids)
+    tokens.extend(token_ids, logprobs=logprobs, temperature=temperature)
+    return tokens
 
 
 def stirred(policy: Any, scale: float = 0.1, seed: int = 1) -> Any:
@@ -115,18 +94,9 @@ def gradient_of(policy: Policy) -> torch.Tensor:
 
 def tiny_model(seed: int = 0, **config: object) -> Qwen3ForCausalLM:
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.3,
-        "tie_word_embeddings": True,
-    }
+    settings: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
+    settings |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    settings |= {"max_position_embeddings": 1024, "initializer_range": 0.3, "tie_word_embeddings": True}
     return Qwen3ForCausalLM(Qwen3Config(**(settings | config))).eval()
 
 

@@ -10,7 +10,6 @@ import torch
 from peft import PeftModel
 from renderers import config_from_name
 
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.kv_cache import slots_that_fit
@@ -28,7 +27,7 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import a_group, a_model, request_for
+from tests.trainer.conftest import a_group, a_model, registered, request_for, sequence
 from tests.trainer.families import ALL, BY_NAME, FAMILIES, Family
 from tests.trainer.families_page import PAGE, page
 
@@ -44,10 +43,7 @@ def words(seed: int, count: int) -> list[int]:
 
 
 def spoken(prompt: list[int], said: list[int], temperature: float = 1.0) -> TokenSequence:
-    tokens = TokenSequence()
-    tokens.extend(prompt)
-    tokens.extend(said, logprobs=[-1.0] * len(said), temperature=temperature)
-    return tokens
+    return sequence(prompt, said, [-1.0] * len(said), temperature)
 
 
 def forked() -> list[TokenSequence]:
@@ -188,21 +184,12 @@ def written(family: Family, like: Policy, directory: Path, *, weights: bool, **s
     return a_model(base_model=str(directory), renderer="qwen3", **settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "experts", "dtype"),
-    [
-        ("Gemma 3", False, "float32"),
-        ("Granite 4", False, "float32"),
-        ("GPT-OSS", True, "float32"),
-        ("Qwen3-MoE", True, "bfloat16"),
-    ],
-)
-async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name, experts, dtype):
-    family = BY_NAME[name]
-    settings = {"lora": LoraSettings(experts=experts), "policy": PolicySettings(dtype=dtype)}
-    model = written(family, policy, tmp_path / "base", weights=True, **settings)
-    async with LocalBackend(tmp_path / "runs") as backend:
-        await model.register(backend)
+@pytest.mark.parametrize("name", ["Gemma 3", "Granite 4", "GPT-OSS", "Qwen3-MoE"])
+async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name):
+    dtype = "bfloat16" if name == "Qwen3-MoE" else "float32"
+    settings = {"lora": LoraSettings(experts=name in ("GPT-OSS", "Qwen3-MoE")), "policy": PolicySettings(dtype=dtype)}
+    model = written(BY_NAME[name], policy, tmp_path / "base", weights=True, **settings)
+    async with registered(tmp_path / "runs", model):
         result = await model.train([await a_group(model, [0.0, 0.5, 1.0])])
     assert result.trained
     if dtype == "float32":
@@ -212,26 +199,22 @@ async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy,
         assert result.metrics["publish_gap_mean"] < 0.02
 
 
-def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):
-    family = BY_NAME["Qwen3.5"]
-    model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="cannot be sharded"):
-        Policy(model.base_model, LoraSettings(rank=2), "qwen3", sharded=True)
+EXPERTS = {"lora": LoraSettings(experts=True), "renderer": "qwen3"}
 
 
-def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
-    family = BY_NAME["Mistral"]
-    model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="no exact renderer is known"):
-        Policy(model.base_model, LoraSettings(rank=2))
-
-
-@pytest.mark.parametrize("name", ["Qwen3", "Granite 3"])
-def test_experts_that_cannot_be_adapted_are_refused(name, policy, tmp_path):
-    family = BY_NAME[name]
-    model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="experts"):
-        Policy(model.base_model, LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())
+@pytest.mark.parametrize(
+    ("name", "settings", "told"),
+    [
+        ("Qwen3.5", {"renderer": "qwen3", "sharded": True}, "cannot be sharded"),  # one sequence at a time
+        ("Mistral", {}, "no exact renderer is known"),
+        ("Qwen3", EXPERTS, "experts"),
+        ("Granite 3", EXPERTS, "experts"),
+    ],
+)
+def test_what_a_base_cannot_do_is_told_before_weights_are_loaded(name, settings, told, policy, tmp_path):
+    model = written(BY_NAME[name], policy, tmp_path, weights=False)
+    with pytest.raises(BaseModelError, match=told):
+        Policy(model.base_model, **{"lora": LoraSettings(rank=2), "load": lambda *_: BY_NAME[name].model(), **settings})
 
 
 def test_the_page_is_that_of_the_table():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.embedded.small_model import SMALL_MODEL
+from gavel.trainer.embedded.small_model import SMALL_MODEL, SmallModelError, small_model_path
 from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
-from tests.trainer.real_parts import need_small_model
+from tests.trainer.conftest import a_model, registered
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -31,15 +32,15 @@ MEAN_NATS = {"float32": 1e-4, "bfloat16": 0.1}
 
 @pytest.fixture(scope="module", autouse=True)
 def source() -> Path:
-    return need_small_model()
+    try:
+        return small_model_path()
+    except SmallModelError as error:
+        pytest.skip(f"NO REAL MODEL, SO THIS TEST DID NOT RUN: {error}")
 
 
-def a_model() -> TrainableModel:
-    return TrainableModel(name="writer", project="real", base_model=SMALL_MODEL, lora=LoraSettings(rank=8))
-
-
-def a_backend(path: Path, **engine: Any) -> LocalBackend:
-    return LocalBackend(path, slots=8, max_context=128, **engine)
+def running(runs: Path) -> AbstractAsyncContextManager[tuple[TrainableModel, LocalBackend]]:
+    model = a_model("writer", "real", SMALL_MODEL, lora=LoraSettings(rank=8))
+    return registered(runs, model, slots=8, max_context=128)
 
 
 async def a_group(model: TrainableModel, count: int = 4) -> TrajectoryGroup:
@@ -73,9 +74,7 @@ def difference(directory: Path, trajectories: list[Trajectory]) -> torch.Tensor:
 
 async def test_it_samples_learns_publishes_resumes_and_is_exported(tmp_path: Path, source: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(source)
-    model = a_model()
-    async with a_backend(tmp_path) as backend:
-        await model.register(backend)
+    async with running(tmp_path) as (model, _):
         group = await a_group(model)
         prompt, said, _ = sampled(group.trajectories[0])
         messages = group.trajectories[0].messages()[:-1]
@@ -88,9 +87,7 @@ async def test_it_samples_learns_publishes_resumes_and_is_exported(tmp_path: Pat
             assert result.trained
             assert result.metrics["publish_gap"] < 1e-3
         before = list(await a_group(model))
-    async with a_backend(tmp_path) as backend:
-        again = a_model()
-        await again.register(backend)
+    async with running(tmp_path) as (again, _):
         assert await again.get_step() == 2
         after = list(await a_group(again))
         assert [sampled(one)[1] for one in after] == [sampled(other)[1] for other in before]
@@ -109,17 +106,13 @@ def test_the_demo_leaves_its_figures_and_goes_on_where_it_was(tmp_path: Path) ->
     environment.pop("GAVEL_JUDGE_MODEL", None)
     told = []
     for _ in range(2):
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
-        )
+        given = {"cwd": tmp_path, "env": environment, "text": True, "timeout": HANG_SECONDS}
+        done = subprocess.run(command, capture_output=True, **given)
         assert done.returncode == 0, done.stderr
         told.append(done.stdout)
     assert "likelihood judge (the frozen base, a word count)" in told[0]
     assert "This run is finished" in told[1]
     (file,) = tmp_path.glob("runs/demo/*/summary.json")
     summary = json.loads(file.read_text())
-    assert summary["judge"] == "likelihood"
-    assert summary["groups"] == {"scored": 4}
-    assert summary["heldout_tasks"] == 64
-    page = (file.parent / "report.html").read_text()
-    assert "The same task, before and after" in page
+    assert (summary["judge"], summary["groups"], summary["heldout_tasks"]) == ("likelihood", {"scored": 4}, 64)
+    assert "The same task, before and after" in (file.parent / "report.html").read_text()
