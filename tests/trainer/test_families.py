@@ -227,6 +227,7 @@ def test_what_a_base_cannot_do_is_told_before_weights_are_loaded(name, settings,
 
 def test_the_page_is_that_of_the_table():
     assert PAGE.read_text() == page()
+    assert f"sample them\nwrongly, {', '.join(f'`{kind}`' for kind in NOT_SAMPLED)}." in PAGE.read_text()
 
 
 ROUGHLY = 5e-4

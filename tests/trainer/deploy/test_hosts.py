@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.fake_hub import TOKEN
 from tests.trainer.deploy.conftest import facts, write_adapter
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT
 from tests.trainer.deploy.fakes.scripted import KEY
+from tests.trainer.deploy.fakes.together import BASE
 from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
 from tests.trainer.deploy.fakes.vllm import FakeVllm
 from tests.trainer.deploy.fakes.wandb import manifest_of
@@ -100,6 +101,37 @@ async def test_what_does_not_fit_is_refused_before_anything_is_made(address, ran
     assert read_records(run) == []
 
 
+@pytest.mark.parametrize(
+    ("address", "base", "options", "words", "remedy"),
+    [
+        ("together", "org/unheard-of", {}, "no org/unheard-of", ""),
+        ("together", BASE, {}, "project other not found", "TOGETHER_PROJECT_ID"),
+        (FIREWORKS, BASE, {"base": "accounts/fireworks/models/nothing"}, "has no model", ""),
+        (FIREWORKS, BASE, {"base": "accounts/fireworks/models/qwen3-8b-vision"}, "takes no adapters", ""),
+        (FIREWORKS, BASE, {"deployment": "mine"}, "no GPUs left", ""),
+        (FIREWORKS, BASE, {"deployment": "other"}, "there is no deployment other", ""),
+        (
+            HUGGING_FACE,
+            BASE,
+            {"instance_type": "nvidia-h200"},
+            "nvidia-h200 x1 is not available in us-east-1",
+            "-l4 x1",
+        ),
+    ],
+)
+async def test_what_a_host_lacks_is_told(address, base, options, words, remedy, run, adapter, monkeypatch):
+    with opened(address.partition(":")[0], monkeypatch) as servers:
+        if remedy == "TOGETHER_PROJECT_ID":
+            monkeypatch.setenv(remedy, "other")
+        if address == FIREWORKS:
+            failed = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
+            servers[0].deployments["mine"] = failed
+        with pytest.raises(DeployError, match=words) as refusal:
+            await put(address, run, replace(adapter, base_model=base), **options)
+        assert remedy in refusal.value.remedy
+        assert "deployment" in options or not servers[-1].made
+
+
 async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(together, run, adapter):
     lines: list[str] = []
     deployment = await put("together", run, adapter, lines)
@@ -158,16 +190,6 @@ async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapt
     assert together.made == ALL
 
 
-async def test_a_base_or_a_project_that_it_lacks_is_told(together, run, adapter, monkeypatch):
-    with pytest.raises(DeployError, match="no org/unheard-of"):
-        await put("together", run, replace(adapter, base_model="org/unheard-of"))
-    monkeypatch.setenv("TOGETHER_PROJECT_ID", "other")
-    with pytest.raises(DeployError, match="project other not found") as refusal:
-        await put("together", run, adapter)
-    assert "TOGETHER_PROJECT_ID" in refusal.value.remedy
-    assert together.made == []
-
-
 async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
     deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
@@ -199,18 +221,6 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(fireworks, run, a
     assert fireworks.left() == 0
     again = await put(FIREWORKS, run, adapter)
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
-
-
-async def test_a_deployment_or_a_base_that_it_lacks_is_told(fireworks, run, adapter):
-    for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
-        with pytest.raises(DeployError, match=why):
-            await put(FIREWORKS, run, adapter, base=f"accounts/fireworks/models/{base}")
-    assert not fireworks.made
-    fireworks.deployments["mine"] = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
-    with pytest.raises(DeployError, match="no GPUs left"):
-        await put(FIREWORKS, run, adapter, deployment="mine")
-    with pytest.raises(DeployError, match="there is no deployment other"):
-        await put(FIREWORKS, run, adapter, deployment="other")
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -245,15 +255,7 @@ async def test_an_endpoint_that_fails_is_told_and_removed(hugging_face, run, ada
         await put(HUGGING_FACE, run, adapter)
     assert "gavel undeploy" in failure.value.remedy
     await undeploy(read_records(run)[0])
-    assert not endpoints.endpoints
-    assert not hub.repositories
-
-
-async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(hugging_face, run, adapter):
-    with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
-        await put(HUGGING_FACE, run, adapter, instance_type="nvidia-h200")
-    assert "nvidia-l4 x1" in refusal.value.remedy
-    assert not hugging_face[1].made
+    assert not endpoints.endpoints | hub.repositories
 
 
 @pytest.mark.slow
@@ -304,9 +306,8 @@ async def test_a_merged_model_is_sent_once_and_converted_by_the_server(tmp_path,
 
 @pytest.fixture
 def vllm() -> Iterator[FakeVllm]:
-    running = FakeVllm()
-    yield running
-    running.close()
+    with closing(FakeVllm()) as running:
+        yield running
 
 
 @pytest.fixture
@@ -366,20 +367,16 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
-    engine = open_vllm_engine(settings, served, tmp_path / "server")
-    lines: list[str] = []
-    try:
+    with closing(open_vllm_engine(settings, served, tmp_path / "server")) as engine:
         address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
         description = read_description(run / "model.json")
-        deployment = await deploy(run, adapter, address, description=description, report=lines.append)
+        deployment = await deploy(run, adapter, address, description=description)
         assert "it serves step 12" in deployment.record.smoke_test
         other = await deploy(run, facts_of(run, 11), address)
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
             wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
-                await smoke_test(wrong, run, 12, adapter.directory, description, lines.append)
+                await smoke_test(wrong, run, 12, adapter.directory, description, print)
         await deployment.undeploy()
         assert await deployment.host.status(deployment.record) == "not loaded there"
         assert await other.host.status(other.record) == "serving"
-    finally:
-        engine.close()
