@@ -190,42 +190,29 @@ _RUN = (Trajectory, BaseException, Mapping)
 
 def _validate_members(given: Any) -> list[Any]:
     """Validates the members of a new group. Raises `GroupError`."""
-    if isinstance(given, Trajectory) or (inspect.isawaitable(given) and not isinstance(given, TrajectoryGroup)):
+    if isinstance(given, Trajectory) or not _is_list(given):
         discard(given)
         raise GroupError(
             f"a group was given one {type(given).__name__}, and is made of several attempts at one task",
             "Put them in a list: gavel.TrajectoryGroup([…]).",
         )
-    if not _is_list(given):
-        raise GroupError(
-            f"a group was given a {type(given).__name__}, not trajectories", "Write gavel.TrajectoryGroup([…])."
-        )
     members: list[Any] = list(given)
     for at, member in enumerate(members):
         if isinstance(member, Trajectory):
             member.convert_appended()
-        if isinstance(member, _RUN) or (inspect.isawaitable(member) and not isinstance(member, TrajectoryGroup)):
-            continue
-        for each in members:
-            discard(each)
-        raise GroupError(f"member {at} of a group is a {type(member).__name__}, not a Trajectory", _made_from(member))
+        elif isinstance(member, TrajectoryGroup) or not (isinstance(member, _RUN) or inspect.isawaitable(member)):
+            for each in members:
+                discard(each)
+            raise GroupError(
+                f"member {at} of a group is a {type(member).__name__}, not a Trajectory",
+                "Give gavel.Trajectory(messages_and_choices=[…]), or call the rollout: rollout(model, task). "
+                "Groups stand in a list of their own.",
+            )
     return members
 
 
 def _is_list(given: object) -> bool:
-    return isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-
-
-def _made_from(member: Any) -> str:
-    match member:
-        case TrajectoryGroup():
-            return "Give groups in a list of their own: train([group, group])."
-        case list():
-            return "A conversation becomes one by gavel.Trajectory(messages_and_choices=[…])."
-        case Callable():
-            return "Call the rollout: gavel.TrajectoryGroup(rollout(model, task) for _ in range(4))."
-        case _:
-            return "Give trajectories, or calls of an async function that returns one."
+    return isinstance(given, Iterable) and not isinstance(given, str | Mapping | asyncio.Future)
 
 
 def as_groups(given: Any, *, single: bool = True) -> list[TrajectoryGroup]:
@@ -233,27 +220,16 @@ def as_groups(given: Any, *, single: bool = True) -> list[TrajectoryGroup]:
 
     Raises `GroupError` for anything else.
     """
-    if isinstance(given, TrajectoryGroup | Trajectory):
-        given = [given]
-    if not _is_list(given):
-        discard(given)
-        raise GroupError(
-            f"groups of trajectories are wanted, not a {type(given).__name__}",
-            "Give a list of gavel.TrajectoryGroup. Numbers of your own go into train(…, metrics={…}).",
-        )
-    groups: list[TrajectoryGroup] = []
-    for each in given:
-        match each:
-            case TrajectoryGroup():
-                groups.append(each)
-            case Trajectory() if single:
-                groups.append(TrajectoryGroup([each]))
-            case _:
-                discard(each)
-                raise GroupError(
-                    f"groups of trajectories are wanted, not a {type(each).__name__}",
-                    "Put the attempts at one task together: [gavel.TrajectoryGroup([…]), …].",
-                )
+    items: list[Any] = [given] if isinstance(given, TrajectoryGroup) or not _is_list(given) else list(given)
+    groups = [TrajectoryGroup([each]) if isinstance(each, Trajectory) and single else each for each in items]
+    for each in groups:
+        if not isinstance(each, TrajectoryGroup):
+            discard(each)
+            raise GroupError(
+                f"groups of trajectories are wanted, not a {type(each).__name__}",
+                "Put the attempts at one task together: [gavel.TrajectoryGroup([…]), …]. "
+                "Numbers of your own go into train(…, metrics={…}).",
+            )
     return groups
 
 
@@ -264,24 +240,21 @@ def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole:
     trajectory is kept in `metrics["independent_reward"]`.
     """
     judged: list[Trajectory] = []
-    containers = ("messages_and_choices", "additional_histories", "metrics", "logs")
     for trajectory, judgement in zip(group.trajectories, members, strict=True):
-        copied = _copied(trajectory, containers, reward=judgement.score, judgement=judgement)
+        copied = _copied(trajectory, "messages_and_choices", "additional_histories")
         if trajectory.reward is not None and trajectory.judgement is None:
             copied.metrics["independent_reward"] = trajectory.reward
-        judged.append(copied)
-    return _copied(group, ("metrics", "logs", "exceptions"), trajectories=judged, judgement=whole)
+        judged.append(copied.model_copy(update={"reward": judgement.score, "judgement": judgement}))
+    return _copied(group, "exceptions").model_copy(update={"trajectories": judged, "judgement": whole})
 
 
 _Copied = TypeVar("_Copied", Trajectory, TrajectoryGroup)
 
 
-def _copied(record: _Copied, containers: Iterable[str], **changes: Any) -> _Copied:
-    """A copy of the record with these changes, and with copies of its metadata and of these lists and dicts."""
-    copies = {name: copy(getattr(record, name)) for name in containers}
-    return record.model_copy(
-        update={**copies, **changes, "metadata": deepcopy(record.metadata) if record.metadata else {}}
-    )
+def _copied(record: _Copied, *containers: str) -> _Copied:
+    """A copy of the record with a copy of its metadata, and with copies of its metrics, logs and these lists."""
+    copies = {name: copy(getattr(record, name)) for name in ("metrics", "logs", *containers)}
+    return record.model_copy(update={**copies, "metadata": deepcopy(record.metadata) if record.metadata else {}})
 
 
 def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:

@@ -99,6 +99,15 @@ _GEMMA_4 = _WINDOWED | {"text_type": "gemma4_text", "num_kv_shared_layers": 0, "
 _GEMMA_4 |= _GEMMA_INPUTS | {"hidden_size_per_layer_input": 0, "final_logit_softcapping": 5.0}
 _SOFTCAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8}
 _GRANITE_4 = _LOCAL_EXPERTS | _MAMBA | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 16}
+_GRANITE_4 |= {"logits_scaling": 4.0}
+_GRANITE_LAYERS = (*ATTENTION, "input_linear", "output_linear")
+_GLM_4 = _EXPERTS | {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_shared_experts": 1}
+_GLM_FLASH = _LATENT | {"mlp_layer_types": ["dense", "sparse"]}
+_NEXT_LAYERS = (*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj")
+_LINEAR_LAYERS = (*ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj", *MLP)
+_QWEN_3_5 = _LINEAR_HALF | {"text_type": "qwen3_5_text"}
+_QWEN_3_5_MOE = _SHARED_EXPERT | _LINEAR_HALF | {"text_type": "qwen3_5_moe_text"}
+_VL_EYES = _QWEN_EYES | {"deepstack_visual_indexes": [0]}
 _LLAMA_4: dict[str, Any] = {"text_type": "llama4_text", "num_local_experts": 4, "num_experts_per_tok": 1}
 _LLAMA_4 |= {"interleave_moe_layer_step": 2, "intermediate_size_mlp": 48, "attention_chunk_size": WINDOW}
 _LLAMA_4 |= {"layer_types": ["chunked_attention", _FULL], "no_rope_layers": [1, 0]}
@@ -108,12 +117,7 @@ _NEMOTRON: dict[str, Any] = {"layers_block_type": ["mamba", "attention", "mlp"],
 _NEMOTRON |= {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 16}
 
 FAMILIES = (
-    Family(
-        "Llama 3",
-        "llama",
-        _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
-        renderer="llama-3",
-    ),
+    Family("Llama 3", "llama", _rope("llama3", factor=8.0, **_LLAMA_ROPE), renderer="llama-3"),
     Family("SmolLM2", "llama", {"tie_word_embeddings": True}),
     Family("SmolLM3", "smollm3", {"no_rope_layers": [1, 0]}),
     Family("Qwen2.5", "qwen2"),
@@ -133,32 +137,11 @@ FAMILIES = (
         "Phi 4 mini", "phi3", _LONGROPE | _rope("longrope", short_factor=[1.0] * 3, long_factor=[2.0] * 3, **_LONGROPE)
     ),
     Family("GLM 4", "glm4"),
-    Family(
-        "GLM 4.5",
-        "glm4_moe",
-        _EXPERTS | {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_shared_experts": 1},
-        ATTENTION,
-        renderer="glm-4.5",
-        experts=True,
-    ),
-    Family(
-        "GLM 4.7 Flash",
-        "glm4_moe_lite",
-        _LATENT | {"mlp_layer_types": ["dense", "sparse"]},
-        LATENT_ATTENTION,
-        renderer="glm-5",
-        experts=True,
-    ),
+    Family("GLM 4.5", "glm4_moe", _GLM_4, ATTENTION, renderer="glm-4.5", experts=True),
+    Family("GLM 4.7 Flash", "glm4_moe_lite", _GLM_FLASH, LATENT_ATTENTION, renderer="glm-5", experts=True),
     Family("Granite 3", "granite", {"logits_scaling": 4.0, "attention_multiplier": 0.1}),
     Family("Granite 3 MoE", "granitemoe", _LOCAL_EXPERTS | {"logits_scaling": 4.0}, ATTENTION, experts=True),
-    Family(
-        "Granite 4",
-        "granitemoehybrid",
-        _GRANITE_4 | {"logits_scaling": 4.0},
-        (*ATTENTION, "input_linear", "output_linear"),
-        alone=_SPACE,
-        experts=True,
-    ),
+    Family("Granite 4", "granitemoehybrid", _GRANITE_4, _GRANITE_LAYERS, alone=_SPACE, experts=True),
     Family("Cohere", "cohere", {"logit_scale": 0.25}),
     Family("Cohere 2", "cohere2", _WINDOWED | {"logit_scale": 0.25}),
     Family("Gemma 2", "gemma2", _WINDOWED | _SOFTCAPS),
@@ -179,39 +162,10 @@ FAMILIES = (
         "DeepSeek V3", "deepseek_v3", _LATENT | {"n_group": 2}, LATENT_ATTENTION, renderer="deepseek-v3", experts=True
     ),
     Family("MiniMax-M2", "minimax_m2", _LOCAL_EXPERTS, ATTENTION, renderer="minimax-m2", experts=True),
-    Family(
-        "Qwen3-Next",
-        "qwen3_next",
-        _SHARED_EXPERT | _LINEAR_HALF,
-        (*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
-        alone=_STATE,
-        experts=True,
-    ),
-    Family(
-        "Qwen3.5",
-        "qwen3_5",
-        _LINEAR_HALF | {"text_type": "qwen3_5_text"},
-        alone=_STATE,
-        renderer="qwen3.5",
-        reads=_QWEN_EYES,
-    ),
-    Family(
-        "Qwen3.5-MoE",
-        "qwen3_5_moe",
-        _SHARED_EXPERT | _LINEAR_HALF | {"text_type": "qwen3_5_moe_text"},
-        (*ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj", *MLP),
-        alone=_STATE,
-        renderer="qwen3.5",
-        reads=_QWEN_EYES,
-        experts=True,
-    ),
-    Family(
-        "Qwen3-VL",
-        "qwen3_vl",
-        {"text_type": "qwen3_vl_text"},
-        renderer="qwen3-vl",
-        reads=_QWEN_EYES | {"deepstack_visual_indexes": [0]},
-    ),
+    Family("Qwen3-Next", "qwen3_next", _SHARED_EXPERT | _LINEAR_HALF, _NEXT_LAYERS, alone=_STATE, experts=True),
+    Family("Qwen3.5", "qwen3_5", _QWEN_3_5, alone=_STATE, renderer="qwen3.5", reads=_QWEN_EYES),
+    Family("Qwen3.5-MoE", "qwen3_5_moe", _QWEN_3_5_MOE, _LINEAR_LAYERS, _STATE, "qwen3.5", True, _QWEN_EYES),
+    Family("Qwen3-VL", "qwen3_vl", {"text_type": "qwen3_vl_text"}, renderer="qwen3-vl", reads=_VL_EYES),
     Family("Llama 4", "llama4", _LLAMA_4, (*ATTENTION, *MLP), alone="its attention counts tokens", reads=_LLAMA_EYES),
     Family("Nemotron 4", "nemotron", alone=_OWN),
     Family(

@@ -235,41 +235,29 @@ ROUGHLY = 5e-4
 _MOST_PARAMETERS = 20_000_000
 
 _STATES: dict[str, Any] = {"mamba_d_state": 8, "num_key_value_heads": 4, "head_dim": None}
-_LATENT: dict[str, Any] = {
-    **{"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8},
-    **{"qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": None},
-}
+_LATENT: dict[str, Any] = {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+_LATENT |= {"qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": None}
+_BAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+_JAMBA = {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4}
+_NEO = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_hidden_layers": None, "window_size": 8}
+_MINIMAX = {"num_local_experts": 4, "layer_types": ["linear_attention", "full_attention"]}
+_ZAMBA = {"attention_head_dim": 16, "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1}
+_ZAMBA_2 = {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1]}
+_ZAMBA_2 |= {"mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "num_mem_blocks": 1, "chunk_size": 16}
 SHAPES: dict[str, dict[str, Any]] = {
-    "bamba": {
-        **{"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 16},
-        **{"mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16},
-    },
+    "bamba": _BAMBA | {"attn_layer_indices": [1]},
     "codegen": {"rotary_dim": 8, "n_embd": 32, "n_head": 4},
     "falcon": {"head_dim": None},
-    "gpt_neo": {
-        **{"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_hidden_layers": None},
-        "window_size": 8,
-    },
+    "gpt_neo": _NEO,
     "gptj": {"rotary_dim": 8},
-    "jamba": {
-        **{"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
-        **{"num_experts": 4, "num_experts_per_tok": 2},
-    },
+    "jamba": _JAMBA | {"num_experts_per_tok": 2},
     "minicpm3": _LATENT,
-    "minimax": {
-        **{"num_local_experts": 4, "num_experts_per_tok": 2},
-        "layer_types": ["linear_attention", "full_attention"],
-    },
+    "minimax": _MINIMAX | {"num_experts_per_tok": 2},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8},
     "youtu": _LATENT,
-    "zamba": _STATES
-    | {"attention_head_dim": 16, "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1}
-    | {"n_mamba_heads": 2, "mamba_dt_rank": 4},
-    "zamba2": _STATES
-    | {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1]}
-    | {"mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "num_mem_blocks": 1}
-    | {"chunk_size": 16, "attention_head_dim": 16, "mamba_expand": 2},
+    "zamba": _STATES | _ZAMBA | {"n_mamba_heads": 2, "mamba_dt_rank": 4},
+    "zamba2": _STATES | _ZAMBA_2 | {"attention_head_dim": 16, "mamba_expand": 2},
 }
 
 OpenPolicy = Callable[[Family], Policy]
