@@ -53,18 +53,18 @@ def test_an_error_of_every_kind_is_the_same_in_another_process(kind: type[GavelE
     assert (str(found), vars(found)) == (str(error), vars(error))
 
 
+WHEEL = "gavel_rl-0.1.0-py3-none-any.whl"
+
+
 @pytest.mark.parametrize(
     ("origin", "line"),
     [
         (None, "pip install 'gavel-rl[train]'"),
         ({"url": "file:///src/gavel", "dir_info": {"editable": True}}, "pip install -e '/src/gavel[train]'"),
+        ({"url": f"file:///dist/{WHEEL}", "archive_info": {}}, f"pip install '/dist/{WHEEL}[train]'"),
         (
-            {"url": "file:///dist/gavel_rl-0.1.0-py3-none-any.whl", "archive_info": {}},
-            "pip install '/dist/gavel_rl-0.1.0-py3-none-any.whl[train]'",
-        ),
-        (
-            {"url": "https://host/gavel_rl-0.1.0-py3-none-any.whl", "archive_info": {}},
-            "pip install 'gavel-rl[train] @ https://host/gavel_rl-0.1.0-py3-none-any.whl'",
+            {"url": f"https://host/{WHEEL}", "archive_info": {}},
+            f"pip install 'gavel-rl[train] @ https://host/{WHEEL}'",
         ),
     ],
 )
@@ -73,19 +73,14 @@ def test_the_line_works_from_where_gavel_was_installed(monkeypatch, origin, line
     assert extras.install_line("train") == line
 
 
-ENVIRONMENT = {
-    "MY_API_KEY": "a-value-of-mine",
-    "HF_TOKEN": "a-value-of-mine-and-longer",
-    "AWS_ACCESS_KEY_ID": "AKIA00000000",
-    "LOCAL_KEY": "none",
-    "KEYBOARD": "a-keyboard",
-}
+SECRETS = {"MY_API_KEY": "a-value-of-mine", "HF_TOKEN": "a-value-of-mine-too", "AWS_ACCESS_KEY_ID": "AKIA00000000"}
+ENVIRONMENT = SECRETS | {"LOCAL_KEY": "none", "KEYBOARD": "a-keyboard"}
 
 
 @pytest.mark.parametrize(
     ("words", "secret"),
     [
-        *((f"the key '{key}' is wrong", key) for key in [*ENVIRONMENT.values()][:3]),
+        *((f"the key '{key}' is wrong", key) for key in SECRETS.values()),
         *((f"the key '{key}' is wrong", key) for key in ("sk-proj-0123456789abcdef", "hf_0123456789abcdef")),
         ("http://me:planted@store:9000/b is away", "me:planted"),
         ("PUT https://s/o?part=1&X-Amz-Signature=planted&x=1", "planted"),

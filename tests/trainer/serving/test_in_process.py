@@ -22,13 +22,8 @@ from gavel.trainer.serving.turn_sampling import sample_turn
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving, until
 
-BODY: dict[str, Any] = {
-    "model": "desk",
-    "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}],
-    "tools": TOOLS,
-    "max_completion_tokens": 24,
-    "seed": 7,
-}
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+BODY: dict[str, Any] = {"model": "desk", "messages": MESSAGES, "tools": TOOLS, "max_completion_tokens": 24, "seed": 7}
 
 
 class Wire(openai_httpx.AsyncHTTPTransport):

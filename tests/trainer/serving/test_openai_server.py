@@ -278,18 +278,12 @@ def weak(policy) -> Iterator[ChatCompletions]:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
 async def test_however_weak_the_policy_a_forced_call_can_be_read_and_is_marked(weak, choice):
-    brief = [{**tool, "function": {**tool["function"], "parameters": BRIEF}} for tool in RETURN_TOOLS]
+    order = {"order_id": {"type": "string", "enum": ["12", "7"]}}
+    parameters = {"type": "object", "properties": order, "required": ["order_id"], "additionalProperties": False}
+    brief = [{**tool, "function": {**tool["function"], "parameters": parameters}} for tool in RETURN_TOOLS]
     body = {"model": "clerk", "messages": RETURN, "tools": brief, "tool_choice": choice, "max_tokens": 200, "n": 3}
     for made in (await weak.complete(body | {"seed": 1}))["choices"]:
         (call,) = made["message"]["tool_calls"]
         assert call["function"]["name"] in (["look_up_order", "refund"] if choice == "required" else ["refund"])
         assert json.loads(call["function"]["arguments"]).keys() == {"order_id"}
         assert (made["shaped_by"], made["discarded_attempts"]) == (["tool_choice"], 1)
-
-
-BRIEF = {
-    "type": "object",
-    "properties": {"order_id": {"type": "string", "enum": ["12", "7"]}},
-    "required": ["order_id"],
-    "additionalProperties": False,
-}

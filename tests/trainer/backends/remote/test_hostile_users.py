@@ -187,20 +187,12 @@ def environment(tmp_path: Path) -> Generator[dict[str, str]]:
     store.start()
     host, port = store.get_host_and_port()
     judge.script = [scores(0.9, 0.1, 0.5)]
-    planted = {
-        "GAVEL_BACKEND_KEY": BACKEND_KEY,
-        "OPENAI_API_KEY": JUDGE_KEY,
-        "OPENAI_BASE_URL": f"{judge.url}/v1",
-        "OPENAI_API_BASE": f"{judge.url}/v1",
-        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": AWS_ID,
-        "AWS_SECRET_ACCESS_KEY": AWS_SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "HF_ENDPOINT": hub.url,
-        "HF_TOKEN": HUB_TOKEN,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    url = f"{judge.url}/v1"
+    planted = {"OPENAI_API_KEY": JUDGE_KEY, "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+    planted |= {"AWS_ENDPOINT_URL_S3": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    planted |= {"AWS_ACCESS_KEY_ID": AWS_ID, "AWS_SECRET_ACCESS_KEY": AWS_SECRET}
+    planted |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": HUB_TOKEN, "GAVEL_BACKEND_KEY": BACKEND_KEY}
+    planted |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         yield {**os.environ, **planted}
     finally:
