@@ -68,12 +68,15 @@ def say(console: Console, line: str, style: str = "") -> None:
 def print_table(
     console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
 ) -> None:
-    """Prints texts in columns under their headings; cells that are too wide are folded. `right`: columns of numbers."""
-    table = Table(box=None, pad_edge=False)
+    """Prints texts in columns under their headings. Where they are too wide for a terminal, cells are folded, the first
+    column's name last. `right`: columns of numbers."""
+    _widen(console)
+    table, lines = Table(box=None, pad_edge=False), [list(map(plain, row)) for row in rows]
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(plain, row))
+    table.columns[0].min_width = min(max((line[0].cell_len for line in lines), default=0), console.width // 2)
+    for line in lines:
+        table.add_row(*line)
     console.print(table)
 
 
@@ -345,25 +348,27 @@ def status_of(judge: "Judge") -> Callable[[], str]:
     return lambda: judge.status if judge.asks_servers else ""
 
 
-_LABEL, _WORD = 8, 12
-"""Columns of a label, and of a heading's word, that may be folded."""
+_WORD = 12
+"""Columns of a heading's word that may be folded."""
 _GAP = 2
+_MANY = 1000
 
 
 def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """`headings` and each of `rows` begin with the label, which figures follow.
 
-    Headings are wrapped and labels folded where that is enough; else each figure is a line of its own.
+    Headings are wrapped where that is enough; else each figure is a line of its own.
     """
     heads, *lines = [[plain(text) for text in row] for row in (headings, *rows)]
     columns = list(zip(heads, *lines, strict=True))
     label, *widths = [max(text.cell_len for text in column) for column in columns]
+    _widen(console)
     spare = console.width - _GAP * len(widths)
     if label + sum(widths) > spare:
         words = [[min(cell_len(word), _WORD) for word in head.plain.split()] for head in heads[1:]]
         figures = [max(text.cell_len for text in column[1:]) for column in columns[1:]]
         widths = [max([figure, *each]) for figure, each in zip(figures, words, strict=True)]
-        if spare - sum(widths) < min(label, _LABEL):
+        if spare - sum(widths) < label:
             if heads[0].plain:
                 console.print(heads[0], style="bold", soft_wrap=True)
             for name, *cells in lines:
@@ -371,11 +376,16 @@ def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequ
                 for heading, cell in zip(heads[1:], cells, strict=True):
                     console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
             return
-        label = min(label, spare - sum(widths))
     table = Table(box=None, pad_edge=False)
-    table.add_column(heads[0], overflow="fold", width=label)
+    table.add_column(heads[0], width=label)
     for heading, width in zip(heads[1:], widths, strict=True):
         table.add_column(heading, justify="right", overflow="fold", width=width)
     for line in lines:
         table.add_row(*line)
     console.print(table)
+
+
+def _widen(console: Console) -> None:
+    """Makes a console wide that is no terminal: a file or another program takes any number of columns."""
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        console.width = _MANY

@@ -152,8 +152,8 @@ class Budget:
         if self.max_cost_usd is not None and price is None:
             raise LlmError(
                 f"the budget of {self.max_cost_usd:g} USD cannot be kept: the price of {model} is not known.",
-                f'Give it in USD per million tokens: Judge(prices={{"{model}": (2, 8)}}) or GAVEL_PRICES; '
-                "or limit max_tokens instead.",
+                f"Give it in USD per million tokens, GAVEL_PRICES='{{\"{model}\": [2, 8]}}', or in Python "
+                "Judge(prices=…); or limit tokens in place of USD: --max-judge-tokens, max_tokens=.",
             )
 
     @property

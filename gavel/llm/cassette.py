@@ -14,8 +14,9 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -82,9 +83,6 @@ Entry = tuple[Question, Reply]
 class Storage:
     """Stores replies. Futures of reading and writing may have the exception `CassetteError`."""
 
-    commits_in_order = False
-    """Whether everything derived from a reply is committed after it: then nobody waits until the reply is stored."""
-
     def replies(self, key: str) -> "Future[list[Reply]]":
         """The replies to a question, oldest first."""
         raise NotImplementedError
@@ -133,15 +131,16 @@ class Cassette:
     async def answer(
         self,
         question: Question,
-        ask: Callable[[], Awaitable[Reply]],
+        ask: Callable[[], AbstractAsyncContextManager[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[Entry] = (),
     ) -> Reply:
         """The stored reply to the question, or else that of `ask`; concurrent equal questions are asked once.
 
-        `accept` says whether a reply is usable; an unusable one is returned and not stored. None = all are. `repairs`:
-        the unusable replies that the question sends back, with their questions, oldest first; they are stored together
-        with a usable reply. Raises what `ask` raises, and `CassetteError`.
+        `ask` gives the reply to a block, which stores it. `accept` says whether a reply is usable; an unusable one is
+        returned and not stored. None = all are. `repairs`: the unusable replies that the question sends back, with
+        their questions, oldest first; they are stored together with a usable reply. Raises what `ask` raises, and
+        `CassetteError`.
         """
         storage, key = self._current_storage(), question.key
         ledger_of_this_work().questions.add(key)
@@ -164,11 +163,11 @@ class Cassette:
                     'Ask what was recorded, or record it: Cassette(path, mode="cache").',
                 )
             if reply is None:
-                reply = replace(await ask(), key=key)
-                if accept is None or accept(reply):
-                    keeping = asyncio.wrap_future(storage.keep([*_repaired(repairs, key), (question, reply)]))
-                    keeping.add_done_callback(_warn_if_lost)
-                    if not storage.commits_in_order:
+                async with ask() as fresh:
+                    reply = replace(fresh, key=key)
+                    if accept is None or accept(reply):
+                        keeping = asyncio.wrap_future(storage.keep([*_repaired(repairs, key), (question, reply)]))
+                        keeping.add_done_callback(_warn_if_lost)
                         await asyncio.wait([keeping])
             mine.set_result(reply)
             return reply

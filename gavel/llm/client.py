@@ -1,9 +1,10 @@
 """One call to a language model: bounded in time, retried where that can help, and accounted for.
 
     ask                        answers from the cassette, where it holds the reply
-    └─ _ask_until_deadline        loop 1: the same request after a pause, while the server or the network fails
-       └─ _ask_as_accepted           loop 2: another reply format or parameter, when the server refuses the first
-          └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
+    └─ _asked                     holds a concurrency slot until the reply is stored
+       └─ _ask_until_deadline        loop 1: the same request after a pause, while the server or the network fails
+          └─ _ask_as_accepted           loop 2: another reply format or parameter, when the server refuses the first
+             └─ complete_in_time           one request, over LiteLLM or the direct wire (completion.py)
 
 Loop 3 is the caller's: the next of a juror's models, of which each has an equal share of the deadline. A temporary
 failure (429, 5xx, a timeout, no connection, a truncated reply) is retried until then, however often; pauses occupy no
@@ -185,9 +186,10 @@ class Client:
         shared with other requests, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_until_deadline(messages, schema, prefix)
+            async with self._asked(messages, schema, prefix) as reply:
+                return reply
         question = Question(self.name, self.params, schema, messages)
-        ask = partial(self._ask_until_deadline, messages, schema, prefix)
+        ask = partial(self._asked, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
         reply = await self.cassette.answer(question, ask, accept, earlier)
         return self._answering_all_of(messages, reply)
@@ -199,7 +201,12 @@ class Client:
         """
         self.breaker.close()
         started, decides = time.monotonic(), self.wire == "decisions"
-        reply = await self._ask_until_deadline(PROBE_MESSAGES, PROBE if decides else PROBE_SCHEMA, is_probe=True)
+        asked = partial(self._asked, PROBE_MESSAGES, PROBE if decides else PROBE_SCHEMA, is_probe=True)
+        async with asked() as reply:
+            pass
+        if not reply.text.strip():  # that may pass
+            async with asked() as reply:
+                pass
         if not reply.text.strip():
             raise LlmError(
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
@@ -230,39 +237,45 @@ class Client:
         """Whether a request to the model leaves this process."""
         return self._is_served and (self.cassette is None or self.cassette.asks_now)
 
-    async def _ask_until_deadline(
+    @asynccontextmanager
+    async def _asked(
         self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX, *, is_probe: bool = False
-    ) -> Reply:
+    ) -> AsyncGenerator[Reply]:
+        """Gives the reply. The call holds its concurrency slot to the end of the block, which stores the reply, so that
+        a process that is killed loses no more paid replies than `concurrency`."""
         if not is_probe:
             await self.breaker.probed(self.probe)
         patience = _PROBE_PATIENCE if is_probe else self.limits.deadline
         call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix, patience)
         await call.acquire()
         try:
-            while True:
-                try:
-                    self.breaker.check()
-                    with self.activity.asking(self.name):
-                        reply = await self._ask_as_accepted(call, messages, schema)
-                    self.breaker.close()
-                    return reply
-                except Exception as error:  # foreign code: any exception means that the call failed
-                    failure = error if isinstance(error, LlmError) else None
-                    if failure is None:
-                        if (pause := call.pause_after(error)) is not None:
-                            await call.sleep(pause, error)
-                            continue
-                        longest = min(self.limits.timeout, self.limits.deadline)
-                        failure = as_llm_error(error, self.name, longest, call.attempts)
-                    failure.may_be_paid = call.may_be_paid
-                    is_outage = self.has_fallback and failure is not error and may_pass(error)
-                    if is_outage or isinstance(failure, PermanentError):  # other requests would hit it too
-                        self.breaker.open(failure)
-                    if failure is error:
-                        raise
-                    raise failure from error
+            yield await self._ask_until_deadline(call, messages, schema)
         finally:
             call.release()
+
+    async def _ask_until_deadline(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
+        while True:
+            try:
+                self.breaker.check()
+                with self.activity.asking(self.name):
+                    reply = await self._ask_as_accepted(call, messages, schema)
+                self.breaker.close()
+                return reply
+            except Exception as error:  # foreign code: any exception means that the call failed
+                failure = error if isinstance(error, LlmError) else None
+                if failure is None:
+                    if (pause := call.pause_after(error)) is not None:
+                        await call.sleep(pause, error)
+                        continue
+                    longest = min(self.limits.timeout, self.limits.deadline)
+                    failure = as_llm_error(error, self.name, longest, call.attempts)
+                failure.may_be_paid = call.may_be_paid
+                is_outage = self.has_fallback and failure is not error and may_pass(error)
+                if is_outage or isinstance(failure, PermanentError):  # other requests would hit it too
+                    self.breaker.open(failure)
+                if failure is error:
+                    raise
+                raise failure from error
 
     async def _ask_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Sends the request in the first reply format, and with the parameters, that the endpoint accepts."""

@@ -177,7 +177,7 @@ def _object(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     for key, value in items:
         name = _key(jsonable(key))
         if name in found:
-            raise ResultError(f"it has two entries called {name}")
+            raise ResultError(f"it has two entries called {name}, of which one must be renamed")
         found[name] = jsonable(value)
     return found
 
@@ -206,7 +206,7 @@ def _convert_table(table: Any) -> Any:
     is_series = hasattr(table, "to_frame")
     frame = table.to_frame() if is_series else table
     if not frame.columns.is_unique:
-        raise ResultError("it has two columns of one name")
+        raise ResultError("it has two columns of one name, of which one must be renamed")
     whole, missing = frame.to_dict(orient="split"), frame.isna().to_dict(orient="split")["data"]
     labels: list[Any] = whole["index"]
     rows = [

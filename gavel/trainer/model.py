@@ -156,7 +156,7 @@ class TrainableModel(Model, TrainableSpec):
         groups, metrics = as_groups(groups, single=False), as_metrics(metrics)
         members = [member for group in groups for member in group]
         if not members:
-            logger.warning("no group was given: a function given as after_each returns the group that it scored")
+            logger.warning("no trajectory was given to train on: an after_each function returns the group it scored")
         elif all(member.reward is None and member.judgement is None for member in members):
             logger.warning("no trajectory has a reward: score the groups first, as by gavel.ruler_score_group")
         elif not any(next(member.choices(), None) for member in members):

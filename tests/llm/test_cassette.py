@@ -5,6 +5,8 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -25,12 +27,15 @@ def rows(path: Path) -> int:
         return connection.execute("SELECT count(*) FROM replies").fetchone()[0]
 
 
-async def never() -> Reply:
+@asynccontextmanager
+async def never(text: str = "") -> AsyncIterator[Reply]:
     raise AssertionError("asked")
+    yield Reply("")
 
 
-async def said(text: str = "hi") -> Reply:
-    return Reply(text, 100, 20, 0.5, "stop", "m-2026")
+@asynccontextmanager
+async def said(text: str = "hi") -> AsyncIterator[Reply]:
+    yield Reply(text, 100, 20, 0.5, "stop", "m-2026")
 
 
 ODD = 'line\n"quote" \x00 \ud800 ¦ 判断'
@@ -78,11 +83,13 @@ async def test_a_miss_names_the_model_and_asks_nothing(tmp_path):
 async def test_the_same_question_at_the_same_time_is_asked_once(tmp_path):
     cassette, asked = Cassette(tmp_path / "c.sqlite"), 0
 
-    async def ask() -> Reply:
+    @asynccontextmanager
+    async def ask():
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.01)
-        return await said()
+        async with said() as reply:
+            yield reply
 
     replies = await asyncio.gather(*(cassette.answer(question(), ask) for _ in range(50)))
     assert asked == 1
@@ -92,10 +99,11 @@ async def test_the_same_question_at_the_same_time_is_asked_once(tmp_path):
 async def test_who_is_cancelled_takes_nobody_along(tmp_path):
     cassette, asking = Cassette(tmp_path / "c.sqlite"), asyncio.Event()
 
-    async def hang() -> Reply:
+    @asynccontextmanager
+    async def hang():
         asking.set()
         await asyncio.Event().wait()
-        raise AssertionError
+        yield Reply("")
 
     first = asyncio.create_task(cassette.answer(question(), hang))
     await asking.wait()
@@ -108,9 +116,11 @@ async def test_who_is_cancelled_takes_nobody_along(tmp_path):
 async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(tmp_path):
     cassette, paid = Cassette(tmp_path / "c.sqlite"), asyncio.Event()
 
-    async def pay() -> Reply:
+    @asynccontextmanager
+    async def pay():
         paid.set()
-        return await said()
+        async with said() as reply:
+            yield reply
 
     await cassette.answer(question("warm"), said)
     asker = asyncio.create_task(cassette.answer(question(), pay))
@@ -131,12 +141,9 @@ async def test_a_repaired_conversation_replays_as_it_went(tmp_path):
             earlier.append((each, reply))
         return [reply for _, reply in earlier]
 
-    async def nobody(text: str) -> Reply:
-        return await never()
-
     await converse(Cassette(tmp_path / "c.sqlite"), said)
     for mode in ("cache", "replay"):
-        again = await converse(Cassette(tmp_path / "c.sqlite", mode), nobody)
+        again = await converse(Cassette(tmp_path / "c.sqlite", mode), never)
         assert [reply.text for reply in again] == texts
         assert all(reply.cached for reply in again)
 

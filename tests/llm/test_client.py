@@ -5,6 +5,9 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -18,12 +21,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 from gavel.base.errors import GavelError
 from gavel.llm import providers
 from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette, Entry, Storage
 from gavel.llm.client import PROBE_MESSAGES, Client, traced_calls
 from gavel.llm.decisions import PROBE, decide
 from gavel.llm.errors import ContextError, LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.failures import CONTENT_FILTER, is_refusal_text
 from gavel.llm.providers import check_model
 from gavel.llm.rate_limits import Limits
+from gavel.llm.types import Reply
 from tests.decisions import DecisionServer
 from tests.endpoint import Answer, Endpoint, fails, limit_attempts, says
 from tests.limits import HANG_SECONDS
@@ -185,6 +190,35 @@ async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, wire, monk
         for name in ("first", "second"):
             tasks.create_task(judge.ask([PROMPT[0], {"role": "user", "content": name}], SCHEMA))
     assert asked == ["first", "second", "first"]
+
+
+class SlowStorage(Storage):
+    def __init__(self) -> None:
+        self.pending: list[Future[None]] = []
+
+    def replies(self, key: str) -> Future[list[Reply]]:
+        (none := Future[list[Reply]]()).set_result([])
+        return none
+
+    def keep(self, entries: Sequence[Entry]) -> Future[None]:
+        self.pending.append(Future())
+        return self.pending[-1]
+
+
+async def test_no_more_paid_replies_are_unstored_than_calls_may_run_at_once(endpoint, wire):
+    endpoint.script = [lambda _: says("hi")]
+    storage = SlowStorage()
+    judge = replace(client(endpoint, concurrency=2), cassette=Cassette(storage))
+    asks = [judge.ask([PROMPT[0], {"role": "user", "content": str(number)}], SCHEMA) for number in range(4)]
+    async with asyncio.timeout(HANG_SECONDS), asyncio.TaskGroup() as tasks:
+        for ask in asks:
+            tasks.create_task(ask)
+        for stored in range(4):
+            while len(storage.pending) < min(2 + stored, 4):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # a third one would be sent now
+            assert len(endpoint.requests) == min(2 + stored, 4)
+            storage.pending[stored].set_result(None)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,11 @@ async def test_a_reply_in_drips_keeps_to_the_timeout(endpoint, wire):
     assert budget.calls == budget.unpriced_calls == len(endpoint.requests) > 0
 
 
+async def test_one_empty_answer_to_the_probe_is_no_error(endpoint, wire):
+    endpoint.script = [lambda _: says(""), lambda _: says('{"ready": true}')]
+    assert (await client(endpoint).probe()).is_alone
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [

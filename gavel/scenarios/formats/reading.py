@@ -10,6 +10,7 @@ and fields. No row is skipped silently: rows without anything to judge are count
 """
 
 import json
+import math
 import re
 import shlex
 from collections import Counter
@@ -527,9 +528,10 @@ def _describe_unread(
             for path, value in leaves(without(each.metadata, *own, *COLUMNS, *beside_messages(each))):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 last, text = name.rpartition(".")[2], str(value).strip()
-                is_expected = _EXPECTED.search(last) and not _IDENTIFIER.search(last)
+                is_expected = _EXPECTED.search(name) and not _IDENTIFIER.search(last)
                 is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not _IDENTIFIER.search(last)
                 is_text = isinstance(value, str) and (is_expected or is_answer or _SENTENCE.search(text))
+                is_text = is_text or (is_expected and _is_count(value) and not _REWARD.search(name))
                 is_told = name in named or not text or text in (truths if is_expected else said)
                 is_asked = name.partition(".")[0] in OF_PROMPTS and value is not None and text not in KNOWN_ROLES
                 if (is_text or is_asked) and not is_told:
@@ -559,8 +561,13 @@ def _describe_unread(
 _MOST_NAMES = 8
 
 
+def _is_count(value: Any) -> bool:
+    """Whether a value is a number, and no yes or no."""
+    return isinstance(value, int | float) and value not in (0, 1) and not math.isnan(value)
+
+
 def _texts(value: Any) -> str:
-    return "\n".join(text for _, text in leaves(value) if isinstance(text, str))
+    return "\n".join(str(each) for _, each in leaves(value) if isinstance(each, str | int | float))
 
 
 def _given(trajectory: Trajectory, in_text: bool) -> Any:

@@ -20,7 +20,7 @@ import jiter
 from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded
 
 READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(parse_constant=str)  # NaN, which JSON lacks, is a text
 _TWICE = re.compile(r'duplicate key (".*") at line (\d+)', re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _TRAILING_COMMA = re.compile(r",\s*[\]}]\s*\Z")

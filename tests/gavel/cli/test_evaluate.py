@@ -68,7 +68,7 @@ def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert "pass@2" in told.stdout
     heading = [line.split() for line in told.stdout.splitlines() if "USD" in line and "one_sentence" in line]
-    assert heading == [["returns_desk", "one_sentence", "mean", "USD", "episode"]]
+    assert heading == [["returns_desk", "one_sentence", "mean", "USD", "an", "episode"]]
     page = tmp_path / "runs" / "evaluations" / "returns_desk+one_sentence" / "report.html"
     assert 'href="../returns_desk/report.html"' in page.read_text()
     again = run_gavel("evaluate", "returns_desk", "nowhere.py", *sizes, "--out", "here", cwd=tmp_path)

@@ -165,7 +165,7 @@ ROWS = [
 
 def printed_figures(width: int) -> list[str]:
     text = io.StringIO()
-    print_figures(Console(file=text, width=width), HEADINGS, ROWS)
+    print_figures(Console(file=text, width=width, force_terminal=True, color_system=None), HEADINGS, ROWS)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

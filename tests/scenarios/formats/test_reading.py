@@ -912,6 +912,16 @@ def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(t
     told = {"target": "A.", "reference": "B.", "expected": "B.", "target_hash": "ab"}
     (note,) = read_file(written(tmp_path / "target.jsonl", asked | told)).notes[:1]
     assert "not shown target. " in note
+    within = {"reference_outputs": {"answer": "C"}, "expected": {"value": 4, "is_exact": True}}
+    (note,) = read_file(written(tmp_path / "within.jsonl", asked | within)).notes[:1]
+    assert "not shown reference_outputs.answer, expected.value. " in note
+
+
+def test_numbers_that_json_lacks_become_texts(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hi", "completion": "Hello", "score": NaN}\n')
+    reading = read_file(tmp_path / "rows.jsonl")
+    assert reading.groups[0].trajectories[0].metadata["score"] == "NaN"
+    assert "no number" in reading.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ It does the same as a cassette's file, but the database's writer writes it toget
 replies to many groups are committed at once.
 """
 
+import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import cast
@@ -49,7 +51,7 @@ class _CassetteOfKeys(Cassette):
     async def answer(
         self,
         question: Question,
-        ask: Callable[[], Awaitable[Reply]],
+        ask: Callable[[], AbstractAsyncContextManager[Reply]],
         accept: Accept | None = None,
         repairs: Sequence[Entry] = (),
     ) -> Reply:
@@ -67,16 +69,14 @@ class _DatabaseStorage(Storage):
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.commits_in_order = database.is_sqlite  # a judgement commits after the replies that it was read from
 
     def replies(self, key: str) -> "Future[list[Reply]]":
         found = self._database.begin(lambda connection: Replies(connection).replies(key), "")
         return cast("Future[list[Reply]]", found)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
-        # On SQLite works run in order: a judgement's replies are there before it is stored, or erased.
-        order = "" if self.commits_in_order else f"question {entries[-1][0].key}"
-        kept = self._database.begin(lambda connection: Replies(connection).keep(entries), order)
+        order = "" if self._database.is_sqlite else f"question {entries[-1][0].key}"
+        kept = asyncio.ensure_future(self._database.write(lambda connection: Replies(connection).keep(entries), order))
         return cast("Future[None]", kept)  # compressed in the writer's thread
 
 
