@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
-from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.learner import AtroposLearner
+from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.server import checked_listener, serve
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.trainer.backends.local import LocalBackend
@@ -71,10 +71,9 @@ async def _through_atropos(
         starting_step=0,
         num_steps=steps - 1,
     )
-    queue = GroupQueue(runs / "queues" / f"{model.name}.sqlite")
-    state = QueueState(queue, OwnTrainer(registration, backend.token_space(model)))
-    settings = LearnerSettings(steps, GROUPS * GROUP_SIZE, wait_seconds=600)
-    learner = AtroposLearner(model, backend, state, settings, _train_config(steps))
+    queue = GroupQueue(runs / "queues" / f"{model.name}.sqlite", space=backend.token_space(model))
+    queue.register(registration, started=True)
+    learner = AtroposLearner(model, backend, queue, _train_config(steps), steps, GROUPS * GROUP_SIZE, wait_seconds=600)
     listener = checked_listener("127.0.0.1", 0, None)
     address = asyncio.get_running_loop().create_future()
 
@@ -109,7 +108,7 @@ async def _through_atropos(
     playing = asyncio.create_task(environment())
     try:
         await serve(
-            state,
+            queue,
             listener,
             host="127.0.0.1",
             key=None,

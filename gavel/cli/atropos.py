@@ -31,7 +31,7 @@ from gavel.cli.options import (
 )
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import local_backend, open_run, run_directory_of, trainable
-from gavel.integrations.atropos.queue import GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
 from gavel.judge.offline.stand_in import check_readable
@@ -93,11 +93,11 @@ def serve_atropos(
 
             listener = checked_listener(host, port, key)
             with closing(listener), closing(GroupQueue(data / FILE, most_groups=max_waiting)) as queue:
-                await serve(QueueState(queue), listener, announce=announce, **limits)
+                await serve(queue, listener, announce=announce, **limits)
 
         return run_to_end(wait_for_trainer())
     need_extra("train", "gavel serve-atropos --model")
-    from gavel.integrations.atropos.learner import AtroposLearner, LearnerSettings
+    from gavel.integrations.atropos.learner import AtroposLearner
 
     config = run_config(project, values, assignments, flags=SERVE_FLAGS).resolved()
     model, steps = trainable(config, project), config.loop.steps
@@ -154,13 +154,13 @@ def serve_atropos(
                 say(console, f"{counted(len(queue.waiting), 'group')} waiting · step {queue.step} of {steps}")
 
             async def work() -> None:
-                bounds = LearnerSettings(steps, batch_size, 60 * wait_minutes, keep_checkpoints=_CHECKPOINTS)
-                await AtroposLearner(model, backend, state, bounds, config.train, judge, stepped).run()
+                sizes = steps, batch_size, 60 * wait_minutes
+                await AtroposLearner(model, backend, queue, config.train, *sizes, judge, stepped).run()
                 await asyncio.sleep(_LINGER_SECONDS)
 
-            with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting)) as queue:
-                state = QueueState(queue, OwnTrainer(registration, space))
-                await serve(state, listener, announce=announce, work=work(), **limits)
+            with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting, space=space)) as queue:
+                queue.register(registration, started=True)
+                await serve(queue, listener, announce=announce, work=work(), **limits)
         run.say_end()
 
     run_to_end(train(), RESUME)
@@ -168,7 +168,6 @@ def serve_atropos(
 
 _LINGER_SECONDS = 3.0
 """Seconds that the server stays up after the last step, so that environments learn that it is done."""
-_CHECKPOINTS = 3
 FILE = "queue.sqlite"
 _NO_OTHER_RUN = {"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing", "whole_pass_tokens"}
 """Settings of which another value makes no other run."""

@@ -1,4 +1,4 @@
-"""verifiers' files without verifiers: exported episodes, packages of scenarios, and requests as conversations."""
+"""verifiers' files without verifiers: exported episodes, and packages of scenarios."""
 
 import json
 import tomllib
@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.types.chat.chat_completion import Choice
 
-from gavel.integrations._conversations import add_turn
 from gavel.integrations.verifiers.environment import write_package
 from gavel.integrations.verifiers.formats import episodes
 from gavel.scenarios.formats.exported import Losses
@@ -100,34 +98,3 @@ def test_the_package_names_its_modules_and_what_it_needs(tmp_path: Path) -> None
     compile(module, "gavel_shop.py", "exec")
     assert '"gavel_shop_scenario.py")) + ":shop"' in module
     assert (tmp_path / "out" / "gavel_shop_scenario.py").read_text() == (tmp_path / "shop.py").read_text()
-
-
-def choice(content: str, **more: Any) -> Choice:
-    message = {"role": "assistant", "content": content, **more}
-    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message, "token_ids": [1, 2]})
-
-
-def user(content: str) -> dict[str, Any]:
-    return {"role": "user", "content": content}
-
-
-def said(content: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": content}
-
-
-def test_a_request_continues_the_conversation_that_it_begins_with():
-    trajectory = Trajectory()
-    add_turn(trajectory, [user("a")], None, choice("A"))
-    add_turn(trajectory, [user("sub")], None, choice("S"))
-    add_turn(trajectory, [user("a"), said("A"), user("b")], None, choice("B"))
-    assert [message["content"] for message in trajectory.messages()] == ["a", "A", "b", "B"]
-    assert [history.messages()[0]["content"] for history in trajectory.additional_histories] == ["sub"]
-    assert [each.model_extra for each in trajectory.choices()] == [{"token_ids": [1, 2]}] * 3
-
-
-def test_a_rewritten_history_begins_another_conversation():
-    trajectory = Trajectory()
-    add_turn(trajectory, [user("a")], None, choice("A"))
-    add_turn(trajectory, [user("a"), said("shortened"), user("b")], None, choice("B"))
-    assert [len(history.messages()) for history in trajectory.histories()] == [2, 4]
-    assert len(list(trajectory.choices())) == 2

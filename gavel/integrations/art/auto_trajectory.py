@@ -57,86 +57,82 @@ def recording(trajectory: Trajectory) -> Generator[Trajectory]:
         _recording.reset(token)
 
 
-class _Library:
-    """httpx, or httpx2, which has the same names: OpenAI's client uses httpx2 from its version 3 on."""
-
-    def __init__(self, module: Any) -> None:
-        self._clients = module.Client, module.AsyncClient
-        self._own = [client.send for client in self._clients]
-        self._tee = _tee(module)
-
-    def patch(self, is_recording: bool) -> None:
-        sends = self._recorded_sends() if is_recording else self._own
-        for client, send in zip(self._clients, sends, strict=True):
-            client.send = send
-
-    def _recorded_sends(self) -> tuple[Any, Any]:
-        send, async_send = self._own
-
-        def recorded_send(client: Any, request: Any, **options: Any) -> Any:
-            return self._watched(send(client, request, **options), request)
-
-        async def recorded_async_send(client: Any, request: Any, **options: Any) -> Any:
-            return self._watched(await async_send(client, request, **options), request)
-
-        return recorded_send, recorded_async_send
-
-    def _watched(self, response: Any, request: Any) -> Any:
-        """The response, with its reply recorded: now, or when its stream is closed."""
-        trajectory = _recording.get()
-        if trajectory is not None and response.is_success:
-            if response.is_stream_consumed or response.is_closed:
-                _record(trajectory, request, response.content)
-            else:
-                response.stream = self._tee(response.stream, trajectory, request)
-        return response
-
-
 @cache
-def _libraries() -> list[_Library]:
-    names = [name for name in ("httpx", "httpx2") if importlib.util.find_spec(name) is not None]
-    return [_Library(importlib.import_module(name)) for name in names]
+def _sends() -> list[tuple[Any, Any, Any]]:
+    """The classes of clients, each with its own `send` and one that records; OpenAI's client uses httpx2, which has the
+    names of httpx, from its version 3 on."""
+    found: list[tuple[Any, Any, Any]] = []
+    for name in ("httpx", "httpx2"):
+        if importlib.util.find_spec(name) is not None:
+            module: Any = importlib.import_module(name)
+            watch = _watcher(module)
+            found.append((module.Client, module.Client.send, _recorded(module.Client.send, watch)))
+            found.append((module.AsyncClient, module.AsyncClient.send, _recorded_async(module.AsyncClient.send, watch)))
+    return found
 
 
 def _patch(more: int) -> None:
     global _recordings
     with _lock:
         _recordings += more
-        for library in _libraries():
-            library.patch(_recordings > 0)
+        for client, own, recorded in _sends():
+            client.send = recorded if _recordings else own
 
 
-def _tee(module: Any) -> type:
-    """A sync or async stream of a library that records the reply when it is closed."""
+def _recorded(send: Any, watch: Any) -> Any:
+    def recorded_send(client: Any, request: Any, **options: Any) -> Any:
+        return watch(send(client, request, **options), request)
+
+    return recorded_send
+
+
+def _recorded_async(send: Any, watch: Any) -> Any:
+    async def recorded_send(client: Any, request: Any, **options: Any) -> Any:
+        return watch(await send(client, request, **options), request)
+
+    return recorded_send
+
+
+def _watcher(module: Any) -> Any:
+    """A function that records a response of the library: now, or when its stream is closed."""
 
     class Tee(module.SyncByteStream, module.AsyncByteStream):
         def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
             self._stream, self._trajectory, self._request = stream, trajectory, request
-            self._seen: list[bytes] = []
+            self._seen = bytearray()
 
         def __iter__(self) -> Iterator[bytes]:
             for part in self._stream:
-                self._seen.append(part)
+                self._seen += part
                 yield part
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for part in self._stream:
-                self._seen.append(part)
+                self._seen += part
                 yield part
 
         def close(self) -> None:
             self._stream.close()
-            self._done()
+            self._end()
 
         async def aclose(self) -> None:
             await self._stream.aclose()
-            self._done()
+            self._end()
 
-        def _done(self) -> None:
-            seen, self._seen = b"".join(self._seen), []
-            _record(self._trajectory, self._request, seen)
+        def _end(self) -> None:
+            _record(self._trajectory, self._request, bytes(self._seen))
+            self._seen.clear()
 
-    return Tee
+    def watch(response: Any, request: Any) -> Any:
+        trajectory = _recording.get()
+        if trajectory is not None and response.is_success:
+            if response.is_stream_consumed or response.is_closed:
+                _record(trajectory, request, response.content)
+            else:
+                response.stream = Tee(response.stream, trajectory, request)
+        return response
+
+    return watch
 
 
 def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:

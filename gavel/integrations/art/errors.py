@@ -59,18 +59,14 @@ _warned: set[str] = set()
 
 
 def ignored(setting: str, why: str) -> None:
-    """Warns once per process that `setting` has no effect."""
-    if setting not in _warned:
-        _warned.add(setting)
-        warnings.warn(f"{setting} has no effect in Gavel: {why}", IgnoredSetting, stacklevel=_levels_to_the_user())
-
-
-def _levels_to_the_user() -> int:
-    """Frames from the caller of `warnings.warn` to the nearest frame outside Gavel."""
-    frame, level = inspect.currentframe(), 0
+    """Warns once per process, at the user's own line, that `setting` has no effect."""
+    if setting in _warned:
+        return
+    _warned.add(setting)
+    frame, level = inspect.currentframe(), 1
     while frame is not None and f"{frame.f_globals.get('__name__', '')}.".startswith("gavel."):
         frame, level = frame.f_back, level + 1
-    return level  # this function's own frame accounts for the outer one
+    warnings.warn(f"{setting} has no effect in Gavel: {why}", IgnoredSetting, stacklevel=level)
 
 
 _MISSING = {
@@ -90,22 +86,9 @@ _MISSING = {
 """ART's modules that Gavel lacks, by the alternative."""
 
 
-class MissingName:
-    """A name in such a module: calling it, its attributes and its items raise `NotInGavelError`."""
+class _Missing(ModuleType):
+    """Such a module, or a name in it: calls and subscripts raise `NotInGavelError`."""
 
-    def __init__(self, name: str, remedy: str) -> None:
-        self._error = NotInGavelError(f"Gavel has no {name}", remedy)
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise self._error
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("__") else self._error
-
-    __getitem__ = __call__
-
-
-class _MissingModule(ModuleType):
     def __init__(self, part: str, remedy: str) -> None:
         super().__init__(f"{ART}.{part}", "A part of ART that Gavel does not have.")
         self.__path__ = []
@@ -114,14 +97,19 @@ class _MissingModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return MissingName(f"art.{self._part}.{name}", self._remedy)
+        return _Missing(f"{self._part}.{name}", self._remedy)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise NotInGavelError(f"Gavel has no art.{self._part}", self._remedy)
+
+    __getitem__ = __call__
 
 
 def add_missing_modules() -> None:
     """Makes ART's missing parts importable."""
     for remedy, parts in _MISSING.items():
         for part in parts.split():
-            sys.modules.setdefault(f"{ART}.{part}", _MissingModule(part, remedy))
+            sys.modules.setdefault(f"{ART}.{part}", _Missing(part, remedy))
 
 
 def add_aliases(module: str, *names: str) -> None:

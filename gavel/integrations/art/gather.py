@@ -9,7 +9,6 @@ The bar of `context.pbar` may be set after the wrapped rollouts were made, and b
 """
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from gavel.scenarios.gather import gather_trajectories as _gather_trajectories
 from gavel.scenarios.gather import gather_trajectory_groups as gather_trajectory_groups
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup, discard
 from gavel.scenarios.trajectory import Trajectory
 
 Group = TypeVar("Group", bound=Iterable[Any])
@@ -53,9 +52,8 @@ class GatherContext:
 
     def too_many_exceptions(self) -> bool:
         """Whether more failures occurred than the gather tolerates."""
-        if 0 < self.max_exceptions < 1 and self.pbar is not None and self.pbar.total:
-            return self.exceptions > self.max_exceptions * self.pbar.total
-        return self.exceptions > self.max_exceptions
+        is_share = 0 < self.max_exceptions < 1 and self.pbar is not None and self.pbar.total
+        return self.exceptions > self.max_exceptions * (is_share or 1)
 
     def count_exception(self, error: Exception) -> None:
         """Counts a failure. Raises it if it exceeds the limit."""
@@ -90,7 +88,7 @@ async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
     except Exception as error:
         context.count_exception(error)
         return None
-    context.update_pbar(len(group) if isinstance(group, TrajectoryGroup) else len(list(group)))
+    context.update_pbar(len([*group]))
     return group
 
 
@@ -123,7 +121,7 @@ async def gather_trajectories(
     sources = list(trajectories)
     outcomes: list[Any] = [None] * len(sources)
 
-    async def outcome(number: int) -> Trajectory:
+    async def take_outcome(number: int) -> Trajectory:
         try:
             result = await sources[number]
             outcomes[number] = result if isinstance(result, Trajectory) else list(result)
@@ -134,17 +132,14 @@ async def gather_trajectories(
 
     try:
         await _gather_trajectories(
-            [outcome(number) for number in range(len(sources))],
+            [take_outcome(number) for number in range(len(sources))],
             pbar_desc=pbar_desc,
             pbar_total_completion_tokens=pbar_total_completion_tokens,
             max_exceptions=max_exceptions,
         )
     finally:
-        for source in sources:  # an unstarted coroutine would be reported as never awaited
-            if inspect.iscoroutine(source) and inspect.getcoroutinestate(source) == inspect.CORO_CREATED:
-                source.close()
-            elif isinstance(source, asyncio.Future) and not source.done():
-                source.cancel()
+        for source in sources:
+            discard(source)
     return outcomes
 
 
@@ -166,18 +161,19 @@ async def trajectory_group_batches(
     for skipped in waiting[:first]:
         if isinstance(skipped, TrajectoryGroup):
             skipped.discard_pending()
-    batches = [waiting[start : start + batch_size] for start in range(first, len(waiting), batch_size)]
     running: list[asyncio.Task[list[TrajectoryGroup]]] = []
     try:
-        while batches or running:
-            while batches and len(running) < max_concurrent_batches:
-                batch = gather_trajectory_groups(
-                    batches.pop(0),
-                    pbar_desc=pbar_desc,
-                    max_exceptions=max_batch_exceptions,
-                    pbar_total_completion_tokens=pbar_total_completion_tokens,
-                )
-                running.append(asyncio.create_task(batch))
+        for start in range(first, len(waiting), batch_size):
+            if len(running) == max_concurrent_batches:
+                yield await running.pop(0)
+            batch = gather_trajectory_groups(
+                waiting[start : start + batch_size],
+                pbar_desc=pbar_desc,
+                max_exceptions=max_batch_exceptions,
+                pbar_total_completion_tokens=pbar_total_completion_tokens,
+            )
+            running.append(asyncio.create_task(batch))
+        while running:
             yield await running.pop(0)
     finally:
         for task in running:

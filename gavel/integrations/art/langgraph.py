@@ -43,9 +43,8 @@ def wrap_rollout(
             raise RuntimeError(
                 "the agent asked no chat model in this rollout: make its model in the rollout, with init_chat_model()"
             )
-        trajectory.messages_and_choices = recorded.messages_and_choices
-        trajectory.tools = recorded.tools
-        trajectory.additional_histories = [*trajectory.additional_histories, *recorded.additional_histories]
+        trajectory.messages_and_choices, trajectory.tools = recorded.messages_and_choices, recorded.tools
+        trajectory.additional_histories += recorded.additional_histories
         return trajectory
 
     return wrapped
@@ -56,10 +55,8 @@ def init_chat_model(model: str | None = None, *, temperature: float = 1.0, **opt
 
     Raises `RuntimeError` outside of a wrapped rollout, and `ImportError` without langchain-openai.
     """
-    try:
-        wrapped = _model.get()
-    except LookupError:
-        raise RuntimeError("init_chat_model() works inside a rollout of wrap_rollout(model, fn) only") from None
+    if (wrapped := _model.get(None)) is None:
+        raise RuntimeError("init_chat_model() works inside a rollout of wrap_rollout(model, fn) only")
     try:
         chat_model: Any = importlib.import_module("langchain_openai").ChatOpenAI
     except ImportError as error:

@@ -8,32 +8,21 @@ import asyncio
 import logging
 import numbers
 import os
-import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import gavel.trainer.backends.local as core
 from gavel.integrations.art.errors import absent, add_aliases, ignored
-from gavel.integrations.art.model import Model, TrainableModel, as_group, gavel_name, link_checkpoints
+from gavel.integrations.art.model import Groups, Model, TrainableModel, as_group, gavel_name, link_checkpoints
 from gavel.integrations.art.settings import sft_parts, train_config
 from gavel.integrations.art.types import LocalTrainResult, TrainSFTConfig
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.training_run import TrainableSpec
 from gavel.trainer.config import EngineChoice, VllmSettings
-from gavel.trainer.model import Model as CoreModel
 from gavel.trainer.model import TrainableModel as CoreTrainable
-from gavel.trainer.runs.checkpoints import MANIFEST, Checkpoints
-from gavel.trainer.runs.run_directory import (
-    NamedCheckpointError,
-    RunDirectory,
-    RunDirectoryError,
-    read_description,
-    run_path,
-)
+from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError, run_path
 from gavel.trainer.runs.storage.store import StorageError, open_store, pull_checkpoint, stored_steps
 
 logger = logging.getLogger(__name__)
@@ -43,6 +32,8 @@ _CONTEXT = 4096
 _VERSIONS = 2
 """Number of served adapters: a rollout that overlaps a step ends with the adapter that it started with."""
 _INTERNAL = frozenset({"init_args", "engine_args", "peft_args", "trainer_args", "chat_template_kwargs"})
+LOGGED = "logged"
+"""Split of trajectories that a script logs as training's and that the last step did not train."""
 
 
 add_aliases(__name__, "backend")
@@ -66,7 +57,8 @@ class LocalBackend:
         self._engine: EngineChoice = engine
         self._cores: dict[int, core.LocalBackend] = {}
         """Gavel's backends, by their context length."""
-        self._logs: dict[tuple[str, str], TrainLog] = {}
+        self._last: dict[tuple[str, str], tuple[list[TrajectoryGroup], Mapping[str, float]]] = {}
+        """Groups and metrics of each model's last step. The references keep the turns' ids unique."""
 
     if not TYPE_CHECKING:  # a type checker detects a misspelt name itself
 
@@ -82,7 +74,7 @@ class LocalBackend:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         # This thread may run a loop, which cannot wait for another one.
         closing = threading.Thread(target=lambda: asyncio.run(self.close()), name="close-backend")
         closing.start()
@@ -96,30 +88,28 @@ class LocalBackend:
     async def register(self, model: Model[Any]) -> None:
         """Prepares a model, and fills its inference fields."""
         model.base_path = self._path
-        inner, backend = model.gavel_model(), self._core_of(model)
-        await inner.register(backend)
-        self._logs[inner.key] = TrainLog(inner, backend)
+        inner, context = model.gavel_model(), _context(model) if isinstance(model, TrainableModel) else _CONTEXT
+        if context not in self._cores:
+            versions = 1 if isinstance(self._engine, VllmSettings) and self._engine.sleep else _VERSIONS
+            self._cores[context] = core.LocalBackend(
+                self._path, engine=self._engine, max_context=context, versions=versions
+            )
+        await inner.register(self._cores[context])
         if isinstance(model, TrainableModel):
             model.inference_base_url = inner.inference_base_url
             model.inference_api_key = inner.inference_api_key
             model.inference_model_name = inner.name
             self._link(model)
 
-    async def train(
-        self,
-        model: TrainableModel[Any],
-        trajectory_groups: Iterable[TrajectoryGroup | Trajectory | list[Trajectory]],
-        **settings: Any,
-    ) -> LocalTrainResult:
+    async def train(self, model: TrainableModel[Any], trajectory_groups: Groups, **settings: Any) -> LocalTrainResult:
         """One training step on judged groups, which may be plain lists; its trajectories and metrics are stored."""
         groups = [as_group(item) for item in trajectory_groups]
         _drop_odd_metrics(groups)
         inner = cast("CoreTrainable", model.gavel_model())
         trainer: dict[str, Any] = model.internal_config.get("trainer_args") or {}
-        trajectories = sum(map(len, groups))
-        config = train_config(settings, trainer, groups=len(groups), trajectories=trajectories)
+        config = train_config(settings, trainer, groups=len(groups), trajectories=sum(map(len, groups)))
         result = await inner.train(groups, config)
-        self._log_of(inner).trained(groups, result.metrics, result.step)
+        self._last[inner.key] = groups, result.metrics
         return LocalTrainResult(result.step, dict(result.metrics), self._link(model))
 
     async def train_sft(
@@ -127,23 +117,33 @@ class LocalBackend:
     ) -> LocalTrainResult:
         """Supervised training; a schedule with many rates is several steps (see `sft_parts`)."""
         inner = cast("CoreTrainable", model.gavel_model())
-        members = list(trajectories)
-        results = [await inner.train_sft(part, settings) for part, settings in sft_parts(members, config)]
-        if not results:
-            return LocalTrainResult(await inner.get_step(), {}, self._link(model))
-        return LocalTrainResult(results[-1].step, dict(results[-1].metrics), self._link(model))
+        metrics: dict[str, float] = {}
+        for part, settings in sft_parts(list(trajectories), config):
+            metrics = dict((await inner.train_sft(part, settings)).metrics)
+        return LocalTrainResult(await inner.get_step(), metrics, self._link(model))
 
     async def log(
-        self,
-        model: Model[Any],
-        groups: list[TrajectoryGroup] | None,
-        split: str,
-        metrics: Mapping[str, float],
-        step: int | None,
+        self, model: Model[Any], groups: list[TrajectoryGroup] | None, split: str, metrics: Mapping[str, float]
     ) -> None:
-        """The same as `Model.log`."""
-        _drop_odd_metrics(groups or [])
-        await self._log_of(model.gavel_model()).log(groups, split, metrics, step)
+        """Stores groups and metrics.
+
+        Training stores its own. ART's scripts log the same again, so of the split "train" only other metrics are added,
+        and only other trajectories are stored, under "logged".
+        """
+        inner = model.gavel_model()
+        backend = cast("core.LocalBackend", inner.backend)  # raises if it is not registered
+        if split == "train" and isinstance(inner, CoreTrainable):
+            trained, known = self._last.get(inner.key, ([], {}))
+            turns = {_last_turn(member) for group in trained for member in group}
+            if new := {name: value for name, value in metrics.items() if known.get(name) != value}:
+                backend.record(inner, new, split)
+            others = [[member for member in group if _last_turn(member) not in turns] for group in groups or ()]
+            backend.store(inner, [TrajectoryGroup(each) for each in others if each], LOGGED, backend.step(inner))
+        elif groups is not None:
+            _drop_odd_metrics(groups)
+            await backend.log(inner, groups, split, metrics=metrics)
+        elif metrics:
+            backend.record(inner, metrics, split)
 
     async def _experimental_pull_from_s3(
         self,
@@ -190,33 +190,33 @@ class LocalBackend:
         verbose: bool = False,
         prefix: str | None = None,
     ) -> None:
-        """Makes `model` start with the newest checkpoint of another one, at that step; call it before `register`."""
+        """Makes `model` start with the newest checkpoint of another one, at that step; call it before `register`.
+
+        Raises `NamedCheckpointError` if there is none, and `RunDirectoryError` if the run of `model` has started.
+        """
         if from_s3_bucket is not None or prefix is not None:
             ignored("_experimental_fork_checkpoint(from_s3_bucket=…)", f"runs are kept in {self._path} alone")
-        source = gavel_name(from_project or model.project), gavel_name(from_model)
-        step = fork_checkpoint(Path(self._path), source, model.gavel_model().key, not_after_step)
+        # A directory of runs is also a store of checkpoints.
+        store, key = open_store(self._path), model.gavel_model().key
+        place = f"{gavel_name(from_project or model.project)}/{gavel_name(from_model)}"
+        steps = [step for step in stored_steps(store, place) if not_after_step is None or step <= not_after_step]
+        if not steps:
+            limit = "" if not_after_step is None else f" of a step up to {not_after_step}"
+            raise NamedCheckpointError(
+                f"{self._path}/{place} has no whole checkpoint{limit}", "Name a run that was trained."
+            )
+        own = run_path(Path(self._path), *key)
+        if (own / "model.json").exists():
+            raise RunDirectoryError(f"the run in {own} has begun already", "Give the fork's model another name.")
+        step = await asyncio.to_thread(pull_checkpoint, store, place, steps[-1], Path(self._path), key)
         if verbose:
             print(f"{model.name} begins with step {step} of {from_model}")
 
     async def _get_step(self, model: TrainableModel[Any]) -> int:
         return await model.get_step()
 
-    def _core_of(self, model: Model[Any]) -> core.LocalBackend:
-        context = _context(model) if isinstance(model, TrainableModel) else _CONTEXT
-        if context not in self._cores:
-            versions = 1 if isinstance(self._engine, VllmSettings) and self._engine.sleep else _VERSIONS
-            self._cores[context] = core.LocalBackend(
-                self._path, engine=self._engine, max_context=context, versions=versions
-            )
-        return self._cores[context]
-
-    def _log_of(self, inner: CoreModel) -> "TrainLog":
-        _ = inner.backend  # raises if it is not registered
-        return self._logs[inner.key]
-
     def _link(self, model: TrainableModel[Any]) -> str | None:
-        inner = model.gavel_model()
-        checkpoints = Path(self._path, *inner.key, "checkpoints")
+        checkpoints = Path(self._path, *model.gavel_model().key, "checkpoints")
         link_checkpoints(checkpoints, model.output_dir)  # their places in ART's earlier versions
         linked = link_checkpoints(checkpoints, model.output_dir / "checkpoints")
         return os.fspath(linked) if linked else None
@@ -253,96 +253,9 @@ def _context(model: TrainableModel[Any]) -> int:
     return int(init.get("max_seq_length") or engine.get("max_model_len") or _CONTEXT)
 
 
-def fork_checkpoint(root: Path, source: tuple[str, str], target: tuple[str, str], not_after: int | None) -> int:
-    """Copies the newest complete checkpoint of the run `source` (project, name) up to the step `not_after`; returns its
-    step.
-
-    Raises `NamedCheckpointError` if there is none, and `RunDirectoryError` if the run `target` has started already.
-    """
-    found = run_path(root, *source)
-    checkpoints = Checkpoints(found / "checkpoints")
-    steps = [step for step in checkpoints.steps() if not_after is None or step <= not_after]
-    step = next((step for step in reversed(steps) if checkpoints.is_whole(step)), None)
-    if step is None:
-        limit = "" if not_after is None else f" of a step up to {not_after}"
-        raise NamedCheckpointError(f"{found} has no whole checkpoint{limit}", "Name a run that was trained.")
-    description = read_description(found / "model.json")
-    description.pop("from_checkpoint", None)  # the copy starts with this step, whatever the source started with
-    directory = RunDirectory(root, *target)
-    try:
-        if directory.description():
-            raise RunDirectoryError(
-                f"the run in {directory.path} has begun already", "Give the model that is forked to another name."
-            )
-        directory.checkpoints.save(step, lambda copy: _copy(checkpoints.path(step), copy))
-        directory.describe(description | {"project": target[0], "name": target[1]})
-    finally:
-        directory.close()
-    return step
-
-
-def _copy(checkpoint: Path, copy: Path) -> None:
-    shutil.copytree(checkpoint, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
-
-
-class TrainLog:
-    """Tracks what `model.log` stores besides training, so that nothing is stored twice or lost.
-
-    Training stores its trajectories and a row of metrics itself. ART's scripts log the same groups before or after it:
-    before, they are stored in the file of the next step, which replaces them; after, they are recognized and skipped.
-    """
-
-    def __init__(self, model: CoreModel, backend: core.LocalBackend) -> None:
-        self._model = model
-        self._backend = backend
-        self._logged: list[TrajectoryGroup] = []
-        """Groups logged for training since the last step."""
-        self._trained: list[TrajectoryGroup] = []
-        """Groups of the last step; the references keep their ids unique."""
-        self._metrics: Mapping[str, float] = {}
-        """Metrics of the last step."""
-
-    def trained(self, groups: list[TrajectoryGroup], metrics: Mapping[str, float], step: int) -> None:
-        """After a step: stores again the groups logged for it that were not trained."""
-        stored = _turns(groups)
-        left = [part for group in self._logged if (part := _without(group, stored))]
-        if left:
-            self._backend.store(self._model, left, "train", step)
-        self._logged, self._trained, self._metrics = [], groups, metrics
-
-    async def log(
-        self, groups: list[TrajectoryGroup] | None, split: str, metrics: Mapping[str, float], step: int | None
-    ) -> None:
-        """Stores groups and metrics; those of the training split as the module describes."""
-        if split != "train" or not isinstance(self._model, TrainableSpec):
-            if groups is not None:
-                await self._backend.log(self._model, groups, split, metrics=metrics)
-            elif metrics:
-                self._backend.record(self._model, metrics, split)
-            return
-        new = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
-        if new:
-            self._backend.record(self._model, new, split)
-        stored = _turns([*self._trained, *self._logged])
-        left = [part for group in groups or () if (part := _without(group, stored))]
-        if left:
-            self._backend.store(self._model, left, split, self._backend.step(self._model) + 1)
-            self._logged += left
-
-
-def _turns(groups: Iterable[TrajectoryGroup]) -> set[int]:
-    return {_turn(member) for group in groups for member in group}
-
-
-def _turn(member: Trajectory) -> int:
-    """The last turn, which a trajectory shares with its judged copy and no other."""
+def _last_turn(member: Trajectory) -> int:
+    """The id of the last turn, which a trajectory shares with its judged copy and no other."""
     return id(member.messages_and_choices[-1] if member.messages_and_choices else member)
-
-
-def _without(group: TrajectoryGroup, stored: set[int]) -> TrajectoryGroup | None:
-    """The group without stored members; None if none is left."""
-    left = [member for member in group if _turn(member) not in stored]
-    return group.model_copy(update={"trajectories": left}) if left else None
 
 
 LocalAPI = LocalBackend

@@ -5,9 +5,11 @@ import os
 import random
 from collections import Counter, UserList
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from dataclasses import field
 from typing import Any, Self, cast
+
+from pydantic import AliasChoices, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from gavel.integrations.art.errors import add_aliases
 from gavel.judge.drafts import DraftError
@@ -17,20 +19,25 @@ from gavel.llm.client import Client
 add_aliases(__name__, "types", "default_tools", "generate_scenarios")
 
 
-@dataclass
-class MCPTool:
-    """A tool: its parameters are a JSON schema."""
-
-    name: str
-    description: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
+class _Record:
+    """A record that is made from a dict, and gives one."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(data.get("name", ""), data.get("description", ""), data.get("parameters", {}))
+        """Fields by their names, as in Python or as servers write them."""
+        return TypeAdapter(cls).validate_python(dict(data))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return TypeAdapter(type(self)).dump_python(self, by_alias=True, exclude_none=True)
+
+
+@dataclass
+class MCPTool(_Record):
+    """A tool: its parameters are a JSON schema."""
+
+    name: str = ""
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def to_tool_schema(self) -> dict[str, Any]:
         """The tool in the form of a request's `tools`."""
@@ -38,41 +45,23 @@ class MCPTool:
 
 
 @dataclass
-class MCPResource:
+class MCPResource(_Record):
     """A resource that a server lets its clients read."""
 
-    uri: str
+    uri: str = ""
     name: str = ""
     description: str = ""
-    mime_type: str | None = None
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        mime_type = data.get("mimeType") or data.get("mime_type")
-        return cls(data.get("uri", ""), data.get("name", ""), data.get("description", ""), mime_type)
-
-    def to_dict(self) -> dict[str, Any]:
-        fields = {"uri": self.uri, "name": self.name, "description": self.description}
-        return fields | ({"mimeType": self.mime_type} if self.mime_type else {})
+    mime_type: str | None = Field(
+        default=None, validation_alias=AliasChoices("mimeType", "mime_type"), serialization_alias="mimeType"
+    )
 
 
 @dataclass
-class GeneratedScenario:
+class GeneratedScenario(_Record):
     """A task for an agent, with difficulty 1 (easy) to 5. Raises `ValueError` for another difficulty."""
 
     task: str
-    difficulty: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.difficulty, bool) or self.difficulty not in range(1, 6):
-            raise ValueError(f"the difficulty of a scenario is a whole number from 1 to 5, not {self.difficulty!r}")
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(data["task"], data["difficulty"])
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    difficulty: int = Field(strict=True, ge=1, le=5)
 
     def preview(self, max_length: int = 120) -> str:
         return self.task if len(self.task) <= max_length else f"{self.task[:max_length].strip()}…"
@@ -93,7 +82,7 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
     def from_json(cls, json_str: str) -> Self:
         """Parses a list, or an object with `scenarios`."""
         data: Any = json.loads(json_str)
-        return cls.from_dicts(cast("Mapping[str, Any]", data)["scenarios"] if isinstance(data, dict) else data)
+        return cls.from_dicts(cast("dict[str, Any]", data)["scenarios"] if isinstance(data, dict) else data)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [scenario.to_dict() for scenario in self]
@@ -112,18 +101,18 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
         return self[:train_size], self[train_size:]
 
     def filter_by_difficulty(self, min_difficulty: int = 1, max_difficulty: int = 5) -> Self:
-        """The scenarios from `min_difficulty` to `max_difficulty`."""
-        return type(self)(s for s in self if min_difficulty <= s.difficulty <= max_difficulty)
+        return type(self)(each for each in self if min_difficulty <= each.difficulty <= max_difficulty)
 
     def get_difficulty_distribution(self) -> Counter[int]:
         return Counter(scenario.difficulty for scenario in self)
 
     def get_summary(self) -> dict[str, Any]:
+        count = max(1, len(self))
         return {
             "total_scenarios": len(self),
             "difficulty_distribution": dict(self.get_difficulty_distribution()),
-            "avg_difficulty": fmean(scenario.difficulty for scenario in self) if self else 0,
-            "avg_task_length": fmean(len(scenario.task) for scenario in self) if self else 0,
+            "avg_difficulty": sum(scenario.difficulty for scenario in self) / count,
+            "avg_task_length": sum(len(scenario.task) for scenario in self) / count,
         }
 
     def preview(self, n: int = 5, max_task_length: int = 120) -> None:
@@ -132,19 +121,9 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
             print(f"  {number}. {scenario.preview(max_task_length)} (difficulty {scenario.difficulty}/5)")
 
     def print_difficulty_distribution(self) -> None:
-        counts = self.get_difficulty_distribution()
-        for difficulty in range(1, 6):
-            print(f"  {difficulty}/5: {counts[difficulty]:3d}")
+        for difficulty, count in sorted(self.get_difficulty_distribution().items()):
+            print(f"  {difficulty}/5: {count:3d}")
 
-
-__all__ = [
-    "GeneratedScenario",
-    "GeneratedScenarioCollection",
-    "MCPResource",
-    "MCPTool",
-    "complete_task_tool",
-    "generate_scenarios",
-]
 
 complete_task_tool = MCPTool(
     name="complete_task",
@@ -180,17 +159,13 @@ async def generate_scenarios(
         raise ValueError("there is no key for the model: pass generator_api_key, or set OPENROUTER_API_KEY")
     if not tools and not resources:
         raise ValueError("there are neither tools nor resources to make scenarios for")
-    known_tools = [(each if isinstance(each, MCPTool) else MCPTool.from_dict(each)).to_dict() for each in tools]
-    known = [each.to_dict() if isinstance(each, MCPResource) else dict(each) for each in resources or ()]
+    known = [each if isinstance(each, Mapping) else each.to_dict() for each in (*tools, *(resources or ()))]
     material = {
-        "tools": json.dumps(known_tools, indent=1),
-        "resources": json.dumps(known, indent=1) if resources else "",
+        "tools": json.dumps(known[: len(tools)], indent=1),
+        "resources": json.dumps(known[len(tools) :], indent=1) if resources else "",
     }
-    params = {
-        "api_base": generator_base_url,
-        "api_key": key,
-        "max_completion_tokens": max(8000, _TOKENS_PER_SCENARIO * num_scenarios),
-    }
+    most = max(8000, _TOKENS_PER_SCENARIO * num_scenarios)
+    params = {"api_base": generator_base_url, "api_key": key, "max_completion_tokens": most}
     client = Client(f"openai/{generator_model}", params)  # the server of any model speaks OpenAI's protocol
     try:
         tasks, _ = await write_batch(

@@ -31,13 +31,16 @@ CostCalculator = Callable[[int | None, int | None, str], dict[str, float]]
 """Computes a reply's costs, as metrics, from its prompt and completion tokens and its purpose."""
 
 
+Groups = Iterable[TrajectoryGroup | Trajectory | list[Trajectory]]
+
+
 class Backend(Protocol):
     """The backend of a model: `LocalBackend`."""
 
     async def register(self, model: "Model[Any]") -> None: ...
 
     async def train(
-        self, model: "TrainableModel[Any]", trajectory_groups: Iterable[TrajectoryGroup], **settings: Any
+        self, model: "TrainableModel[Any]", trajectory_groups: Groups, **settings: Any
     ) -> LocalTrainResult: ...
 
     async def train_sft(
@@ -45,15 +48,8 @@ class Backend(Protocol):
     ) -> LocalTrainResult: ...
 
     async def log(
-        self,
-        model: "Model[Any]",
-        groups: list[TrajectoryGroup] | None,
-        split: str,
-        metrics: Mapping[str, float],
-        step: int | None,
+        self, model: "Model[Any]", groups: list[TrajectoryGroup] | None, split: str, metrics: Mapping[str, float]
     ) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Model(BaseModel, Generic[Config]):
@@ -101,9 +97,8 @@ class Model(BaseModel, Generic[Config]):
     def backend(self) -> Backend:
         """The backend. Raises `NotRegisteredError` before `register`."""
         if self._backend is None:
-            raise NotRegisteredError(
-                f"the model {self.name} has no backend yet", "First: await model.register(LocalBackend())"
-            )
+            remedy = "First: await model.register(LocalBackend())"
+            raise NotRegisteredError(f"the model {self.name} has no backend yet", remedy)
         return self._backend
 
     async def register(self, backend: Backend, _openai_client_config: Any = None) -> None:
@@ -115,8 +110,9 @@ class Model(BaseModel, Generic[Config]):
 
     def gavel_model(self) -> core.Model:
         """The underlying model of Gavel."""
-        if self._core is None or self._core.key != (gavel_name(self.project), gavel_name(self.name)):
-            self._core = self._as_core()
+        project, name = gavel_name(self.project), gavel_name(self.name)
+        if self._core is None or self._core.key != (project, name):
+            self._core = self._make_core(project=project, name=name)
         return self._core
 
     def openai_client(self) -> AsyncOpenAI:
@@ -139,9 +135,7 @@ class Model(BaseModel, Generic[Config]):
 
     async def log(
         self,
-        trajectories: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException]
-        | TrajectoryGroup
-        | None = None,
+        trajectories: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException] | None = None,
         split: str = "val",
         *,
         metrics: Mapping[str, float] | None = None,
@@ -149,7 +143,7 @@ class Model(BaseModel, Generic[Config]):
     ) -> None:
         """Stores trajectories, and their mean metrics with `metrics`; what training stored is skipped."""
         groups = None if trajectories is None else _as_groups(trajectories)
-        await self.backend().log(self, groups, split, as_metrics(metrics or {}), step)
+        await self.backend().log(self, groups, split, as_metrics(metrics or {}))
 
     async def get_step(self) -> int:
         """Training steps so far; 0 for an untrained model."""
@@ -162,9 +156,8 @@ class Model(BaseModel, Generic[Config]):
 
     def overwrite_state(self, state: Mapping[str, Any]) -> None:
         """Stores `state` beside the run, replacing the previous one."""
-        directory = self.output_dir
-        directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / "state.json", json.dumps(dict(state), indent=2))
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.output_dir / "state.json", json.dumps(dict(state), indent=2))
 
     write_state = overwrite_state
 
@@ -187,13 +180,9 @@ class Model(BaseModel, Generic[Config]):
         """ART's directory of the model, with state and links to its checkpoints."""
         return Path(self.base_path, gavel_name(self.project), "models", gavel_name(self.name))
 
-    def _get_output_dir(self) -> str:
-        return os.fspath(self.output_dir)
-
-    def _as_core(self) -> core.Model:
+    def _make_core(self, **key: str) -> core.Model:
         return core.Model(
-            name=gavel_name(self.name),
-            project=gavel_name(self.project),
+            **key,
             inference_model_name=self.inference_model_name or self.name,
             inference_base_url=self.inference_base_url,
             inference_api_key=self.inference_api_key,
@@ -231,7 +220,6 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     @property
     def internal_config(self) -> InternalModelConfig:
-        """The given `_internal_config`, or an empty one."""
         return self._internal_config or {}
 
     def get_inference_name(self, step: int | None = None) -> str:
@@ -245,12 +233,10 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     @property
     def cost_calculator(self) -> CostCalculator:
-        """The calculator given to `set_cost_calculator`; by default it knows no costs: the model runs on this
-        machine."""
-        return self._cost_calculator or _no_costs
+        """The calculator of `set_cost_calculator`; by default there are no costs: the model runs on this machine."""
+        return self._cost_calculator or (lambda prompt_tokens, completion_tokens, purpose: {})
 
     def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
-        """Sets the calculator; None: no costs."""
         self._cost_calculator = calculator
 
     async def get_step(self) -> int:
@@ -263,7 +249,7 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     async def train(
         self,
-        trajectory_groups: Iterable[TrajectoryGroup],
+        trajectory_groups: Groups,
         config: TrainConfig | None = None,
         _config: Mapping[str, Any] | None = None,
         verbose: bool = False,
@@ -289,23 +275,17 @@ class TrainableModel(Model[Config], Generic[Config]):
         """Deletes all checkpoints except the newest, and the one with the highest `best_checkpoint_metric`."""
         await cast("core.TrainableModel", self.gavel_model()).delete_checkpoints(best_checkpoint_metric)
 
-    def _as_core(self) -> core.TrainableModel:
+    def _make_core(self, **key: str) -> core.TrainableModel:
         internal = self.internal_config
         peft: dict[str, Any] = internal.get("peft_args") or {}
         for name in set(peft) - set(_PEFT):
             ignored(f"peft_args[{name!r}]", "the adapter has rank, alpha, targets, dropout, rslora and seed")
-        template: dict[str, Any] = internal.get("chat_template_kwargs") or {}
         return core.TrainableModel(
-            name=gavel_name(self.name),
-            project=gavel_name(self.project),
+            **key,
             base_model=self.base_model,
             lora=LoraSettings(**{ours: peft[name] for name, ours in _PEFT.items() if peft.get(name) is not None}),
-            policy=PolicySettings(chat_template_kwargs=dict(template)),
+            policy=PolicySettings(chat_template_kwargs=internal.get("chat_template_kwargs") or {}),
         )
-
-
-def _no_costs(prompt_tokens: int | None, completion_tokens: int | None, cost_context: str) -> dict[str, float]:
-    return {}
 
 
 def gavel_name(name: str) -> str:
@@ -323,13 +303,11 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_group(item: TrajectoryGroup | Trajectory | list[Trajectory]) -> TrajectoryGroup:
     """A group unchanged; a list of trajectories, or a single one, as a group."""
-    if isinstance(item, TrajectoryGroup):
-        return item
-    return TrajectoryGroup([item] if isinstance(item, Trajectory) else item)
+    return item if isinstance(item, TrajectoryGroup) else TrajectoryGroup(item if isinstance(item, list) else [item])
 
 
 def _as_groups(
-    items: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException] | TrajectoryGroup,
+    items: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException],
 ) -> list[TrajectoryGroup]:
     """Groups unchanged; single trajectories, and exceptions among them, as one group."""
     given = [items] if isinstance(items, TrajectoryGroup) else list(items)
@@ -341,15 +319,13 @@ def _as_groups(
 def link_checkpoints(checkpoints: Path, links: Path) -> Path | None:
     """Makes `links` point to the contents of `checkpoints`; returns the link to the newest one."""
     links.mkdir(parents=True, exist_ok=True)
-    saved = {f"{int(entry.name):04d}": entry for entry in _numbered(checkpoints)}
     for link in _numbered(links):
         if link.is_symlink() and not link.exists():
             link.unlink()
-    for name, entry in saved.items():
-        link = links / name
-        if not link.is_symlink():
-            link.symlink_to(os.path.relpath(entry, links), target_is_directory=True)
-    return links / max(saved) if saved else None
+    saved = {links / f"{int(entry.name):04d}": entry for entry in _numbered(checkpoints)}
+    for link in saved.keys() - set(_numbered(links)):
+        link.symlink_to(os.path.relpath(saved[link], links), target_is_directory=True)
+    return max(saved, default=None)
 
 
 def newest_step(directory: Path) -> int:

@@ -11,22 +11,19 @@ continues with the scenario after the last one that was started.
 import asyncio
 import contextlib
 import logging
-import math
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
-from gavel.integrations.art.errors import add_aliases, ignored
+from gavel.integrations.art.errors import add_aliases
 from gavel.integrations.art.model import Backend, TrainableModel
 from gavel.integrations.art.trajectories import TrajectoryGroup
 from gavel.scenarios.gather import GatherError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.model import TrainableModel as CoreTrainable
-from gavel.trainer.runs.checkpoints import steps_to_keep
 
 add_aliases(__name__, "trainer", "types")
 
@@ -39,98 +36,67 @@ EvalFn = Callable[[TrainableModel[Any], int, Config], Awaitable[Evaluated | dict
 """Returns the trajectories of a step's policy, or those of several splits by name."""
 
 
-class CheckpointInfo(BaseModel):
-    step: int
-    path: str
-    created_at: datetime
-    is_eval_step: bool = False
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """Metrics of the step's rows in metrics.jsonl, as `split/name`."""
+class CheckpointRetention(NamedTuple):
+    """The checkpoints that are kept beside the live one."""
+
+    recent: int
+    top: int
+    metric: str
 
 
-class CheckpointRetentionContext(BaseModel):
-    current_step: int
-    checkpoints: list[CheckpointInfo] = Field(default_factory=list[CheckpointInfo])
-    """Checkpoints that may be deleted."""
-
-
-CheckpointRetentionStrategy = Callable[[CheckpointRetentionContext], Iterable[int]]
-"""Returns the steps of the context's checkpoints to keep."""
-
-
-def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/reward") -> CheckpointRetentionStrategy:
+def keep_recent_and_top(*, recent: int = 5, top: int = 2, metric: str = "val/reward") -> CheckpointRetention:
     """Keeps the newest `recent` checkpoints, and the `top` ones with the highest `metric`."""
     if recent < 0 or top < 0:
         raise ValueError("recent and top are at least 0")
-
-    def kept(context: CheckpointRetentionContext) -> set[int]:
-        steps = sorted(info.step for info in context.checkpoints)
-        values = {info.step: info.metrics[metric] for info in context.checkpoints if metric in info.metrics}
-        return steps_to_keep(steps, values, keep_last=recent, keep_best=top)
-
-    return kept
+    return CheckpointRetention(recent, top, metric)
 
 
 def make_group_rollout_fn(single_rollout_fn: SingleRolloutFn[Any, Any], n: int = 4) -> RolloutFn[Any, Any]:
     """A group rollout of `n` concurrent single rollouts; failures become the group's exceptions."""
 
-    async def of_group(model: TrainableModel[Any], scenario: Any, config: Any) -> TrajectoryGroup:
-        rollouts = (single_rollout_fn(model, scenario, config) for _ in range(n))
-        return TrajectoryGroup(await asyncio.gather(*rollouts, return_exceptions=True))
+    async def roll_out_group(model: TrainableModel[Any], scenario: Any, config: Any) -> TrajectoryGroup:
+        return await TrajectoryGroup(single_rollout_fn(model, scenario, config) for _ in range(n))
 
-    return of_group
+    return roll_out_group
 
 
 logger = logging.getLogger(__name__)
 
 _STATE = "_pipeline_trainer"
 _END: Any = object()
-_DISPLAY = ("log_interval_seconds", "status_ewa_alpha", "total_scenarios")
-"""Settings of ART's status line."""
 
 
-@dataclass(frozen=True)
-class PipelineRuntimeConfig:
+class PipelineRuntimeConfig(BaseModel):
     """Sizes of the pipeline."""
 
-    num_rollout_workers: int = 16
-    min_batch_size: int = 4
+    num_rollout_workers: int = Field(default=16, ge=1)
+    min_batch_size: int = Field(default=4, ge=1)
     """Min groups of a step."""
     max_batch_size: int | None = None
     """Max groups of a step; by default ten times `min_batch_size`."""
-    max_steps_off_policy: int | None = 4
+    max_steps_off_policy: int | None = Field(default=4, ge=0)
     """Max training steps between a group's start and its own step; None: unlimited."""
-    queue_maxsize: int | None = None
-    """Max groups that wait for training; by default `max_steps_off_policy * max_batch_size`, or four times the
-    latter."""
+    queue_maxsize: int | None = Field(default=None, ge=1)
+    """Max groups that wait for training; by default `max_steps_off_policy`, or 4, times `max_batch_size`."""
 
-    def __post_init__(self) -> None:
-        if min(self.num_rollout_workers, self.min_batch_size, self.largest, self.waiting) < 1:
-            raise ValueError("workers, batch sizes and the queue are at least 1")
-        if self.largest < self.min_batch_size or self.behind < 0:
-            raise ValueError("max_batch_size is at least min_batch_size, and max_steps_off_policy at least 0")
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.largest < self.min_batch_size:
+            raise ValueError("max_batch_size is at least min_batch_size")
+        return self
 
     @property
     def largest(self) -> int:
         return 10 * self.min_batch_size if self.max_batch_size is None else self.max_batch_size
 
     @property
-    def behind(self) -> float:
-        return math.inf if self.max_steps_off_policy is None else self.max_steps_off_policy
-
-    @property
     def waiting(self) -> int:
-        if self.queue_maxsize is not None:
-            return self.queue_maxsize
-        return max(1, (4 if self.max_steps_off_policy is None else self.max_steps_off_policy) * self.largest)
+        lag = 4 if self.max_steps_off_policy is None else self.max_steps_off_policy
+        return self.queue_maxsize or max(1, lag * self.largest)
 
 
-class _Played(NamedTuple):
-    group: TrajectoryGroup
-    step: int
-    """Step of the policy when the group started."""
-    failed: bool
-    """Whether `rollout_fn` returned no group."""
+_Played = tuple[TrajectoryGroup, int]
+"""A group, and the step of the policy when it started."""
 
 
 class PipelineTrainer(Generic[Scenario, Config]):
@@ -146,124 +112,118 @@ class PipelineTrainer(Generic[Scenario, Config]):
         eval_fn: EvalFn[Config] | None = None,
         *,
         pipeline: PipelineRuntimeConfig | None = None,
-        learning_rate: float = 1e-5,
-        loss_fn: str = "cispo",
-        normalize_advantages: bool = True,
         max_steps: int | None = None,
         discard_queue_multiplier: int = 100,
         eval_every_n_steps: int = 20,
         eval_at_start: bool = True,
         eval_step_0: bool | None = None,
-        checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
+        checkpoint_retention_strategy: CheckpointRetention | None = None,
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
         **settings: Any,
     ) -> None:
-        """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and options of `backend.train`.
+        """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and options of `backend.train`
+        (`learning_rate` is 1e-5 unless given).
 
         `eval_step_0`: the name of `eval_at_start` in earlier versions of ART. `eval_every_n_steps` 0: only at the
         start. Training stops after `discard_queue_multiplier * min_batch_size` consecutive groups from which nothing
         can be learned.
         """
-        sizes = {name: settings.pop(name) for name in PipelineRuntimeConfig.__dataclass_fields__ if name in settings}
+        sizes = {name: settings.pop(name) for name in PipelineRuntimeConfig.model_fields if name in settings}
         for name in ("num_rollout_workers", "min_batch_size"):
             if sizes.get(name, 1) is None:  # the default of later versions
                 del sizes[name]
-        for name in _DISPLAY:
-            if settings.pop(name, None) is not None:
-                ignored(f"PipelineTrainer({name}=…)", "the log has a line for each step")
         self.model = model
         self.backend = backend
         self.rollout_fn = rollout_fn
         self.config = config
         self.eval_fn = eval_fn
-        self.pipeline = replace(pipeline or PipelineRuntimeConfig(), **sizes)
+        self.pipeline = PipelineRuntimeConfig(**(pipeline.model_dump() if pipeline else {}) | sizes)
         self.max_steps = max_steps
         self.eval_every_n_steps = eval_every_n_steps
         self.eval_at_start = eval_at_start if eval_step_0 is None else eval_step_0
         self.checkpoint_retention_strategy = checkpoint_retention_strategy
         self.checkpoint_retention_interval = checkpoint_retention_interval
         self.resume = resume
-        self._settings = settings | {
-            "learning_rate": learning_rate,
-            "loss_fn": loss_fn,
-            "normalize_advantages": normalize_advantages,
-        }
-        self._scenarios = _asynchronous(scenarios)
+        self._settings = {"learning_rate": 1e-5} | settings
+        self._scenarios = _iterate(scenarios)
         self._most_discarded = discard_queue_multiplier * self.pipeline.min_batch_size
+        self._begun = 0
+        """Scenarios started, including earlier runs."""
+        self._played: asyncio.Queue[_Played | None] = asyncio.Queue()
+        """Groups to train; None: no more will come."""
+        self._room = asyncio.Semaphore()
+        self._stopping = False
         self._discarded: list[TrajectoryGroup] = []
         """Groups dropped since the last step, since nothing can be learned from them."""
         self._stale = 0
-        self._begun = 0
-        """Scenarios started, including earlier runs."""
-        self._used_up = False
-        """Whether the scenarios are exhausted."""
-        self._stop = asyncio.Event()
-        self._evaluated: set[int] = set()
 
     async def train(self, *, handle_signals: bool = True) -> None:
         """Trains until the scenarios or `max_steps` are exhausted; `handle_signals`: Ctrl-C stops after the current
         step.
 
-        Raises `GatherError` when all rollouts of a group failed.
+        Raises `GatherError` when all rollouts of a group failed, and the scenarios' own errors.
         """
         if self.resume:
             await self._skip()
-        played: asyncio.Queue[_Played | None] = asyncio.Queue(self.pipeline.waiting)
+        self._played, self._room = asyncio.Queue(), asyncio.Semaphore(self.pipeline.waiting)
         with _stop_at_signals(self.request_stop) if handle_signals else contextlib.nullcontext():
-            rollouts = asyncio.create_task(self._play_all(played))
+            rollouts = asyncio.create_task(self._play_all())
+            rollouts.add_done_callback(lambda _: self._played.put_nowait(None))
             try:
-                await self._train(played)
-                if self._used_up:
-                    await rollouts  # raises the scenarios' own error
+                await self._train()
+                if rollouts.done():
+                    rollouts.result()
             finally:
-                self._stop.set()
                 rollouts.cancel()
                 await asyncio.gather(rollouts, return_exceptions=True)
 
     def request_stop(self) -> None:
         """Stops training after the current step."""
-        self._stop.set()
+        self._stopping = True
+        self._played.put_nowait(None)
 
-    async def _play_all(self, played: "asyncio.Queue[_Played | None]") -> None:
+    async def _play_all(self) -> None:
         one_at_a_time = asyncio.Lock()
         try:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(self.pipeline.num_rollout_workers):
-                    workers.create_task(self._play(played, one_at_a_time))
+                    workers.create_task(self._play(one_at_a_time))
         except ExceptionGroup as errors:
-            await played.put(None)
             raise errors.exceptions[0] from None
-        await played.put(None)
 
-    async def _play(self, played: "asyncio.Queue[_Played | None]", one_at_a_time: asyncio.Lock) -> None:
-        while not self._stop.is_set():
+    async def _play(self, one_at_a_time: asyncio.Lock) -> None:
+        while not self._stopping:
             async with one_at_a_time:
                 scenario = await anext(self._scenarios, _END)
-                self._begun += scenario is not _END
             if scenario is _END:
                 return
+            self._begun += 1
             step = await self.model.get_step()
             try:
                 group = _described(await self.rollout_fn(self.model, scenario, self.config), scenario)
-                await played.put(_Played(group, step, failed=False))
             except Exception as error:
                 logger.warning("a rollout failed: %s: %s", type(error).__name__, error)
-                await played.put(_Played(TrajectoryGroup([error]), step, failed=True))
+                group = TrajectoryGroup([error])
+            else:
+                if group.exceptions and not group.trajectories:
+                    failed, first = len(group.exceptions), group.exceptions[0]
+                    raise GatherError(f"all {failed} rollouts of a group failed, the first one with: {first}")
+            await self._room.acquire()
+            self._played.put_nowait((group, step))
 
-    async def _train(self, played: "asyncio.Queue[_Played | None]") -> None:
-        step = await self.model.get_step()
+    async def _train(self) -> None:
+        step = evaluated = await self.model.get_step()
         end = None if self.max_steps is None else step + self.max_steps
-        evaluated = step
         if self.eval_at_start:
             await self._evaluate(step)
-        while (end is None or step < end) and (batch := await self._batch(played, step)):
-            groups = [item.group for item in batch]
+        while (end is None or step < end) and (batch := await self._batch(step)):
+            groups = [group for group, _ in batch]
+            lag = sum(step - begun for _, begun in batch) / len(batch)
             result = await self.backend.train(self.model, groups, **self._settings)
-            behind = [step - item.step for item in batch]
             step = result.step
             counts = {
-                "steps_off_policy": sum(behind) / len(behind),
+                "steps_off_policy": lag,
                 "discarded_groups": float(len(self._discarded)),
                 "discarded_stale_groups": float(self._stale),
             }
@@ -275,43 +235,31 @@ class PipelineTrainer(Generic[Scenario, Config]):
             if self.eval_every_n_steps and step - evaluated >= self.eval_every_n_steps:
                 await self._evaluate(step)
                 evaluated = step
-            if step % self.checkpoint_retention_interval == 0:
-                await self._delete_checkpoints(step)
+            if self.checkpoint_retention_strategy is not None and step % self.checkpoint_retention_interval == 0:
+                recent, top, metric = self.checkpoint_retention_strategy
+                inner = cast("CoreTrainable", self.model.gavel_model())
+                await inner.delete_checkpoints(metric, keep_last=recent + 1, keep_best=top)
 
-    async def _batch(self, played: "asyncio.Queue[_Played | None]", step: int) -> list[_Played]:
+    async def _batch(self, step: int) -> list[_Played]:
         """The groups of the next step; empty if training ends."""
         batch: list[_Played] = []
-        while len(batch) < self.pipeline.largest:
-            if self._stop.is_set() or (len(batch) >= self.pipeline.min_batch_size and played.empty()):
-                break
-            item = await self._next(played)
+        sizes = self.pipeline
+        while len(batch) < sizes.largest and (len(batch) < sizes.min_batch_size or not self._played.empty()):
+            item = await self._played.get()
+            if self._stopping:
+                return []
             if item is None:
-                self._stop.set()
-                return batch
-            if self._can_be_trained(item, step):
+                self._played.put_nowait(None)  # for the next batch
+                break
+            self._room.release()
+            if self._can_be_trained(*item, step):
                 batch.append(item)
-        return [] if self._stop.is_set() else batch
+        return batch
 
-    async def _next(self, played: "asyncio.Queue[_Played | None]") -> _Played | None:
-        """The next scenario; None if they are exhausted, or a stop was requested."""
-        waiting = asyncio.ensure_future(played.get())
-        stopped = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
-            item = waiting.result() if waiting.done() else None
-            self._used_up = waiting.done() and item is None
-            return item
-        finally:
-            for task in (waiting, stopped):
-                task.cancel()
-
-    def _can_be_trained(self, item: _Played, step: int) -> bool:
-        """Whether a group can be trained; counts those that cannot. Raises `GatherError` if all its rollouts failed."""
-        group = item.group
-        if not group.trajectories and group.exceptions and not item.failed:
-            first = group.exceptions[0]
-            raise GatherError(f"all {len(group.exceptions)} rollouts of a group failed, the first one with: {first}")
-        if step - item.step > self.pipeline.behind:
+    def _can_be_trained(self, group: TrajectoryGroup, begun: int, step: int) -> bool:
+        """Whether a group can be trained; counts those that cannot."""
+        most = self.pipeline.max_steps_off_policy
+        if most is not None and step - begun > most:
             self._stale += 1
             return False
         if len({member.reward for member in group}) > 1:
@@ -324,7 +272,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
                 "easy or too hard. discard_queue_multiplier sets the limit.",
                 len(self._discarded),
             )
-            self._stop.set()
+            self.request_stop()
         return False
 
     async def _evaluate(self, step: int) -> None:
@@ -337,40 +285,18 @@ class PipelineTrainer(Generic[Scenario, Config]):
             return
         for split, items in (found if isinstance(found, dict) else {"val": found}).items():
             await self.model.log(items, split=split, step=step)
-        self._evaluated.add(step)
-
-    async def _delete_checkpoints(self, step: int) -> None:
-        if self.checkpoint_retention_strategy is None:
-            return
-        inner = cast("CoreTrainable", self.model.gavel_model())
-        metrics: dict[int, dict[str, float]] = {}
-        for row in inner.backend.history(inner):
-            values = {name: value for name, value in row.items() if isinstance(value, int | float)}
-            metrics.setdefault(row["step"], {}).update({f"{row['split']}/{name}": v for name, v in values.items()})
-        infos: list[CheckpointInfo] = []
-        for saved in (saved for saved in inner.backend.checkpoints(inner) if saved < step):
-            directory = self.model.output_dir / "checkpoints" / f"{saved:04d}"
-            info = CheckpointInfo(
-                step=saved,
-                path=str(directory),
-                created_at=datetime.fromtimestamp(directory.stat().st_mtime, UTC),
-                is_eval_step=saved in self._evaluated,
-                metrics=metrics.get(saved, {}),
-            )
-            infos.append(info)
-        kept = set(self.checkpoint_retention_strategy(CheckpointRetentionContext(current_step=step, checkpoints=infos)))
-        await inner.backend.delete_checkpoints(inner, [info.step for info in infos if info.step not in kept])
 
     async def _skip(self) -> None:
-        state = cast("dict[str, Any]", (self.model.read_state() or {}).get(_STATE, {}))
-        for _ in range(int(state.get("scenario_offset") or 0)):
+        """Skips the scenarios that earlier runs started."""
+        state = (self.model.read_state() or {}).get(_STATE, {})
+        while self._begun < int(state.get("scenario_offset") or 0):
             if await anext(self._scenarios, _END) is _END:
                 logger.warning("all scenarios were played by earlier runs; resume=False plays them again")
-                break
+                return
             self._begun += 1
 
 
-async def _asynchronous(scenarios: Any) -> AsyncIterator[Any]:
+async def _iterate(scenarios: Any) -> AsyncIterator[Any]:
     if isinstance(scenarios, AsyncIterator):
         async for scenario in cast("AsyncIterator[Any]", scenarios):
             yield scenario
@@ -380,10 +306,10 @@ async def _asynchronous(scenarios: Any) -> AsyncIterator[Any]:
 
 
 def _described(group: Any, scenario: Any) -> TrajectoryGroup:
-    """The group, with the metadata of its scenario."""
+    """The group, with the plain values of its scenario's metadata."""
     if not isinstance(group, TrajectoryGroup):
         raise TypeError(f"rollout_fn gives a TrajectoryGroup, not a {type(group).__name__} (see make_group_rollout_fn)")
-    metadata = cast("dict[str, Any]", scenario).get("metadata") if isinstance(scenario, dict) else None
+    metadata: Any = cast("dict[str, Any]", scenario).get("metadata") if isinstance(scenario, dict) else None
     for name, value in (cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}).items():
         if value is None or isinstance(value, str | int | float | bool):
             group.metadata[name if name == "scenario_id" else f"scenario_{name}"] = value
@@ -393,21 +319,21 @@ def _described(group: Any, scenario: Any) -> TrajectoryGroup:
 @contextlib.contextmanager
 def _stop_at_signals(stop: Callable[[], None]) -> Generator[None]:
     """Calls `stop` at the first Ctrl-C (or SIGTERM) in the block; a second one interrupts as usual."""
-    loop = asyncio.get_running_loop()
+    loop, kinds = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
 
-    def first() -> None:
+    def handle_first() -> None:
         logger.warning("stopping after the step in progress; once more to stop now")
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
+        unhandle()
         stop()
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # no main thread, or no signals here
+    def unhandle() -> None:
         for kind in kinds:
-            loop.add_signal_handler(kind, first)
+            loop.remove_signal_handler(kind)
+
+    if threading.current_thread() is threading.main_thread():  # no other thread can have handlers
+        for kind in kinds:
+            loop.add_signal_handler(kind, handle_first)
     try:
         yield
     finally:
-        with contextlib.suppress(NotImplementedError):
-            for kind in kinds:
-                loop.remove_signal_handler(kind)
+        unhandle()

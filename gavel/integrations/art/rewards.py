@@ -18,7 +18,7 @@ from gavel.integrations.art.errors import add_aliases
 from gavel.judge.errors import JudgeError
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import RolloutError
+from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 add_aliases(__name__, "ruler")
 
@@ -48,12 +48,10 @@ async def ruler(
         message_lists, judge_model, extra_litellm_params, rubric or None, tools, debug=debug, alone="scored"
     )
     scores: list[TrajectoryScore] = []
-    for number, judgement in enumerate(judged, start=1):
-        if judgement.score is None:
-            raise JudgeError(f"the judge gave trajectory {number} no score: {judgement.reason}")
-        scores.append(
-            TrajectoryScore(trajectory_id=str(number), explanation=judgement.explanation, score=judgement.score)
-        )
+    for number, each in enumerate(judged, start=1):
+        if each.score is None:
+            raise JudgeError(f"the judge gave trajectory {number} no score: {each.reason}")
+        scores.append(TrajectoryScore(trajectory_id=str(number), explanation=each.explanation, score=each.score))
     return scores
 
 
@@ -73,15 +71,11 @@ async def ruler_score_group(
     try:
         if group.pending:
             await group
+        group = group.model_copy(update={"trajectories": [*map(_failed_if_empty, group)]})
         judged = await core.ruler_score_group(
-            _without_messages_failed(group),
-            judge_model,
-            extra_litellm_params,
-            rubric or None,
-            debug=debug,
-            alone="scored",
+            group, judge_model, extra_litellm_params, rubric or None, debug=debug, alone="scored"
         )
-        return _scored(judged)
+        return _scored_alone(judged)
     except Exception as error:
         if not swallow_exceptions:
             raise
@@ -89,17 +83,14 @@ async def ruler_score_group(
         return None
 
 
-def _without_messages_failed(group: TrajectoryGroup) -> TrajectoryGroup:
-    """Marks empty trajectories as failed: scripts catch an episode's error and return the trajectory as it was."""
-    failed = {"status": "failed", "status_reason": "it has no messages"}
-    members = [
-        each if any(h.messages_and_choices for h in each.histories()) else each.model_copy(update=failed)
-        for each in group
-    ]
-    return group.model_copy(update={"trajectories": members})
+def _failed_if_empty(member: Trajectory) -> Trajectory:
+    """Marks an empty trajectory as failed: scripts catch an episode's error and return the trajectory as it was."""
+    if any(history.messages_and_choices for history in member.histories()):
+        return member
+    return member.model_copy(update={"status": "failed", "status_reason": "it has no messages"})
 
 
-def _scored(judged: TrajectoryGroup) -> TrajectoryGroup:
+def _scored_alone(judged: TrajectoryGroup) -> TrajectoryGroup:
     """The group with its scored members only. Raises `JudgeError` if there are members, and none has a score."""
     scored = [member for member in judged if member.reward is not None]
     missing = [member.judgement.reason if member.judgement else "" for member in judged if member.reward is None]

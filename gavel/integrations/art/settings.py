@@ -30,60 +30,50 @@ _NO_EFFECT: dict[str, tuple[object, str]] = {
     "save_checkpoint": (True, "every step leaves a checkpoint"),
     "scale_learning_rate_by_reward_std_dev": (False, "the rate is the one that is given"),
     "adam_params": (None, "set trainer_args"),
+    **dict.fromkeys(("log_interval_seconds", "status_ewa_alpha", "total_scenarios"), (None, "the log has each step")),
 }
 """Settings without a counterpart, with ART's defaults and Gavel's behaviour."""
 _TRAINER = {"max_grad_norm": "max_gradient_norm", "weight_decay": "weight_decay"}
-_KNOWN = frozenset(
-    {
-        "beta",
-        "epsilon",
-        "epsilon_high",
-        "grad_accumulation_sequences",
-        "importance_sampling_level",
-        "kl_penalty_coef",
-        "kl_penalty_reference_step",
-        "kl_ref_adapter_path",
-        "learning_rate",
-        "loss_fn",
-        "max_negative_advantage_importance_sampling_weight",
-        "normalize_advantages",
-        "ppo",
-        "scale_rewards",
-        "truncated_importance_sampling",
-        "verbose",
-    }
-)
 
 
 def train_config(
     given: Mapping[str, Any], trainer: Mapping[str, Any], *, groups: int, trajectories: int
 ) -> TrainConfig:
     """Translates the settings. Raises `NotInGavelError` for a loss that Gavel lacks."""
-    for name, value in given.items():
-        default, why = _NO_EFFECT.get(name, (None, "no such setting is known"))
-        if name not in _KNOWN and value != default:
-            ignored(f"train({name}=…)", why)
-    scaled = given.get("scale_rewards", True) and given.get("normalize_advantages", True)
-    truncated = given.get("truncated_importance_sampling")
-    return TrainConfig(
-        learning_rate=given.get("learning_rate", 5e-6),
-        advantage="std" if scaled else "mean",
-        loss=_make_loss(given),
-        beta=given.get("beta") or 0.0,
-        kl_in_reward=given.get("kl_penalty_coef") or 0.0,
-        reference=_reference(given),
+    rest = dict(given)
+    take = rest.pop
+    is_normalized = take("normalize_advantages", True)
+    is_scaled = take("scale_rewards", True) and is_normalized
+    truncated = take("truncated_importance_sampling", None)
+    step, path = take("kl_penalty_reference_step", None), take("kl_ref_adapter_path", None)
+    sequences = take("grad_accumulation_sequences", None)
+    updates = groups if sequences is None else math.ceil(trajectories / sequences)
+    config = TrainConfig(
+        learning_rate=take("learning_rate", 5e-6),
+        advantage="std" if is_scaled else "mean",
+        loss=_take_loss(rest),
+        beta=take("beta", None) or 0.0,
+        kl_in_reward=take("kl_penalty_coef", None) or 0.0,
+        reference=str(path) if path is not None else "base" if step is None else str(step),
         sampler_correction=None if truncated is None else SamplerCorrection(cap=truncated),
-        mini_batches=_updates(given.get("grad_accumulation_sequences"), groups, trajectories),
+        mini_batches=max(1, min(groups, updates)),
         **_optimizer(trainer),
     )
+    take("verbose", None)
+    for name, value in rest.items():
+        default, why = _NO_EFFECT.get(name, (None, "no such setting is known"))
+        if value != default:
+            ignored(f"train({name}=…)", why)
+    return config
 
 
-def _make_loss(given: Mapping[str, Any]) -> Loss:
+def _take_loss(rest: dict[str, Any]) -> Loss:
     """The loss with ART's defaults: cispo with its ratio in [0, 5], ppo with one in [.8, 1.2]."""
-    kind = given.get("loss_fn") or ("ppo" if given.get("ppo") else "cispo")
-    low, high = given.get("epsilon"), given.get("epsilon_high")
-    worst = given.get("max_negative_advantage_importance_sampling_weight")
-    if given.get("importance_sampling_level", "token") != "token":
+    is_ppo, kind = rest.pop("ppo", False), rest.pop("loss_fn", None)
+    kind = kind or ("ppo" if is_ppo else "cispo")
+    low, high = rest.pop("epsilon", None), rest.pop("epsilon_high", None)
+    worst = rest.pop("max_negative_advantage_importance_sampling_weight", None)
+    if rest.pop("importance_sampling_level", "token") != "token":
         return Gspo() if low is None else Gspo(clip_low=low, clip_high=low if high is None else high)
     if kind == "cispo":
         if worst is not None:
@@ -97,16 +87,6 @@ def _make_loss(given: Mapping[str, Any]) -> Loss:
         dual = worst if worst is not None and worst > 1 + high else None
         return ClippedSurrogate(clip_low=low, clip_high=high, dual_clip=dual)
     raise NotInGavelError(f"loss_fn={kind!r} is not among ART's losses", "Choose cispo or ppo.")
-
-
-def _reference(given: Mapping[str, Any]) -> str:
-    step, path = given.get("kl_penalty_reference_step"), given.get("kl_ref_adapter_path")
-    return str(path) if path is not None else "base" if step is None else str(step)
-
-
-def _updates(sequences: int | None, groups: int, trajectories: int) -> int:
-    wanted = groups if sequences is None else math.ceil(trajectories / sequences)
-    return max(1, min(groups, wanted))
 
 
 def _optimizer(trainer: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,24 +105,22 @@ _BATCHES = 16
 
 def sft_parts(
     trajectories: Sequence[Trajectory], config: TrainSFTConfig
-) -> Iterator[tuple[list[Trajectory], SftConfig]]:
-    """Each step's trajectories and settings; a part with learning rate 0 is dropped.
+) -> Iterator[tuple[Sequence[Trajectory], SftConfig]]:
+    """Each step's trajectories and settings: of a list of rates, the mean of up to 16 batches; a step with learning
+    rate 0 is dropped.
 
     Raises `ValueError` when there are batches without a rate.
     """
     for name in config.model_extra or ():
         ignored(f"TrainSFTConfig({name}=…)", "no such setting is known")
     size = _AUTO if config.batch_size == "auto" else config.batch_size
-    batches = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
-    rates = config.learning_rate
-    if not isinstance(rates, list):
-        if batches:
-            yield list(trajectories), SftConfig(learning_rate=rates, batch_size=size)
-        return
-    if len(rates) < len(batches):
-        raise ValueError(f"{len(batches)} batches of {size} need as many learning rates; there are {len(rates)}")
-    for start in range(0, len(batches), _BATCHES):
-        part = batches[start : start + _BATCHES]
-        rate = fmean(rates[start : start + len(part)])
+    batches = math.ceil(len(trajectories) / size)
+    given = config.learning_rate
+    if isinstance(given, list) and len(given) < batches:
+        raise ValueError(f"{batches} batches of {size} need as many learning rates; there are {len(given)}")
+    rates, per_step = (given, _BATCHES) if isinstance(given, list) else ([given], max(1, batches))
+    for start in range(0, batches, per_step):
+        rate = fmean(rates[start : min(start + per_step, batches)])
         if rate > 0:
-            yield [member for batch in part for member in batch], SftConfig(learning_rate=rate, batch_size=size)
+            part = trajectories[start * size : (start + per_step) * size]
+            yield part, SftConfig(learning_rate=rate, batch_size=size)

@@ -7,24 +7,21 @@ import time
 from collections.abc import Coroutine, Iterable
 from contextvars import ContextVar
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 
-from openai.types.chat.chat_completion import Choice
 from pydantic import Field, PrivateAttr
 
 import gavel.scenarios.trajectory as core
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup as TrajectoryGroup
-from gavel.scenarios.trajectory import RolloutError, as_item
+from gavel.scenarios.trajectory import RolloutError
+
+PydanticException = RolloutError
 
 
 def get_messages(messages_and_choices: Iterable[Any]) -> list[Message]:
     """The conversation as message dicts, each with content."""
     return [message | {"content": message.get("content") or ""} for message in core.to_messages(messages_and_choices)]
-
-
-PydanticException = RolloutError
 
 
 class History(core.History):
@@ -38,23 +35,20 @@ class Duration:
     """Adds a block's seconds to a metric; for `with` and `async with`."""
 
     def __init__(self, metrics: dict[str, float | int | bool], key: str) -> None:
-        self._metrics = metrics
-        self._key = key
+        self._metrics, self._key = metrics, key
         self._started = 0.0
 
     def __enter__(self) -> None:
         self._started = time.monotonic()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._metrics[self._key] = self._metrics.get(self._key, 0.0) + time.monotonic() - self._started
 
     async def __aenter__(self) -> None:
         self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, at)
+    async def __aexit__(self, *exception: object) -> None:
+        self.__exit__()
 
 
 class Trajectory(core.Trajectory):
@@ -78,16 +72,6 @@ class Trajectory(core.Trajectory):
     def track_duration(self, metric_name: str) -> Duration:  # type: ignore[override]
         """Adds the block's seconds to `metrics["<metric_name>_duration"]`, in `with` and in `async with`."""
         return Duration(self.metrics, f"{metric_name}_duration")
-
-    def for_logging(self) -> dict[str, Any]:
-        """The trajectory as one dict; every message has a flag whether it is trained."""
-        items = [as_item(item) for item in self.messages_and_choices]
-        messages = [
-            {**message, "trainable": isinstance(item, Choice)}
-            for message, item in zip(self.messages(), items, strict=True)
-        ]
-        shown = ("reward", "initial_policy_version", "final_policy_version", "metrics", "metadata", "tools", "logs")
-        return {name: getattr(self, name) for name in shown} | {"messages": messages}
 
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"

@@ -52,25 +52,23 @@ add_aliases(
 
 def format_message(message: Mapping[str, Any]) -> str:
     """The role, the content, and one line for each tool call."""
-    content = message.get("content") or message.get("refusal") or ""
     calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
     lines = [f"{call['name']}({call['arguments']})" for call in calls]
-    return "\n".join([f"{message['role'].capitalize()}:", *([content] if content or not lines else []), *lines])
+    content = message.get("content") or message.get("refusal")
+    return "\n".join([f"{message['role'].capitalize()}:", *([content] if content else []), *lines])
 
 
 def strip_logprobs(value: Any) -> Any:
     """A copy of dicts, lists and pydantic models without `logprobs`."""
     match value:
         case BaseModel():
-            fields = {name: strip_logprobs(field) for name, field in value if name != "logprobs"}
-            return value.model_copy(
-                update=fields | ({"logprobs": None} if "logprobs" in type(value).model_fields else {})
-            )
+            fields = {name: None if name == "logprobs" else strip_logprobs(field) for name, field in value}
+            return value.model_copy(update=fields)
         case Mapping():
             items = cast("Mapping[Any, Any]", value).items()
             return {key: strip_logprobs(item) for key, item in items if key != "logprobs"}
         case list() | tuple():
-            items = [strip_logprobs(item) for item in cast("Sequence[Any]", value)]
+            items = [*map(strip_logprobs, cast("Sequence[Any]", value))]
             return tuple(items) if isinstance(value, tuple) else items
         case _:
             return value
@@ -89,7 +87,7 @@ def get_step_from_dir(output_dir: str) -> int:
 
 def get_model_step(model: TrainableModel[Any], art_path: str) -> int:
     """The step of the newest checkpoint of `model` under `art_path`."""
-    return get_step_from_dir(str(Path(art_path, model.project, "models", model.name)))
+    return get_step_from_dir(get_model_dir(model, art_path))
 
 
 def get_repo_root_path() -> str:
@@ -178,20 +176,16 @@ def iterate_dataset(
 ) -> Iterator[DatasetBatch[Item]]:
     """Yields the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
     steps = math.ceil(len(dataset) / groups_per_step)
-    with tqdm(
-        initial=initial_step,
-        total=steps * num_epochs,
-        desc="Iterating dataset",
-        unit="batch",
-        disable=not use_tqdm or not dataset,
-    ) as bar:
-        for step in range(initial_step, steps * num_epochs):
-            epoch, epoch_step = divmod(step, steps)
-            order = list(range(len(dataset)))
-            random.Random(epoch).shuffle(order)
-            chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
-            yield DatasetBatch([dataset[index] for index in chosen], step, epoch, epoch_step)
-            bar.update(1)
+    total = steps * num_epochs
+    hidden = not use_tqdm or not dataset
+    for step in tqdm(
+        range(initial_step, total), "Iterating dataset", total, unit="batch", initial=initial_step, disable=hidden
+    ):
+        epoch, epoch_step = divmod(step, steps)
+        order = list(range(len(dataset)))
+        random.Random(epoch).shuffle(order)
+        chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
+        yield DatasetBatch([dataset[index] for index in chosen], step, epoch, epoch_step)
 
 
 class SFTChunk(NamedTuple):
@@ -242,29 +236,25 @@ def create_sft_dataset_iterator(
     """Yields chunks of `chunk_size` batches; the schedule spans all of them, and a restart repeats their order."""
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
-    if not trajectories:
-        return
     per_epoch = math.ceil(len(trajectories) / batch_size)
     total = per_epoch * epochs
     rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
     chunks = [(epoch, step) for epoch in range(epochs) for step in range(0, per_epoch, chunk_size)]
-    with tqdm(initial=initial_step, total=total, desc="SFT Training", unit="step", disable=not show_progress) as bar:
-        for epoch, epoch_step in chunks[initial_step // chunk_size :]:
-            order = list(trajectories)
-            if shuffle:
-                random.Random(seed + epoch).shuffle(order)
-            members = order[epoch_step * batch_size : (epoch_step + chunk_size) * batch_size]
-            batches = math.ceil(len(members) / batch_size)
-            step = epoch * per_epoch + epoch_step
-            config = TrainSFTConfig(learning_rate=rates[step : step + batches], batch_size=batch_size)
-            yield SFTChunk(members, config, step, epoch, epoch_step)
-            bar.update(batches)
+    for epoch, epoch_step in tqdm(
+        chunks[initial_step // chunk_size :], desc="SFT Training", unit="chunk", disable=not show_progress
+    ):
+        order = list(trajectories)
+        if shuffle:
+            random.Random(seed + epoch).shuffle(order)
+        members = order[epoch_step * batch_size : (epoch_step + chunk_size) * batch_size]
+        step = epoch * per_epoch + epoch_step
+        chosen = rates[step : step + math.ceil(len(members) / batch_size)]
+        yield SFTChunk(members, TrainSFTConfig(learning_rate=chosen, batch_size=batch_size), step, epoch, epoch_step)
 
 
 def get_file_row_count(file_path: str | Path) -> int:
     """Number of conversations in a JSONL file."""
-    with _opened(file_path).open(encoding="utf-8") as file:
-        return sum(bool(line.strip()) for line in file)
+    return sum(1 for _ in _rows(file_path))
 
 
 def iterate_file(
@@ -275,7 +265,20 @@ def iterate_file(
     initial_skip: int = 0,
 ) -> Iterator[Trajectory]:
     """Conversations of a JSONL file with `messages` and `tools`, shuffled in a buffer, in another order each epoch."""
-    return itertools.islice(_conversations(_opened(file_path), epochs, shuffle_buffer_size, seed), initial_skip, None)
+
+    def shuffled(epoch: int) -> Iterator[str]:
+        chance, buffer = random.Random(seed + epoch), list[str]()
+        for row in _rows(file_path):
+            buffer.append(row)
+            if len(buffer) >= shuffle_buffer_size:
+                yield buffer.pop(chance.randrange(len(buffer)))
+        chance.shuffle(buffer)
+        yield from buffer
+
+    rows = itertools.chain.from_iterable(map(shuffled, range(epochs)))
+    for row in itertools.islice(rows, initial_skip, None):
+        fields = json.loads(row)
+        yield Trajectory(messages_and_choices=fields["messages"], tools=fields.get("tools"))
 
 
 async def train_sft_from_file(
@@ -293,36 +296,20 @@ async def train_sft_from_file(
     shuffle_buffer_size: int = 10_000,
 ) -> None:
     """Trains on a JSONL file with one schedule; `initial_step` and `final_step` count batches."""
-    rows = get_file_row_count(file_path) * epochs
-    total = math.ceil(rows / batch_size)
+    total = math.ceil(get_file_row_count(file_path) * epochs / batch_size)
     rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))[initial_step:final_step]
     if not rates:
         return
-    skipped = initial_step * batch_size
-    members = iterate_file(file_path, epochs, shuffle_buffer_size, initial_skip=skipped)
+    members = iterate_file(file_path, epochs, shuffle_buffer_size, initial_skip=initial_step * batch_size)
     chosen = itertools.islice(members, len(rates) * batch_size)
     await model.train_sft(chosen, TrainSFTConfig(learning_rate=rates, batch_size=batch_size), _config, verbose)
 
 
-def _opened(file_path: str | Path) -> Path:
-    path = Path(file_path)
-    if path.suffix != ".jsonl":
-        raise ValueError(f"only JSONL files are read, not {path}")
-    return path
-
-
-def _conversations(path: Path, epochs: int, buffer_size: int, seed: int) -> Iterator[Trajectory]:
-    for epoch in range(epochs):
-        chance = random.Random(seed + epoch)
-        buffer: list[Trajectory] = []
-        with path.open(encoding="utf-8") as file:
-            for line in filter(str.strip, file):
-                fields = json.loads(line)
-                buffer.append(Trajectory(messages_and_choices=fields["messages"], tools=fields.get("tools")))
-                if len(buffer) >= buffer_size:
-                    yield buffer.pop(chance.randrange(len(buffer)))
-        chance.shuffle(buffer)
-        yield from buffer
+def _rows(file_path: str | Path) -> Iterator[str]:
+    if Path(file_path).suffix != ".jsonl":
+        raise ValueError(f"only JSONL files are read, not {file_path}")
+    with Path(file_path).open(encoding="utf-8") as file:
+        yield from filter(str.strip, file)
 
 
 def retry(
@@ -339,8 +326,7 @@ def retry(
     """
 
     def report(state: RetryCallState) -> None:
-        assert state.outcome is not None
-        error = cast("Exception", state.outcome.exception())
+        error = cast("Exception", state.outcome and state.outcome.exception())
         if on_retry is not None:
             on_retry(error, state.attempt_number)
         else:

@@ -40,6 +40,8 @@ _OPTIONAL = (
     *("distill_token_ids", "distill_logprobs"),
 )
 
+_PER_TOKEN = ("masks", "advantages", "ref_logprobs", "inference_logprobs")
+
 T = TypeVar("T")
 Decode = Callable[[Sequence[int]], str]
 
@@ -84,44 +86,42 @@ class AtroposGroup(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        """Rejects shapes that do not fit, and values of trained tokens that no arithmetic can use, which would spoil a
+        whole step."""
         members = len(self.tokens)
-        for name in ("masks", "scores", "advantages", "ref_logprobs", "messages", "inference_logprobs", "overrides"):
+        for name in (*_PER_TOKEN, "scores", "messages", "overrides"):
             values: Sequence[object] | None = getattr(self, name)
             if values is not None and len(values) != members:
                 raise ValueError(f"{name} has {len(values)} members, and tokens has {members}")
-        for name in ("masks", "advantages", "ref_logprobs", "inference_logprobs"):
-            rows: Sequence[Sequence[float]] | None = getattr(self, name)
-            for number, row in enumerate(rows or ()):
-                if len(row) != len(self.tokens[number]):
-                    length = len(self.tokens[number])
-                    raise ValueError(f"{name}[{number}] has {len(row)} entries, and tokens[{number}] has {length}")
+        if not all(map(math.isfinite, self.scores)):
+            raise ValueError("a score is not a finite number")
         for number, tokens in enumerate(self.tokens):
             if not tokens:
                 raise ValueError(f"tokens[{number}] is empty")
             if min(tokens) < 0:
                 raise ValueError(f"tokens[{number}] holds {min(tokens)}, which is no token id")
-        self._check_numbers()
+            for name in _PER_TOKEN:
+                rows: Sequence[Sequence[float]] | None = getattr(self, name)
+                if rows is None:
+                    continue
+                if len(rows[number]) != len(tokens):
+                    told = f"{name}[{number}] has {len(rows[number])} entries, and tokens[{number}] has {len(tokens)}"
+                    raise ValueError(told)
+                if name in ("advantages", "inference_logprobs"):
+                    self._check_trained(name, number, rows[number])
         if not all({"role", "content"} <= message.keys() for each in self.messages or () for message in each):
             raise ValueError("a message lacks role or content")
         return self
 
-    def _check_numbers(self) -> None:
-        """Rejects values of trained tokens that no arithmetic can use, which would spoil a whole step."""
-        if not all(map(math.isfinite, self.scores)):
-            raise ValueError("a score is not a finite number")
-        for number, mask in enumerate(self.masks):
-            for name in ("advantages", "inference_logprobs"):
-                rows: Sequence[Sequence[float]] | None = getattr(self, name)
-                trained = (
-                    [value for value, kept in zip(rows[number], mask, strict=True) if kept != UNTRAINED] if rows else []
-                )
-                if not all(map(math.isfinite, trained)):
-                    raise ValueError(f"{name}[{number}] of a trained token is not a finite number")
-                if name == "inference_logprobs" and any(value > _ROUNDING for value in trained):
-                    raise ValueError(
-                        f"inference_logprobs[{number}] of a trained token is {max(trained):g}, above 0: no log-prob; "
-                        f"{NO_LOGPROB} stands only where masks is {UNTRAINED}"
-                    )
+    def _check_trained(self, name: str, number: int, values: Sequence[float]) -> None:
+        trained = [value for value, kept in zip(values, self.masks[number], strict=True) if kept != UNTRAINED]
+        if not all(map(math.isfinite, trained)):
+            raise ValueError(f"{name}[{number}] of a trained token is not a finite number")
+        if name == "inference_logprobs" and max(trained, default=0.0) > _ROUNDING:
+            raise ValueError(
+                f"inference_logprobs[{number}] of a trained token is {max(trained):g}, above 0: no log-prob; "
+                f"{NO_LOGPROB} stands only where masks is {UNTRAINED}"
+            )
 
     def other_targets(self) -> str | None:
         """The first entry of `masks` that is neither -100 nor its token, as in 0/1 masks; None without any."""
@@ -157,19 +157,35 @@ class AtroposGroup(BaseModel):
 
     def _trajectory(self, number: int, decode: Decode | None) -> Trajectory:
         spans = list(trained_spans(self.masks[number]))
-        turns = iter(spans)
-        items: list[MessageOrChoice] = [
-            _choice(message, self._sampled(number, *next(turns))) if is_sampled else message
-            for message, is_sampled in self._messages(number, spans, decode)
-        ]
+        given: list[Message] = list((self.messages or {number: []})[number])
+        assistants = [at for at, message in enumerate(given) if message["role"] == "assistant"]
+        items: list[MessageOrChoice] = list(given)
+        if given and len(assistants) >= len(spans):
+            # The last ones are sampled: earlier ones may be examples.
+            for at, span in zip(assistants[len(assistants) - len(spans) :], spans, strict=True):
+                items[at] = self._choice(number, span, given[at])
+        elif decode is not None:
+            items, shown, tokens = [], 0, self.tokens[number]
+            for start, end in [*spans, (len(tokens), len(tokens))]:
+                if start > shown:
+                    items.append({"role": "user", "content": decode(tokens[shown:start])})
+                if end > start:
+                    items.append(self._choice(number, (start, end), {"content": decode(tokens[start:end])}))
+                shown = end
+        elif given:
+            items[-1] = {**given[-1], "role": "assistant"}
+        else:
+            raise ValueError(f"member {number} has no messages")
         trajectory = Trajectory(messages_and_choices=items, reward=self.scores[number])
         trajectory.metrics = {"tokens": len(self.tokens[number]), "turns": len(spans)}
         return trajectory
 
-    def _sampled(self, number: int, start: int, end: int) -> Message:
-        """The fields of a `Choice` for the trained tokens from `start` to `end`."""
-        tokens = self.tokens[number]
+    def _choice(self, number: int, span: tuple[int, int], message: Message) -> Choice:
+        """The message, with its trained tokens from `start` to `end`."""
+        tokens, (start, end) = self.tokens[number], span
         fields: Message = {
+            "index": 0,
+            "finish_reason": "stop",
             "prompt_token_ids": tokens[:start],
             "token_ids": tokens[start:end],
             "temperature": self.temperature(number),
@@ -180,43 +196,11 @@ class AtroposGroup(BaseModel):
             fields[TOKEN_ADVANTAGES] = [0.0] * (end - start)
         elif self.advantages is not None:
             fields[TOKEN_ADVANTAGES] = self.advantages[number][start:end]
-        return fields
-
-    def _messages(
-        self, number: int, spans: Sequence[tuple[int, int]], decode: Decode | None
-    ) -> list[tuple[Message, bool]]:
-        """The conversation's messages in order, each with whether it was sampled.
-
-        The last assistant messages are the sampled ones: earlier ones may be examples. If there are fewer of them than
-        trained ranges, the messages are decoded from the tokens instead.
-        """
-        given: list[Message] = list((self.messages or {number: []})[number])
-        assistants = [at for at, message in enumerate(given) if message["role"] == "assistant"]
-        if len(assistants) >= len(spans) and given:
-            sampled = set(assistants[len(assistants) - len(spans) :])
-            return [(message, at in sampled) for at, message in enumerate(given)]
-        if decode is None:
-            if not given:
-                raise ValueError(f"member {number} has no messages")
-            return [*((message, False) for message in given[:-1]), ({**given[-1], "role": "assistant"}, False)]
-        tokens, shown, found = self.tokens[number], 0, list[tuple[Message, bool]]()
-        for start, end in spans:
-            if start > shown:
-                found.append(({"role": "user", "content": decode(tokens[shown:start])}, False))
-            found.append(({"role": "assistant", "content": decode(tokens[start:end])}, True))
-            shown = end
-        if shown < len(tokens):
-            found.append(({"role": "user", "content": decode(tokens[shown:])}, False))
-        return found
-
-
-def _choice(message: Message, sampled: Message) -> Choice:
-    fields = {"index": 0, "finish_reason": "stop", **sampled}
-    try:
-        return Choice.model_validate({**fields, "message": {**message, "role": "assistant"}})
-    except ValidationError:  # content parts, or calls of another form: the text is kept
-        text = json.dumps({name: value for name, value in message.items() if name != "role"}, ensure_ascii=False)
-        return Choice.model_validate({**fields, "message": {"role": "assistant", "content": text}})
+        try:
+            return Choice.model_validate({**fields, "message": {**message, "role": "assistant"}})
+        except ValidationError:  # content parts, or calls of another form: the text is kept
+            text = json.dumps({name: value for name, value in message.items() if name != "role"}, ensure_ascii=False)
+            return Choice.model_validate({**fields, "message": {"role": "assistant", "content": text}})
 
 
 def first_problem(error: ValidationError) -> str:
@@ -267,8 +251,7 @@ def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -
 
     `temperature`: the sampler's, if known for the whole group; else the first turn's.
     """
-    members: list[Trajectory] = []
-    sequences: list[TokenSequence] = []
+    members: list[tuple[Trajectory, TokenSequence]] = []
     left_out: list[str] = []
     for trajectory in group:
         sequence = one_sequence(trajectory)
@@ -277,19 +260,17 @@ def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -
         elif isinstance(sequence, str):
             left_out.append(sequence)
         else:
-            members.append(trajectory)
-            sequences.append(sequence)
+            members.append((trajectory, sequence))
     if not members:
         return Converted(None, left_out)
     if temperature is None:
-        first = next(members[0].choices())
-        temperature = (first.model_extra or {}).get("temperature")
+        temperature = (next(members[0][0].choices()).model_extra or {}).get("temperature")
     made = AtroposGroup(
-        tokens=[each.token_ids for each in sequences],
-        masks=[_where_sampled(each, each.token_ids, UNTRAINED) for each in sequences],
-        scores=[float(trajectory.reward or 0.0) for trajectory in members],
-        inference_logprobs=[_where_sampled(each, each.logprobs, NO_LOGPROB) for each in sequences],
-        messages=[[_shown(message) for message in trajectory.messages()] for trajectory in members],
+        tokens=[each.token_ids for _, each in members],
+        masks=[_where_sampled(each, each.token_ids, UNTRAINED) for _, each in members],
+        scores=[float(trajectory.reward or 0.0) for trajectory, _ in members],
+        inference_logprobs=[_where_sampled(each, each.logprobs, NO_LOGPROB) for _, each in members],
+        messages=[[_shown(message) for message in trajectory.messages()] for trajectory, _ in members],
         generation_params=None if temperature is None else {"temperature": temperature},
     )
     return Converted(made, left_out)

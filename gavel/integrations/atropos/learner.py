@@ -10,16 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from openai.types.chat.chat_completion import Choice
-
 from gavel.integrations.atropos.group import AtroposGroup
-from gavel.integrations.atropos.queue import QueueState, choose_at_least
+from gavel.integrations.atropos.queue import GroupQueue, choose_at_least
 from gavel.judge.judge import Judge
 from gavel.scenarios.gather import GroupTally, gather_group
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import TrainConfig
@@ -35,84 +33,69 @@ STALENESS, COMPUTED, SENT_SCORE = "atropos/steps_waited", "atropos/logprobs_comp
 Stepped = Callable[[TrainResult, list[TrajectoryGroup]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerSettings:
-    """Settings of training from the queue."""
+_KEPT_CHECKPOINTS = 3
+"""Number of newest checkpoints that are kept."""
 
+
+@dataclass(eq=False)
+class AtroposLearner:
+    """Takes batches from a queue."""
+
+    model: TrainableModel
+    backend: LocalBackend
+    queue: GroupQueue
+    config: TrainConfig
     steps: int
     """Training steps of the run."""
     batch_size: int
     """Min sequences of a step; groups are never split."""
     wait_seconds: float = 3600.0
     """Seconds without enough groups after which the run ends with an error."""
-    keep_checkpoints: int = 3
-    """Number of newest checkpoints that are kept."""
-
-
-class AtroposLearner:
-    """Takes batches from a queue."""
-
-    def __init__(
-        self,
-        model: TrainableModel,
-        backend: LocalBackend,
-        state: QueueState,
-        settings: LearnerSettings,
-        train_config: TrainConfig,
-        judge: Judge | None = None,
-        stepped: Stepped = lambda result, groups: None,
-    ) -> None:
-        """`judge` rescores the groups; the environment's scores become a metric. `stepped` is called for each step."""
-        self._model = model
-        self._backend = backend
-        self._state = state
-        self._settings = settings
-        self._config = train_config
-        self._judge = judge
-        self._stepped = stepped
+    judge: Judge | None = None
+    """Rescores the groups; the environment's scores become a metric."""
+    stepped: Stepped = lambda result, groups: None
+    """Called after each step."""
 
     async def run(self) -> None:
         """Trains until the last step. Raises `LoopError` if no groups arrive, and at an outage of the judge."""
         await self._note_trained()
-        await self._backend.prepare(self._model, self._config)
-        while await self._model.get_step() < self._settings.steps:
+        await self.backend.prepare(self.model, self.config)
+        while await self.model.get_step() < self.steps:
             ids = await self._next_batch()
-            stored = await asyncio.to_thread(self._state.queue.read, ids)
+            stored = await asyncio.to_thread(self.queue.read, ids)
             groups, metrics = await self._prepare(ids, stored)
-            result = await self._model.train(groups, self._config, metrics=metrics)
-            await asyncio.to_thread(self._state.queue.trained, ids, result.step)
-            self._stepped(result, groups)
-            await self._model.delete_checkpoints(keep_last=self._settings.keep_checkpoints, keep_best=0)
+            result = await self.model.train(groups, self.config, metrics=metrics)
+            await asyncio.to_thread(self.queue.trained, ids, result.step)
+            self.stepped(result, groups)
+            await self.model.delete_checkpoints(keep_last=_KEPT_CHECKPOINTS, keep_best=0)
 
     async def _note_trained(self) -> None:
         """Removes the newest checkpoint's groups from the queue, if the server was killed before it could."""
-        step = await self._model.get_step()
-        done = await self._backend.logged(self._model, "train", step)
+        step = await self.model.get_step()
+        done = await self.backend.logged(self.model, "train", step)
         ids = [number for group in done if isinstance(number := group.metadata.get(NUMBER), int)]
-        await asyncio.to_thread(self._state.queue.trained, ids, step)
+        await asyncio.to_thread(self.queue.trained, ids, step)
 
     async def _next_batch(self) -> list[int]:
         """The groups of the next batch, once there are enough."""
-        queue, wanted = self._state.queue, self._settings.batch_size
-        while True:
-            changed = asyncio.create_task(self._state.wait_for_change(self._settings.wait_seconds))
+        queue, wanted = self.queue, self.batch_size
+        while (chosen := choose_at_least(queue.waiting, wanted)) is None:
+            queue.changed.clear()
             try:
-                if (chosen := choose_at_least(queue.waiting, wanted)) is not None:
-                    return [group.id for group in chosen]
-                if not await changed:
-                    raise LoopError(
-                        f"no group came for {self._settings.wait_seconds:g} s, and "
-                        f"{sum(group.size for group in queue.waiting)} of {wanted} sequences wait",
-                        "Look at the environments' logs, and start the server again: it goes on where it is.",
-                    )
-            finally:
-                changed.cancel()
+                await asyncio.wait_for(queue.changed.wait(), self.wait_seconds)
+            except TimeoutError:
+                raise LoopError(
+                    f"no group came for {self.wait_seconds:g} s, and "
+                    f"{sum(group.size for group in queue.waiting)} of {wanted} sequences wait",
+                    "Look at the environments' logs, and start the server again: it goes on where it is.",
+                ) from None
+        return [group.id for group in chosen]
 
     async def _prepare(
         self, ids: Sequence[int], stored: Sequence[tuple[AtroposGroup, int]]
     ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-        step = await self._model.get_step()
-        decode = self._backend.token_space(self._model).decode
+        step = await self.model.get_step()
+        decode = self.backend.token_space(self.model).decode
         groups = [
             group.trajectories(decode, {NUMBER: number, "env_id": group.env_id, "accepted_at_step": accepted})
             for number, (group, accepted) in zip(ids, stored, strict=True)
@@ -120,8 +103,8 @@ class AtroposLearner:
         waited = [step - accepted for _, accepted in stored]
         metrics = {f"{STALENESS}/mean": sum(waited) / len(waited), f"{STALENESS}/max": float(max(waited))}
         metrics[COMPUTED] = float(await self._complete_logprobs(groups))
-        if self._judge is not None:
-            groups = await self._judged(self._judge, groups)
+        if self.judge is not None:
+            groups = await self._judged(self.judge, groups)
         return groups, metrics
 
     async def _judged(self, judge: Judge, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -140,30 +123,21 @@ class AtroposLearner:
         """
         count = 0
         for group in groups:
-            lacking = [each for each in group if any("token_logprobs" not in _extra(turn) for turn in each.choices())]
-            if not lacking:
-                continue
-            sequences = [_sequence(trajectory) for trajectory in lacking]
-            values = await self._backend.logprobs(self._model, sequences)
-            for trajectory, found in zip(lacking, values, strict=True):
-                at = 0
-                for extra in map(_extra, trajectory.choices()):
-                    length = len(extra["token_ids"])
-                    extra["token_logprobs"] = found[at : at + length]
-                    at += length
-                count += at
+            members = [[choice.model_extra or {} for choice in member.choices()] for member in group]
+            lacking = [turns for turns in members if any("token_logprobs" not in turn for turn in turns)]
+            values = await self.backend.logprobs(self.model, [*map(_sequence, lacking)]) if lacking else []
+            for turns, found in zip(lacking, values, strict=True):
+                rest = iter(found)
+                for turn in turns:
+                    turn["token_logprobs"] = [*islice(rest, len(turn["token_ids"]))]
+                count += len(found)
         return count
 
 
-def _extra(choice: Choice) -> dict[str, Any]:
-    return choice.model_extra or {}
-
-
-def _sequence(trajectory: Trajectory) -> TokenSequence:
-    """The turn's single token sequence, with log-probs still unknown."""
+def _sequence(turns: Sequence[dict[str, Any]]) -> TokenSequence:
+    """The turns' single token sequence, with log-probs still unknown."""
     sequence = TokenSequence()
-    for extra in map(_extra, trajectory.choices()):
-        sequence.extend(extra["prompt_token_ids"][len(sequence.token_ids) :])
-        said: list[int] = extra["token_ids"]
-        sequence.extend(said, logprobs=[0.0] * len(said), temperature=extra["temperature"])
+    for turn in turns:
+        sequence.extend(turn["prompt_token_ids"][len(sequence.token_ids) :])
+        sequence.extend(turn["token_ids"], logprobs=[0.0] * len(turn["token_ids"]), temperature=turn["temperature"])
     return sequence

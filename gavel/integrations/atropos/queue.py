@@ -14,12 +14,12 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -56,12 +56,6 @@ class EnvRegistration(BaseModel):
     group_size: int = Field(ge=1)
 
 
-class EnvIdentifier(BaseModel):
-    """The body of `POST /disconnect-env` and of `GET /status-env`."""
-
-    env_id: int
-
-
 class RegisteredEnv(BaseModel):
     env_id: int
     real_name: str
@@ -71,15 +65,26 @@ class RegisteredEnv(BaseModel):
     @property
     def weight(self) -> float:
         """Relative weight of its sampling."""
-        registration = self.registration
-        weight = 1.0 if registration.weight is None else registration.weight
-        return registration.max_token_length * max(0.0, weight)
+        weight = self.registration.weight
+        return self.registration.max_token_length * max(0.0, 1.0 if weight is None else weight)
 
 
-def share(env: RegisteredEnv, envs: list[RegisteredEnv]) -> float:
-    """The environment's share among the connected ones, at least `LEAST_WEIGHT`."""
-    total = sum(each.weight for each in envs if each.connected)
-    return max(LEAST_WEIGHT, env.weight / total) if total > 0 else 1.0
+class Peers(BaseModel):
+    """The trainer and the environments at the other end."""
+
+    trainer: TrainerRegistration | None = None
+    started: bool = False
+    """Whether the trainer has requested a batch: environments register only then."""
+    step: int = 0
+    """Steps that the trainer has taken, or batches that it received."""
+    batch: int = 0
+    """Number of the last batch."""
+    envs: list[RegisteredEnv] = []
+
+    def share(self, env: RegisteredEnv) -> float:
+        """The environment's share among the connected ones, at least `LEAST_WEIGHT`."""
+        total = sum(each.weight for each in self.envs if each.connected)
+        return max(LEAST_WEIGHT, env.weight / total) if total > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,38 +137,35 @@ create table if not exists groups (
   received real not null, at_step integer not null, state text not null, batch integer, body blob);
 create index if not exists groups_by_state on groups (state, id);
 create index if not exists groups_by_digest on groups (digest);
-create table if not exists envs (env_id integer primary key, body text not null);
-create table if not exists facts (name text primary key, value text not null);
+create table if not exists peers (id integer primary key, body text not null);
 """
-_Value = TypeVar("_Value")
 
 
-class AtroposError(GavelError):
-    """An error that is answered with the HTTP status `status`."""
-
-    status: int
-
-
-class RefusedRequest(AtroposError):
-    """A rejected request: a group that can never be trained here, or one that this server does not take."""
+class RefusedRequest(GavelError):
+    """A request that is answered with the HTTP status `status`: a group that can never be trained here, or one that
+    this server does not take."""
 
     def __init__(self, status: int, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
         self.status = status
 
 
-class QueueError(AtroposError):
+class QueueError(RefusedRequest):
     """The queue is full, or cannot be read or written."""
 
-    status = 503
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(503, message, remedy)
 
 
 class GroupQueue:
     """A queue for several threads of one process."""
 
-    def __init__(self, path: Path, *, most_groups: int = 4096) -> None:
-        """`most_groups`: max waiting groups. Raises `QueueError`."""
-        self.path = path
+    def __init__(self, path: Path, *, most_groups: int = 4096, space: TokenSpace | None = None) -> None:
+        """`most_groups`: max waiting groups. `space`: of the server's own learner; None: another trainer takes the
+        batches. Raises `QueueError`."""
+        self.path, self.space = path, space
+        self.changed = asyncio.Event()
+        """Set by the server when a group was accepted."""
         self._most = most_groups
         self._lock = threading.RLock()
         with self._errors():
@@ -173,13 +175,20 @@ class GroupQueue:
             self._database.execute("pragma synchronous = full")
             self._database.execute("pragma locking_mode = exclusive")
             self._database.executescript(_TABLES)
-        with self._transaction() as database:
+        rows = self._rows("select body from peers")
+        self.peers = Peers.model_validate_json(rows[0][0]) if rows else Peers()
+        """Changed in transactions alone."""
+        with self._transaction():
             done = "body is null and received < ?"
-            database.execute(f"delete from groups where {done}", (time.time() - _KEPT_SECONDS,))
+            self._database.execute(f"delete from groups where {done}", (time.time() - _KEPT_SECONDS,))
 
     def close(self) -> None:
         with self._lock:
             self._database.close()
+
+    @property
+    def step(self) -> int:
+        return self.peers.step
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -190,145 +199,143 @@ class GroupQueue:
     def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
         """Stores all groups, or none; returns whether each is new. They are on disk when this returns.
 
-        Raises `QueueError`, also where they would be more than may wait.
+        Raises `RefusedRequest` for one that cannot be trained, and `QueueError`, also where too many would wait.
         """
+        for group in groups:
+            self._check(group)
         made = [_encoded(group) for group in groups]
         now, seen = time.time(), set[bytes]()
         is_new: list[bool] = []
-        with self._transaction() as database:
-            step = self.step
+        with self._transaction():
             for group, (digest, body) in zip(groups, made, strict=True):
                 query = "select 1 from groups where digest = ? and received > ? limit 1"
                 is_new.append(digest in seen or not self._rows(query, digest, now - _AGAIN_SECONDS))
                 seen.add(digest)  # two equal groups in one request count as two
                 if is_new[-1]:
-                    row = (group.env_id, len(group), digest, now, step, "waiting", body)
+                    row = (group.env_id, len(group), digest, now, self.step, "waiting", body)
                     columns = "env_id, size, digest, received, at_step, state, body"
-                    database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
-            ((waiting,),) = self._rows("select count(*) from groups where state = 'waiting'")
-            if any(is_new) and waiting > self._most:
+                    self._database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
+            ((count,),) = self._rows("select count(*) from groups where state = 'waiting'")
+            if any(is_new) and count > self._most:
                 raise QueueError(
-                    f"{waiting - sum(is_new):,} groups wait already, and {self._most:,} may",
+                    f"{count - sum(is_new):,} groups wait already, and {self._most:,} may",
                     "Send it again when the learner has taken some, or raise --max-waiting.",
                 )
         return is_new
 
     def read(self, ids: Sequence[int]) -> list[tuple[AtroposGroup, int]]:
         """Stored groups, each with the step at which it was accepted."""
-        found: list[tuple[AtroposGroup, int]] = []
-        for number in ids:
-            ((body, step),) = self._rows("select body, at_step from groups where id = ?", number)
-            found.append((AtroposGroup.model_validate_json(zlib.decompress(body)), step))
-        return found
+        rows = [self._rows("select body, at_step from groups where id = ?", number)[0] for number in ids]
+        return [(_decoded(body), step) for body, step in rows]
 
     def newest(self) -> AtroposGroup | None:
         """The last accepted group, while its body is kept."""
         rows = self._rows("select body from groups where body is not null order by id desc limit 1")
-        return AtroposGroup.model_validate_json(zlib.decompress(rows[0][0])) if rows else None
+        return _decoded(rows[0][0]) if rows else None
 
     def trained(self, ids: Sequence[int], step: int) -> None:
         """Marks groups as trained in the checkpoint of `step`. Ids that are not waiting are ignored."""
-        with self._transaction() as database:
+        with self._transaction() as peers:
             change = "update groups set state = 'trained', batch = ?, body = null where id = ? and state = 'waiting'"
-            database.executemany(change, [(step, number) for number in ids])
-            self._set("step", step)
+            self._database.executemany(change, [(step, number) for number in ids])
+            peers.step = step
 
-    def lend(self, ids: Sequence[int], step: int) -> int:
-        """Puts groups into the trainer's batch for `step`; returns the batch's number."""
-        with self._transaction() as database:
-            batch = (self._fact("batch", int) or 0) + 1
-            change = "update groups set state = 'lent', batch = ? where id = ? and state = 'waiting'"
-            database.executemany(change, [(batch, number) for number in ids])
-            self._set("step", step)
-            self._set("batch", batch)
-        return batch
-
-    def lent(self) -> tuple[int, list[int]] | None:
-        """The oldest undelivered batch, with the ids of its groups."""
-        rows = self._rows("select batch, id from groups where state = 'lent' order by batch, id")
-        return (rows[0][0], [number for batch, number in rows if batch == rows[0][0]]) if rows else None
+    def lend(self) -> tuple[int, list[AtroposGroup]] | None:
+        """The number and the groups of the trainer's batch: the oldest undelivered one, else a new one, of the oldest
+        groups that make up a batch exactly. None while too few wait."""
+        query = "select batch, body from groups where state = 'lent' order by batch, id"
+        with self._transaction() as peers:
+            peers.started = True
+            lent = self._rows(query)
+            if not lent and peers.trainer and (chosen := choose_exactly(self.waiting, peers.trainer.batch_size)):
+                peers.batch += 1
+                peers.step += 1
+                change = "update groups set state = 'lent', batch = ? where id = ?"
+                self._database.executemany(change, [(peers.batch, group.id) for group in chosen])
+                lent = self._rows(query)
+        return (lent[0][0], [_decoded(body) for batch, body in lent if batch == lent[0][0]]) if lent else None
 
     def delivered(self, batch: int) -> None:
         """Marks a batch as delivered to the trainer."""
-        with self._transaction() as database:
-            database.execute("update groups set state = 'delivered', body = null where batch = ?", (batch,))
+        with self._transaction():
+            self._database.execute("update groups set state = 'delivered', body = null where batch = ?", (batch,))
 
     def reset(self) -> None:
         """Deletes waiting and lent groups, environments and the trainer."""
-        with self._transaction() as database:
-            database.execute("update groups set state = 'reset', body = null where state in ('waiting', 'lent')")
-            database.execute("delete from envs")
-            database.execute("delete from facts where name != 'batch'")
+        with self._transaction() as peers:
+            self._database.execute("update groups set state = 'reset', body = null where state in ('waiting', 'lent')")
+            peers.trainer, peers.started, peers.step, peers.envs = None, False, 0, []
 
-    @property
-    def registration(self) -> TrainerRegistration | None:
-        """The trainer's registration, if any."""
-        return self._fact("trainer", TrainerRegistration.model_validate_json)
-
-    def register(self, registration: TrainerRegistration) -> None:
-        """Stores the registration; the step is then its starting step."""
-        with self._transaction():
-            self._set("trainer", registration.model_dump_json())
-            self._set("step", registration.starting_step)
-
-    @property
-    def started(self) -> bool:
-        """Whether a trainer has requested a batch: environments register only then."""
-        return self._fact("started", str) is not None
-
-    def start(self) -> None:
-        with self._transaction():
-            self._set("started", "yes")
-
-    @property
-    def step(self) -> int:
-        """Steps that the trainer has taken, or batches that it received."""
-        return self._fact("step", int) or 0
-
-    @property
-    def envs(self) -> list[RegisteredEnv]:
-        return [
-            RegisteredEnv.model_validate_json(row[0]) for row in self._rows("select body from envs order by env_id")
-        ]
+    def register(self, registration: TrainerRegistration, *, started: bool = False) -> None:
+        """Stores the trainer's registration; the step is then its starting step."""
+        with self._transaction() as peers:
+            peers.trainer, peers.step = registration, registration.starting_step
+            peers.started |= started
 
     def register_env(self, registration: EnvRegistration) -> RegisteredEnv:
         """Registers an environment under a unique number and name."""
-        with self._transaction() as database:
-            envs, name = self.envs, registration.desired_name or "env"
-            number = max((env.env_id + 1 for env in envs), default=0)
-            others = [env.real_name.rpartition("_")[0] for env in envs]
-            env = RegisteredEnv(env_id=number, real_name=f"{name}_{others.count(name)}", registration=registration)
-            database.execute("insert into envs values (?, ?)", (number, env.model_dump_json()))
+        with self._transaction() as peers:
+            name = registration.desired_name or "env"
+            same = [env.real_name.rpartition("_")[0] for env in peers.envs].count(name)
+            env = RegisteredEnv(env_id=len(peers.envs), real_name=f"{name}_{same}", registration=registration)
+            peers.envs.append(env)
         return env
 
     def disconnect_env(self, env_id: int) -> bool:
         """Disconnects an environment; returns whether it exists."""
-        change = "update envs set body = json_set(body, '$.connected', json('false')) where env_id = ?"
-        with self._transaction() as database:
-            return database.execute(change, (env_id,)).rowcount > 0
+        with self._transaction() as peers:
+            found = [env for env in peers.envs if env.env_id == env_id]
+            for env in found:
+                env.connected = False
+        return bool(found)
 
-    def _fact(self, name: str, read: Callable[[str], _Value]) -> _Value | None:
-        rows = self._rows("select value from facts where name = ?", name)
-        return read(rows[0][0]) if rows else None
-
-    def _set(self, name: str, value: object) -> None:
-        """Sets a value within a transaction."""
-        self._database.execute("insert or replace into facts values (?, ?)", (name, str(value)))
+    def _check(self, group: AtroposGroup) -> None:
+        """Raises `RefusedRequest` for a group that can never be trained."""
+        trainer, space = self.peers.trainer, self.space
+        if space is None:
+            if trainer is not None and len(group) > trainer.batch_size:
+                raise RefusedRequest(
+                    422,
+                    f"the group has {len(group)} members, and a batch {trainer.batch_size}: no batch can hold it",
+                    "Make groups smaller, or let the trainer register with a larger batch_size.",
+                )
+            return
+        longest, highest = max(map(len, group.tokens)), max(map(max, group.tokens))
+        if longest > space.max_context:
+            raise RefusedRequest(
+                422,
+                f"a member has {longest:,} tokens, and the learner takes {space.max_context:,}",
+                "Set the environment's max_token_length, or raise --max-context.",
+            )
+        if highest >= space.vocabulary:
+            raise RefusedRequest(
+                422,
+                f"a member holds the token {highest}, and the model has {space.vocabulary:,} tokens",
+                "Give the environment the tokenizer of the model that is trained (tokenizer_name).",
+            )
+        if told := group.other_targets():
+            raise RefusedRequest(422, told, MASKS)
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, self._errors():
             return self._database.execute(query, values).fetchall()
 
     @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
+    def _transaction(self) -> Generator[Peers]:
+        """Groups, and the copy of `peers` that is given, change together or not at all."""
         with self._lock, self._errors():
             self._database.execute("begin immediate")
+            peers = self.peers.model_copy(deep=True)
             try:
-                yield self._database
+                yield peers
+                if peers != self.peers:
+                    self._database.execute("insert or replace into peers values (0, ?)", (peers.model_dump_json(),))
+                self._database.execute("commit")
             except BaseException:
-                self._database.execute("rollback")
+                if self._database.in_transaction:
+                    self._database.execute("rollback")
                 raise
-            self._database.execute("commit")
+            self.peers = peers
 
     @contextmanager
     def _errors(self) -> Generator[None]:
@@ -347,131 +354,5 @@ def _encoded(group: AtroposGroup) -> tuple[bytes, bytes]:
     return hashlib.sha256(text).digest(), zlib.compress(text, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnTrainer:
-    """Registration of the server's own learner."""
-
-    registration: TrainerRegistration
-    space: TokenSpace
-
-
-@dataclass(frozen=True, slots=True)
-class Lent:
-    """A batch that is being sent to a trainer."""
-
-    number: int
-    groups: list[AtroposGroup]
-
-
-class QueueState:
-    """A queue and its trainer."""
-
-    def __init__(self, queue: GroupQueue, own: OwnTrainer | None = None) -> None:
-        self.queue = queue
-        self.own = own
-        self._changed = asyncio.Event()
-        self._lending = asyncio.Lock()
-
-    @property
-    def registration(self) -> TrainerRegistration | None:
-        return self.queue.registration if self.own is None else self.own.registration
-
-    @property
-    def started(self) -> bool:
-        """Whether environments may register."""
-        return self.own is not None or self.queue.started
-
-    async def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
-        """Stores the groups; returns whether each is new. Raises `RefusedRequest`, and as `GroupQueue.accept`
-        does."""
-        for group in groups:
-            self._check(group)
-        is_new = await asyncio.to_thread(self.queue.accept, groups)
-        self._changed.set()
-        self._changed = asyncio.Event()
-        return is_new
-
-    async def wait_for_change(self, seconds: float) -> bool:
-        """Waits until a group is accepted; returns False at the timeout."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    async def lend(self) -> Lent | None:
-        """The next batch for a trainer over HTTP: an undelivered one, else a new one.
-
-        None while too few groups wait. `settle` must be called for the batch: until then no other one is lent. Raises
-        `RefusedRequest`.
-        """
-        self.check_no_own("GET /batch")
-        registration = self.queue.registration
-        if registration is None:
-            return None
-        await self._lending.acquire()
-        lent = None
-        try:
-            lent = await asyncio.to_thread(self._lend, registration)
-        finally:
-            if lent is None:
-                self._lending.release()
-        return lent
-
-    async def settle(self, lent: Lent, delivered: bool) -> None:
-        """Records whether the trainer received the batch; if not, the next request gets it again."""
-        try:
-            if delivered:
-                await asyncio.to_thread(self.queue.delivered, lent.number)
-        finally:
-            self._lending.release()
-
-    def _lend(self, registration: TrainerRegistration) -> Lent | None:
-        queue = self.queue
-        if not queue.started:
-            queue.start()
-        if (known := queue.lent()) is None:
-            chosen = choose_exactly(queue.waiting, registration.batch_size)
-            if chosen is None:
-                return None
-            ids = [group.id for group in chosen]
-            known = queue.lend(ids, queue.step + 1), ids
-        number, ids = known
-        return Lent(number, [group for group, _ in queue.read(ids)])
-
-    def check_no_own(self, request: str) -> None:
-        """Raises `RefusedRequest` if the server has its own learner."""
-        if self.own is not None:
-            raise RefusedRequest(
-                409,
-                f"{request} is refused: this server's own learner takes the batches",
-                "Start `gavel serve-atropos` without --model to hand them to another trainer.",
-            )
-
-    def _check(self, group: AtroposGroup) -> None:
-        registration = self.registration
-        if self.own is None:
-            if registration is not None and len(group) > registration.batch_size:
-                raise RefusedRequest(
-                    422,
-                    f"the group has {len(group)} members, and a batch {registration.batch_size}: no batch can hold it",
-                    "Make groups smaller, or let the trainer register with a larger batch_size.",
-                )
-            return
-        space = self.own.space
-        longest = max(map(len, group.tokens))
-        if longest > space.max_context:
-            raise RefusedRequest(
-                422,
-                f"a member has {longest:,} tokens, and the learner takes {space.max_context:,}",
-                "Set the environment's max_token_length, or raise --max-context.",
-            )
-        highest = max(map(max, group.tokens))
-        if highest >= space.vocabulary:
-            raise RefusedRequest(
-                422,
-                f"a member holds the token {highest}, and the model has {space.vocabulary:,} tokens",
-                "Give the environment the tokenizer of the model that is trained (tokenizer_name).",
-            )
-        if told := group.other_targets():
-            raise RefusedRequest(422, told, MASKS)
+def _decoded(body: bytes) -> AtroposGroup:
+    return AtroposGroup.model_validate_json(zlib.decompress(body))

@@ -9,12 +9,13 @@ counted, with the reason.
 
 import asyncio
 import gzip
+import json
 import math
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
+from itertools import count
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -23,7 +24,6 @@ from pydantic import TypeAdapter, ValidationError
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
-    RetryError,
     retry_if_exception_type,
     stop_after_delay,
     wait_random_exponential,
@@ -86,92 +86,74 @@ class AtroposClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._http.aclose()
 
     async def register(self, registration: EnvRegistration) -> dict[str, Any]:
         """Waits until the server's trainer has started. Returns `env_id`, `starting_step`, `num_steps` and more."""
-
-        async def asked() -> dict[str, Any]:
-            answer = await self._send_once("POST", "/register-env", registration.model_dump())
-            if answer.get("status") != "success":
-                raise _Again(f"it says: {answer.get('status')}")
-            return answer
-
-        return await self._retry_until_answered(asked)
+        return await self._ask("POST", "/register-env", registration.model_dump())
 
     async def info(self) -> dict[str, Any]:
         """`batch_size` and `max_token_len`; -1 if no trainer has registered."""
-        return await self._asked("GET", "/info")
+        return await self._ask("GET", "/info")
 
     async def status(self, env_id: int) -> dict[str, Any]:
         """`current_step`, `queue_size` in groups of this environment, and more."""
-        return await self._asked("GET", "/status-env", {"env_id": env_id})
+        return await self._ask("GET", "/status-env", {"env_id": env_id})
 
     async def send(self, group: AtroposGroup) -> None:
         """Sends a group until it is acknowledged. `gavel serve-atropos` stores a resent group once."""
-        await self._asked("POST", "/scored_data", group.model_dump(mode="json"))
+        await self._ask("POST", "/scored_data", group.model_dump(mode="json"))
 
     async def disconnect(self, env_id: int) -> None:
-        await self._asked("POST", "/disconnect-env", {"env_id": env_id})
+        await self._ask("POST", "/disconnect-env", {"env_id": env_id})
 
-    async def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await self._retry_until_answered(lambda: self._send_once(method, path, body))
-
-    async def _retry_until_answered(self, request: Any) -> dict[str, Any]:
-        """The result of `request`, retried while it raises `_Again` and patience lasts."""
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a request, retried while it raises `_Again` and patience lasts."""
         started = time.monotonic()
+
+        def tell_wait(state: RetryCallState) -> None:
+            if state.attempt_number == 1 and state.outcome is not None:
+                self._on_wait(str(state.outcome.exception()))
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_Again),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=stop_after_delay(self._patience),
+            before_sleep=tell_wait,
+            reraise=True,
+        )
         try:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type(_Again),
-                wait=wait_random_exponential(multiplier=0.1, max=2.0),
-                stop=stop_after_delay(self._patience),
-                before_sleep=self._tell_wait,
-            ):
-                with attempt:
-                    return await request()
-        except RetryError as error:
-            reason = error.last_attempt.exception()
+            return await retrying(self._ask_once, method, path, body)
+        except _Again as reason:
             raise AtroposServerError(
                 f"{self.url} gave no answer for {time.monotonic() - started:.0f} s: {reason}",
                 "Look whether it runs and its trainer has started; `gavel serve-atropos` starts one.",
-            ) from error
-        raise AssertionError("tenacity ended without an outcome")
+            ) from reason
 
-    def _tell_wait(self, state: RetryCallState) -> None:
-        if state.attempt_number == 1 and state.outcome is not None:
-            self._on_wait(str(state.outcome.exception()))
-
-    async def _send_once(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        request = self._http.build_request(method, path, json=body)
-        content = request.content
+    async def _ask_once(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        content, headers = b"" if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"}
         if len(content) >= _PACKED_FROM:
-            headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-            request = self._http.build_request(method, path, content=gzip.compress(content, 1), headers=headers)
+            content, headers["Content-Encoding"] = gzip.compress(content, 1), "gzip"
         try:
-            answer = await self._http.send(request)
+            answer = await self._http.request(method, path, content=content, headers=headers)
         except httpx.TransportError as error:
             raise _Again(f"{type(error).__name__}: {error}") from error
         if answer.status_code >= 500:
             raise _Again(f"{answer.status_code}: {answer.text:.200}")
-        if answer.status_code >= 400:
-            raise AtroposServerError(f"{self.url}{path} refused it with {answer.status_code}: {_detail(answer)}")
         try:
-            return _OBJECT.validate_json(answer.content)
+            found = _OBJECT.validate_json(answer.content)
         except ValidationError as error:
-            raise AtroposServerError(
-                f"{self.url} answers what no server of Atropos' API does: {answer.text:.80}",
-                "Give the address of the API (--url).",
-            ) from error
-
-
-def _detail(answer: httpx.Response) -> str:
-    try:
-        return f"{answer.json()['detail']!s:.500}"
-    except (ValueError, KeyError, TypeError):
-        return f"{answer.text:.200}"
+            if answer.is_success:
+                told = f"{self.url} answers what no server of Atropos' API does: {answer.text:.80}"
+                raise AtroposServerError(told, "Give the address of the API (--url).") from error
+            found = {}
+        if not answer.is_success:
+            why = f"{found['detail']!s:.500}" if "detail" in found else f"{answer.text:.200}"
+            raise AtroposServerError(f"{self.url}{path} refused it with {answer.status_code}: {why}")
+        if path == "/register-env" and found.get("status") != "success":
+            raise _Again(f"it says: {found.get('status')}")
+        return found
 
 
 EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
@@ -195,99 +177,93 @@ class Sent:
     """Dropped groups, by reason."""
 
 
+@dataclass(eq=False)
 class AtroposSender:
     """One scenario as an environment of Atropos."""
 
-    def __init__(
-        self,
-        client: AtroposClient,
-        model: ChatModel,
-        scenario: Scenario,
-        loop: LoopConfig,
-        judge: Judge | None = None,
-        *,
-        groups: int | None = None,
-        ahead: float = 1.0,
-        name: str | None = None,
-        fields: dict[str, Any] | None = None,
-        on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None,
-    ) -> None:
-        """`loop`: its reward, sampling, sizes and seed count. `groups`: their number; None: until the trainer has taken
-        its last step. `ahead`: max batches that wait at the server or are being produced. `name`: of the environment,
-        by default the scenario's. `fields`: added to each request to the policy. `on_group` is called for each group,
-        with the reason if it was not sent.
+    client: AtroposClient
+    model: ChatModel
+    scenario: Scenario
+    loop: LoopConfig
+    """Its reward, sampling, sizes and seed count."""
+    judge: Judge | None = None
+    groups: int | None = None
+    """Groups to send; None: until the trainer has taken its last step."""
+    ahead: float = 1.0
+    """Max batches that wait at the server or are being produced."""
+    name: str | None = None
+    """The environment's, by default the scenario's."""
+    fields: dict[str, Any] | None = None
+    """Added to each request to the policy; by default `EXACT`."""
+    on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None
+    """Called for each group, with the reason if it was not sent."""
 
-        Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks.
-        """
+    def __post_init__(self) -> None:
+        """Raises `LoopError` if the reward needs a missing judge, or a function that the scenario lacks."""
+        loop, scenario = self.loop, self.scenario
         check_rewards(scenario, loop.reward)
-        judge = needed_judge(loop.reward, judge)
-        self._client = client
-        self._scenario = scenario
-        self._loop = loop
-        self._groups, self._ahead, self._name = groups, ahead, name or scenario.name
+        judge = needed_judge(loop.reward, self.judge)
         self._maker = GroupMaker(
-            model,
+            self.model,
             {scenario.name: judge} if judge else {},
             loop.reward,
             loop.group_size,
             loop.temperature,
             loop.max_tokens,
             Watchdog(math.inf),
-            fields=EXACT if fields is None else fields,
+            fields=EXACT if self.fields is None else self.fields,
         )
-        self._on_group = on_group
         self._limiter = asyncio.Semaphore(loop.concurrency)
         self._sent = Sent()
         self._env_id = -1
 
     async def run(self) -> Sent:
         """Sends until there are enough groups or the trainer is done. Raises `AtroposServerError`, `SendError`."""
-        registered = await self._client.register(
+        registered = await self.client.register(
             EnvRegistration(
-                max_token_length=self._scenario.max_tokens or 2048,
-                desired_name=self._name,
-                group_size=self._loop.group_size,
+                max_token_length=self.scenario.max_tokens or 2048,
+                desired_name=self.name or self.scenario.name,
+                group_size=self.loop.group_size,
             )
         )
         self._env_id = int(registered["env_id"])
         last_step = int(registered.get("num_steps", -1))
         running: set[asyncio.Task[None]] = set()
-        made = 0
+        numbers = count()
         try:
             while True:
-                for task in [task for task in running if task.done()]:
-                    running.discard(task)
-                    task.result()
-                self._check_progress()
-                wanted = None if self._groups is None else self._groups - self._sent.groups - len(running)
-                status = await self._client.status(self._env_id)
-                batch_size = int((await self._client.info())["batch_size"])
-                a_batch = max(1, batch_size // self._loop.group_size)  # groups of this environment
+                wanted = math.inf if self.groups is None else self.groups - self._sent.groups - len(running)
+                status, info = await self.client.status(self._env_id), await self.client.info()
+                a_batch = max(1, int(info["batch_size"]) // self.loop.group_size)  # groups of this environment
                 is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // a_batch
-                if is_done or (wanted is not None and wanted <= 0 and not running):
+                if is_done or (wanted <= 0 and not running):
                     break
-                most = max(1, round(self._ahead * a_batch))
-                room = most - int(status["queue_size"]) - len(running)
-                for _ in range(max(0, room if wanted is None else min(room, wanted))):
-                    running.add(asyncio.create_task(self._make(made)))
-                    made += 1
+                room = max(1, round(self.ahead * a_batch)) - int(status["queue_size"]) - len(running)
+                while room > 0 and wanted > 0:
+                    running.add(asyncio.create_task(self._make(next(numbers))))
+                    room, wanted = room - 1, wanted - 1
                 if running:
-                    await asyncio.wait(running, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    done, running = await asyncio.wait(
+                        running, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for task in done:
+                        task.result()
+                    self._check_progress()
                 else:
                     await asyncio.sleep(_POLL_SECONDS)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        await self._client.disconnect(self._env_id)
+        await self.client.disconnect(self._env_id)
         return self._sent
 
     async def _make(self, number: int) -> None:
         """Plays one task, and sends its group, or one group per agent."""
-        seed = self._loop.seed
-        (task,) = self._scenario.sample("train", 1, seed=seed, step=number)
+        seed = self.loop.seed
+        (task,) = self.scenario.sample("train", 1, seed=seed, step=number)
         groups = await self._maker.make(
-            self._scenario,
+            self.scenario,
             task,
             seeds=lambda index: seed_of(seed, "atropos", number, task.id, index),
             limiter=self._limiter,
@@ -297,28 +273,27 @@ class AtroposSender:
             problem = await self._send(group)
             if problem is not None:
                 self._sent.left_out[problem] += 1
-            self._on_group(group, problem)
+            self.on_group(group, problem)
 
     async def _send(self, group: TrajectoryGroup) -> str | None:
         """Sends a group; returns the reason if it was not sent."""
         if group.exceptions:
             return f"{group.exceptions[0].type}: {group.exceptions[0].message}"
-        failed = next((each for each in group if each.status == "failed"), None)
-        if failed is not None:
+        if failed := next((each for each in group if each.status == "failed"), None):
             return f"a rollout failed: {failed.status_reason}"
-        converted = atropos_group(group, temperature=self._loop.temperature)
+        converted = atropos_group(group, temperature=self.loop.temperature)
         if converted.group is None or converted.left_out:
-            return converted.left_out[0] if converted.left_out else "it has no members"
+            return next(iter(converted.left_out), "it has no members")
         if len(set(converted.group.scores)) == 1:
             return _EQUAL
         converted.group.env_id = self._env_id
-        await self._client.send(converted.group)
+        await self.client.send(converted.group)
         self._sent.groups += 1
         return None
 
     def _check_progress(self) -> None:
         """Raises `SendError` if several groups were produced and none can be sent."""
-        unfit = Counter({reason: count for reason, count in self._sent.left_out.items() if reason != _EQUAL})
+        unfit = Counter({reason: number for reason, number in self._sent.left_out.items() if reason != _EQUAL})
         if not self._sent.groups and unfit.total() >= _DRY_GROUPS:
             raise SendError(
                 f"none of {unfit.total()} groups could be sent; most often: {unfit.most_common(1)[0][0]}",

@@ -21,9 +21,8 @@ import signal
 import socket
 import uuid
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -40,14 +39,11 @@ from gavel.base.errors import GavelError
 from gavel.base.network import is_loopback
 from gavel.integrations.atropos.group import AtroposGroup, first_problem
 from gavel.integrations.atropos.queue import (
-    AtroposError,
-    EnvIdentifier,
     EnvRegistration,
     GroupQueue,
-    QueueState,
+    QueueError,
     RefusedRequest,
     TrainerRegistration,
-    share,
 )
 from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
@@ -57,7 +53,7 @@ _GZIP = 31
 HEALTH = "/healthz"
 
 
-def _refused(error: AtroposError) -> Response:
+def _refused(_: Any, error: RefusedRequest) -> Response:
     """The response to a rejected request; `detail` as in FastAPI's servers."""
     return JSONResponse({"detail": str(error)}, error.status, {"Retry-After": "5"} if error.status == 503 else {})
 
@@ -72,24 +68,21 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        error = None if scope["path"] == HEALTH else self._error(Headers(scope=scope))
-        await (self._app if error is None else _refused(error))(scope, receive, send)
+        error = None if scope["path"] == HEALTH else self._find_refusal(Headers(scope=scope))
+        await (self._app if error is None else _refused(scope, error))(scope, receive, send)
 
-    def _error(self, headers: Headers) -> RefusedRequest | None:
+    def _find_refusal(self, headers: Headers) -> RefusedRequest | None:
         host = headers.get("host", "")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return RefusedRequest(403, f"pages of {origin:.100} may not use this server", "Ask it from a program.")
-        if self._key is None:
-            name = urlsplit(f"//{host}").hostname or ""
-            if host and not is_loopback(name):
-                return RefusedRequest(
-                    421,
-                    f"this server has no key and answers to this machine alone, not to {host:.100}",
-                    "Ask 127.0.0.1, or set GAVEL_ATROPOS_KEY and start it again.",
-                )
-            return None
-        if not hmac.compare_digest(_given_key(headers).encode(), self._key):
+        if self._key is None and host and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            return RefusedRequest(
+                421,
+                f"this server has no key and answers to this machine alone, not to {host:.100}",
+                "Ask 127.0.0.1, or set GAVEL_ATROPOS_KEY and start it again.",
+            )
+        if self._key is not None and not hmac.compare_digest(_given_key(headers).encode(), self._key):
             return RefusedRequest(
                 401,
                 "the key is not that of the server",
@@ -109,230 +102,198 @@ def _given_key(headers: Headers) -> str:
 
 
 async def read_body(request: Request, most_bytes: int) -> bytes:
-    """The decompressed body. `most_bytes`: limit before and after decompression. Raises `RefusedRequest`."""
+    """The decompressed body. `most_bytes`: limit after decompression. Raises `RefusedRequest`."""
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
         raise RefusedRequest(415, f"the body is encoded as {coding:.40}", "Send it as it is, or with gzip.")
-    parts: list[bytes] = []
-    size = 0
+    unpacker = zlib.decompressobj(_GZIP) if "gzip" in coding else None
+    body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for part in request.stream():
-                size += len(part)
-                if size > most_bytes:
-                    raise _too_large(most_bytes)
-                parts.append(part)
+                body += part if unpacker is None else unpacker.decompress(part, most_bytes + 1 - len(body))
+                if len(body) > most_bytes:
+                    raise RefusedRequest(
+                        413,
+                        f"the body is larger than {most_bytes:,} bytes",
+                        "Send smaller groups, or raise --max-body-mb.",
+                    )
+                if unpacker is not None and unpacker.unused_data:
+                    raise zlib.error("something follows it")
+        if unpacker is not None and not unpacker.eof:
+            raise zlib.error("it is cut off")
     except TimeoutError:
         raise RefusedRequest(408, f"the body did not arrive within {_BODY_SECONDS:g} s", "Send it again.") from None
     except ClientDisconnect:
         raise RefusedRequest(400, "the connection was closed before the body was complete") from None
-    body = b"".join(parts)
-    return await asyncio.to_thread(_unpack, body, most_bytes) if "gzip" in coding and body else body
-
-
-def _unpack(body: bytes, most_bytes: int) -> bytes:
-    stream = zlib.decompressobj(_GZIP)
-    try:
-        found = stream.decompress(body, most_bytes + 1)
     except zlib.error as error:
-        raise RefusedRequest(
-            400, f"the body is no gzip: {error}", "Send it again, or without Content-Encoding."
-        ) from None
-    if len(found) > most_bytes:
-        raise _too_large(most_bytes)
-    if not stream.eof:
-        raise RefusedRequest(400, "the gzip body is cut off", "Send it again.")
-    return found
+        told = f"the body is no whole gzip: {error}"
+        raise RefusedRequest(400, told, "Send it again, or without Content-Encoding.") from None
+    return bytes(body)
 
 
-def _too_large(most_bytes: int) -> RefusedRequest:
-    return RefusedRequest(
-        413, f"the body is larger than {most_bytes:,} bytes", "Send smaller groups, or raise --max-body-mb."
-    )
+_EXAMPLE = ("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs")
 
 
-_GROUPS = TypeAdapter(list[AtroposGroup])
-_NO_EXAMPLE: dict[str, Any] = {
-    name: []
-    for name in (
-        *("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs"),
-        *("messages", "images"),
-    )
-}
-_Body = TypeVar("_Body", bound=BaseModel)
+class _Environment(BaseModel):
+    """The body of `POST /disconnect-env` and of `GET /status-env`."""
+
+    env_id: int
 
 
-def create_app(state: QueueState, *, key: str | None = None, most_bytes: int = 256 << 20) -> Starlette:
-    """Creates the application. `key` None: none is required, on loopback. `most_bytes`: of a body, before and after
-    decompression."""
-    api = _Api(state, most_bytes)
+def create_app(queue: GroupQueue, *, key: str | None = None, most_bytes: int = 256 << 20) -> Starlette:
+    """Creates the application. `key` None: none is required, on loopback. `most_bytes`: of a body, decompressed."""
+    api = _Api(queue)
+
+    def route(method: str, path: str, answer: Callable[..., Any], body: Any = None) -> Route:
+        """A route that answers with what `answer`, called in a thread, makes of its body."""
+        adapter = TypeAdapter[Any](body)
+
+        async def handle(request: Request) -> Response:
+            given = None if body is None else await read_body(request, most_bytes)
+            told = await asyncio.to_thread(lambda: answer() if given is None else answer(adapter.validate_json(given)))
+            if path.startswith("/scored_data"):
+                queue.changed.set()
+            return PlainTextResponse(told) if isinstance(told, str) else _json_response(json.dumps(told))
+
+        return Route(path, handle, methods=[method])
+
     routes = [
-        *(Route(path, _answering(answer)) for path, answer in _told(state).items()),
-        Route("/register", api.register, methods=["POST"]),
-        Route("/register-env", api.register_env, methods=["POST"]),
-        Route("/disconnect-env", api.disconnect_env, methods=["POST"]),
-        Route("/scored_data", api.scored_data, methods=["POST"]),
-        Route("/scored_data_list", api.scored_data_list, methods=["POST"]),
-        Route("/batch", api.batch),
-        Route("/status-env", api.status_env),
-        Route("/reset_data", api.reset_data),
+        route("GET", "/", lambda: {"message": "AtroposLib API, served by Gavel"}),
+        route("GET", HEALTH, lambda: {"status": "ok"}),
+        route("GET", "/status", lambda: {"current_step": queue.step, "queue_size": len(queue.waiting)}),
+        route("GET", "/latest_example", api.latest_example),
+        route("GET", "/wandb_info", lambda: api.of_trainer(None, group="wandb_group", project="wandb_project")),
+        route("GET", "/info", lambda: api.of_trainer(-1, batch_size="batch_size", max_token_len="max_token_len")),
+        route("POST", "/register", api.register, TrainerRegistration),
+        route("POST", "/register-env", api.register_env, EnvRegistration),
+        route("POST", "/disconnect-env", api.disconnect_env, _Environment),
+        route("POST", "/scored_data", api.scored_data, AtroposGroup),
+        route("POST", "/scored_data_list", api.scored_data_list, list[AtroposGroup]),
+        route("GET", "/status-env", api.status_env, _Environment),
+        route("GET", "/reset_data", api.reset_data),
+        Route("/batch", _Batch(queue), methods=["GET"]),
     ]
-    handlers = {AtroposError: _answered, ValidationError: _misunderstood}
+    handlers: Any = {RefusedRequest: _refused, QueueError: _refused, ValidationError: _misunderstood}
     return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
 
 
-async def _answered(_: Request, error: Exception) -> Response:
-    assert isinstance(error, AtroposError)
-    return _refused(error)
+def _json_response(text: str) -> Response:
+    """The response of JSON in which numbers may be NaN."""
+    return Response(text, media_type="application/json")
 
 
-async def _misunderstood(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ValidationError)
+def _misunderstood(_: Any, error: ValidationError) -> Response:
     is_json = error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid"
     return JSONResponse({"detail": first_problem(error)}, 422 if is_json else 400)
 
 
-def _told(state: QueueState) -> dict[str, Callable[[], Any]]:
-    """Responses of the read-only routes, by path."""
-    queue = state.queue
-
-    def newest() -> dict[str, Any]:
-        group = queue.newest()
-        return _NO_EXAMPLE if group is None else group.model_dump(mode="json")
-
-    def of_trainer(other: int | None, **fields: str) -> dict[str, Any]:
-        return {name: getattr(state.registration, field, other) for name, field in fields.items()}
-
-    return {
-        "/": lambda: {"message": "AtroposLib API, served by Gavel"},
-        HEALTH: lambda: {"status": "ok"},
-        "/status": lambda: {"current_step": queue.step, "queue_size": len(queue.waiting)},
-        "/latest_example": newest,
-        "/wandb_info": lambda: of_trainer(None, group="wandb_group", project="wandb_project"),
-        "/info": lambda: of_trainer(-1, batch_size="batch_size", max_token_len="max_token_len"),
-    }
+def _check_no_own(queue: GroupQueue, request: str) -> None:
+    """Raises `RefusedRequest` if the server has its own learner."""
+    if queue.space is not None:
+        raise RefusedRequest(
+            409,
+            f"{request} is refused: this server's own learner takes the batches",
+            "Start `gavel serve-atropos` without --model to hand them to another trainer.",
+        )
 
 
-def _answering(answer: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
-    async def handle(request: Request) -> Response:
-        return Response(json.dumps(await asyncio.to_thread(answer)), media_type="application/json")
+class _Batch:
+    """`GET /batch`: lends a batch, and records whether the client received it; if not, the next request gets it
+    again. One at a time, as an ASGI application, since a route's response is sent when the route is left."""
 
-    return handle
-
-
-class _BatchResponse(Response):
-    """A response that records whether the client received the whole batch."""
-
-    media_type = "application/json"
-
-    def __init__(self, text: str, settle: Callable[[bool], Awaitable[None]]) -> None:
-        super().__init__(text)
-        self._settle = settle
+    def __init__(self, queue: GroupQueue) -> None:
+        self._queue = queue
+        self._lending = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        delivered = False
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            delivered = not await Request(scope, receive).is_disconnected()  # before the end: then always True
-        finally:
-            await self._settle(delivered)
+        _check_no_own(self._queue, "GET /batch")
+        if self._queue.peers.trainer is None:
+            message = "Trainer not registered. Call /register first."
+            return await JSONResponse({"status": "error", "message": message, "batch": []})(scope, receive, send)
+        async with self._lending:
+            lent = await asyncio.to_thread(self._queue.lend)
+            if lent is None:
+                return await JSONResponse({"batch": None})(scope, receive, send)
+            number, groups = lent
+            bodies = await asyncio.to_thread(lambda: ",".join(group.model_dump_json() for group in groups))
+            whole = _json_response(f'{{"batch": [{bodies}], "batch_id": {number}}}')
+            await send({"type": "http.response.start", "status": 200, "headers": whole.raw_headers})
+            await send({"type": "http.response.body", "body": whole.body, "more_body": True})
+            if not await Request(scope, receive).is_disconnected():  # before the end: then always True
+                await asyncio.to_thread(self._queue.delivered, number)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _Api:
-    def __init__(self, state: QueueState, most_bytes: int) -> None:
-        self._state = state
-        self._most_bytes = most_bytes
+    """The other routes' answers."""
 
-    async def register(self, request: Request) -> Response:
-        self._state.check_no_own("POST /register")
-        registration = await self._body(request, TrainerRegistration)
-        await asyncio.to_thread(self._state.queue.register, registration)
-        return JSONResponse({"uuid": uuid.uuid4().int})
+    def __init__(self, queue: GroupQueue) -> None:
+        self._queue = queue
 
-    async def register_env(self, request: Request) -> Response:
-        body = await self._body(request, EnvRegistration)
-        trainer = self._state.registration
-        if trainer is None or not self._state.started:
-            return JSONResponse({"status": "wait for trainer to start"})
-        env = await asyncio.to_thread(self._state.queue.register_env, body)
-        return JSONResponse(
-            {
-                "status": "success",
-                "env_id": env.env_id,
-                "wandb_name": env.real_name,
-                "checkpoint_dir": trainer.checkpoint_dir,
-                "starting_step": self._state.queue.step,
-                "checkpoint_interval": trainer.save_checkpoint_interval,
-                "num_steps": trainer.num_steps,
-            }
+    def latest_example(self) -> dict[str, Any]:
+        group = self._queue.newest()
+        return (
+            {name: [] for name in (*_EXAMPLE, "messages", "images")} if group is None else group.model_dump(mode="json")
         )
 
-    async def disconnect_env(self, request: Request) -> Response:
-        body = await self._body(request, EnvIdentifier)
-        if await asyncio.to_thread(self._state.queue.disconnect_env, body.env_id):
-            return JSONResponse({"status": "success"})
-        return JSONResponse({"status": "failure", "error": f"there is no environment {body.env_id}"})
+    def of_trainer(self, other: int | None, **fields: str) -> dict[str, Any]:
+        return {name: getattr(self._queue.peers.trainer, field, other) for name, field in fields.items()}
 
-    async def scored_data(self, request: Request) -> Response:
-        (is_new,) = await self._state.accept([await self._body(request, AtroposGroup)])
-        return JSONResponse({"status": "received", **({} if is_new else {"duplicate": True})})
+    def register(self, body: TrainerRegistration) -> dict[str, Any]:
+        _check_no_own(self._queue, "POST /register")
+        self._queue.register(body)
+        return {"uuid": uuid.uuid4().int}
 
-    async def scored_data_list(self, request: Request) -> Response:
-        body = await read_body(request, self._most_bytes)
-        groups = await asyncio.to_thread(_GROUPS.validate_json, body)
-        is_new = await self._state.accept(groups)
-        again = is_new.count(False)
-        told = {"status": "received", "groups_processed": len(groups)}
-        return JSONResponse({**told, **({"duplicates": again} if again else {})})
+    def register_env(self, body: EnvRegistration) -> dict[str, Any]:
+        peers = self._queue.peers
+        if peers.trainer is None or not peers.started:
+            return {"status": "wait for trainer to start"}
+        env = self._queue.register_env(body)
+        return {
+            "status": "success",
+            "env_id": env.env_id,
+            "wandb_name": env.real_name,
+            "checkpoint_dir": peers.trainer.checkpoint_dir,
+            "starting_step": peers.step,
+            "checkpoint_interval": peers.trainer.save_checkpoint_interval,
+            "num_steps": peers.trainer.num_steps,
+        }
 
-    async def batch(self, request: Request) -> Response:
-        lent = await self._state.lend()
-        if self._state.registration is None:
-            message = "Trainer not registered. Call /register first."
-            return JSONResponse({"status": "error", "message": message, "batch": []})
-        if lent is None:
-            return JSONResponse({"batch": None})
+    def disconnect_env(self, body: _Environment) -> dict[str, Any]:
+        if self._queue.disconnect_env(body.env_id):
+            return {"status": "success"}
+        return {"status": "failure", "error": f"there is no environment {body.env_id}"}
 
-        bodies = await asyncio.to_thread(lambda: ",".join(group.model_dump_json() for group in lent.groups))
-        text = f'{{"batch": [{bodies}], "batch_id": {lent.number}}}'
-        return _BatchResponse(text, partial(self._state.settle, lent))
+    def scored_data(self, body: AtroposGroup) -> dict[str, Any]:
+        (is_new,) = self._queue.accept([body])
+        return {"status": "received", **({} if is_new else {"duplicate": True})}
 
-    async def status_env(self, request: Request) -> Response:
-        body = await self._body(request, EnvIdentifier)
-        return JSONResponse(await asyncio.to_thread(_env_status, self._state.queue, body.env_id))
+    def scored_data_list(self, body: list[AtroposGroup]) -> dict[str, Any]:
+        again = self._queue.accept(body).count(False)
+        return {"status": "received", "groups_processed": len(body), **({"duplicates": again} if again else {})}
 
-    async def reset_data(self, request: Request) -> Response:
-        self._state.check_no_own("GET /reset_data")
-        await asyncio.to_thread(self._state.queue.reset)
-        return PlainTextResponse("Reset successful")
+    def status_env(self, body: _Environment) -> dict[str, Any]:
+        """Sizes in groups of this environment's size: an environment pauses if several batches wait."""
+        peers, waiting = self._queue.peers, self._queue.waiting
+        env = next((each for each in peers.envs if each.env_id == body.env_id), None)
+        if env is None:
+            raise RefusedRequest(404, f"there is no environment {body.env_id}", "Register it: POST /register-env")
+        own = [group.size for group in waiting if group.env_id == body.env_id]
+        size = max([env.registration.group_size, *own])
+        return {
+            "current_step": peers.step,
+            "queue_size": sum(group.size for group in waiting) // size,
+            "self_queue_size": sum(own) // size,
+            "max_group_size": max((group.size for group in waiting), default=1),
+            "unallocated_fraction": 1.0,
+            "env_weight": peers.share(env),
+        }
 
-    async def _body(self, request: Request, model: type[_Body]) -> _Body:
-        body = await read_body(request, self._most_bytes)
-        return await asyncio.to_thread(model.model_validate_json, body)
-
-
-def _env_status(queue: GroupQueue, env_id: int) -> dict[str, Any]:
-    """Sizes in groups of this environment's size: an environment pauses if several batches wait.
-
-    Raises `RefusedRequest` for an unknown environment.
-    """
-    envs = queue.envs
-    env = next((each for each in envs if each.env_id == env_id), None)
-    if env is None:
-        raise RefusedRequest(404, f"there is no environment {env_id}", "Register it: POST /register-env")
-    step, waiting = queue.step, queue.waiting
-    own = [group.size for group in waiting if group.env_id == env.env_id]
-    size = max([env.registration.group_size, *own])
-    return {
-        "current_step": step,
-        "queue_size": sum(group.size for group in waiting) // size,
-        "self_queue_size": sum(own) // size,
-        "max_group_size": max((group.size for group in waiting), default=1),
-        "unallocated_fraction": 1.0,
-        "env_weight": share(env, envs),
-    }
+    def reset_data(self) -> str:
+        _check_no_own(self._queue, "GET /reset_data")
+        self._queue.reset()
+        return "Reset successful"
 
 
 _CLOSING_SECONDS = 5
@@ -355,7 +316,7 @@ def checked_listener(host: str, port: int, key: str | None) -> socket.socket:
 
 
 async def serve(
-    state: QueueState,
+    queue: GroupQueue,
     listener: socket.socket,
     *,
     host: str,
@@ -369,7 +330,7 @@ async def serve(
     When stopped, it finishes the current training step first.
     """
     config = uvicorn.Config(
-        create_app(state, key=key, most_bytes=most_bytes),
+        create_app(queue, key=key, most_bytes=most_bytes),
         log_level="error",
         access_log=False,
         server_header=False,
@@ -378,8 +339,7 @@ async def serve(
         timeout_graceful_shutdown=_CLOSING_SECONDS,
     )
     server = AnnouncedServer(config, lambda: announce(address_of(listener, host)))
-    working = None if work is None else asyncio.create_task(work)
-    loop = asyncio.get_running_loop()
+    loop, working = asyncio.get_running_loop(), None if work is None else asyncio.create_task(work)
 
     def stop() -> None:
         server.should_exit = True

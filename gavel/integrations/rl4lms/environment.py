@@ -14,7 +14,7 @@ import copy
 import functools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from openai import omit
@@ -73,11 +73,9 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
                 "Pass max_prompt_length, such as 64.",
             )
         if max_episode_length < 1 or longest < 1 or prompt_truncation_side not in ("left", "right"):
-            raise GavelError(
-                f"max_episode_length={max_episode_length}, max_prompt_length={longest}, "
-                f"prompt_truncation_side={prompt_truncation_side!r} are no settings.",
-                "Use lengths from 1, and left or right.",
-            )
+            told = f"max_episode_length={max_episode_length}, max_prompt_length={longest}, "
+            told += f"prompt_truncation_side={prompt_truncation_side!r} are no settings."
+            raise GavelError(told, "Use lengths from 1, and left or right.")
         self.tokenizer: Any = copy.deepcopy(tokenizer)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
@@ -85,8 +83,7 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
         self.reward_function = reward_function
         self.max_steps, self.max_prompt_length = max_episode_length, longest
         self._terminate_on_eos = terminate_on_eos
-        self._context_start_token = context_start_token
-        self._prompt_truncation_side = prompt_truncation_side
+        self._starts = prompt_truncation_side, context_start_token
         self.sampler_for_replaying = PrioritySampler[Sample](priority_scale)
         for sample, weight in samples:
             self.sampler_for_replaying.add(sample, weight)
@@ -118,16 +115,10 @@ class TextGenEnv(gymnasium.Env[dict[str, Ids], int]):
         if sample is None:
             (sample,) = self.sampler_for_replaying.sample(1, self._chooser)
         self._steps = 0
-        self._observation = Observation.init_from_sample(
-            sample,
-            self.tokenizer,
-            self.max_prompt_length,
-            self.max_steps,
-            self._prompt_truncation_side,
-            self._context_start_token,
-            sample.meta_data,
+        first = self._observation = Observation.init_from_sample(
+            sample, self.tokenizer, self.max_prompt_length, self.max_steps, *self._starts, sample.meta_data
         )
-        return self._observation.to_dict(), self._info(self._observation, self._observation)
+        return first.to_dict(), self._info(first, first)
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, action: int, *, last: bool = False
@@ -199,11 +190,9 @@ def text_scenario(
         reward_function,
         [],
         max_episode_length,
-        0.0,
-        max_prompt_length,
-        terminate_on_eos,
-        None,
-        prompt_truncation_side,
+        max_prompt_length=max_prompt_length,
+        terminate_on_eos=terminate_on_eos,
+        prompt_truncation_side=prompt_truncation_side,
     )
     make_env()  # fail early
 
@@ -219,26 +208,19 @@ def text_scenario(
         )
         (completion,) = reply.choices
         extra: dict[str, Any] = completion.model_extra or {}
-        known: list[int] | None = extra.get("token_ids")
-        ids: list[int] = env.tokenizer.encode(completion.text, add_special_tokens=False) if known is None else known
-        rewards, text = await asyncio.to_thread(_played, env, sample, ids)
-        choice = Choice.model_validate(
-            {
-                **extra,
-                "index": 0,
-                "finish_reason": completion.finish_reason or "stop",
-                "message": {"role": "assistant", "content": completion.text},
-                "token_rewards": rewards,
-            }
-        )
+        ids: list[int] | None = extra.get("token_ids")
+        if ids is None:
+            ids = cast("list[int]", env.tokenizer.encode(completion.text, add_special_tokens=False))
+        rewards, text = await asyncio.to_thread(_play, env, sample, ids)
+        fields = {"index": 0, "finish_reason": completion.finish_reason or "stop", "token_rewards": rewards}
+        message = {"role": "assistant", "content": completion.text}
+        choice = Choice.model_validate({**extra, **fields, "message": message})
         trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": sample.prompt_or_input_text}, choice])
         trajectory.metrics = {RETURN: sum(rewards), "tokens": len(ids)}
         trajectory.policy_version = extra.get("policy_version")
         for metric in metrics:
             found = metric.compute([sample.prompt_or_input_text], [text], [sample.references], [sample.meta_data])
-            trajectory.metrics |= {
-                measure: whole if each is None else each[0] for measure, (each, whole) in found.items()
-            }
+            trajectory.metrics |= {name: whole if each is None else each[0] for name, (each, whole) in found.items()}
         return trajectory
 
     return _TextScenario(
@@ -291,15 +273,13 @@ def _cut(env: TextGenEnv, prompt: str, side: str) -> str:
     return env.tokenizer.decode(ids[-most:] if side == "left" else ids[:most], skip_special_tokens=True)
 
 
-def _played(env: TextGenEnv, sample: Sample, ids: Sequence[int]) -> tuple[list[float], str]:
-    """The reward of each token, and the text."""
+def _play(env: TextGenEnv, sample: Sample, ids: Sequence[int]) -> tuple[list[float], str]:
+    """The reward of each token, 0 after the episode's end, and the text."""
     env.reset(sample)
-    rewards: list[float] = []
-    text = ""
+    rewards, text = [0.0] * len(ids), ""
     for at, token in enumerate(ids):
-        _, reward, terminated, truncated, info = env.step(token, last=at == len(ids) - 1)
-        rewards.append(reward)
+        _, rewards[at], terminated, truncated, info = env.step(token, last=at == len(ids) - 1)
         text = info["output"]
         if terminated or truncated:
             break
-    return rewards + [0.0] * (len(ids) - len(rewards)), text
+    return rewards, text

@@ -18,8 +18,9 @@ import importlib
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, zip_longest
 from statistics import fmean
 from typing import Any, Generic, TypeVar
 
@@ -54,8 +55,8 @@ class Sample:
             raise GavelError(f"the references of the sample {self.id} are a text.", "Give a list: [text].")
 
 
-class TextGenPool:
-    """Samples of a data set; iterating gives (sample, weight 1)."""
+class TextGenPool(Sequence[tuple[Sample, float]]):
+    """Samples of a data set; indexing and iterating give (sample, weight 1)."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._samples = list(samples)
@@ -63,11 +64,8 @@ class TextGenPool:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def __getitem__(self, index: int) -> tuple[Sample, float]:
+    def __getitem__(self, index: Any) -> Any:
         return self._samples[index], 1.0
-
-    def __iter__(self) -> Iterator[tuple[Sample, float]]:
-        return ((sample, 1.0) for sample in self._samples)
 
     def sample(self) -> Sample:
         """A uniformly drawn sample."""
@@ -75,13 +73,8 @@ class TextGenPool:
 
     def split(self, split_ratios: Sequence[float]) -> "list[TextGenPool]":
         """Consecutive parts with these shares; remainders of rounding are in none."""
-        pools: list[TextGenPool] = []
-        first = 0
-        for ratio in split_ratios:
-            count = int(len(self) * ratio)
-            pools.append(type(self)(self._samples[first : first + count]))
-            first += count
-        return pools
+        ends = [*accumulate((int(len(self) * ratio) for ratio in split_ratios), initial=0)]
+        return [type(self)(self._samples[first:end]) for first, end in pairwise(ends)]
 
 
 class PrioritySampler(Generic[Item]):
@@ -155,54 +148,32 @@ class Observation:
         context_start_token: int | None = None,
         meta_info: dict[str, Any] | None = None,
     ) -> "Observation":
-        """The state before the first action. `tokenizer` pads on the left; a longer prompt is cut on its
-        `prompt_truncation_side`."""
+        """The state before the first action. A longer prompt is cut on its `prompt_truncation_side`."""
         side, tokenizer.truncation_side = tokenizer.truncation_side, prompt_truncation_side
         try:
-            prompt, prompt_mask = _padded(tokenizer, sample.prompt_or_input_text, max_input_length)
+            prompt = tokenizer(sample.prompt_or_input_text, max_length=max_input_length, truncation=True)["input_ids"]
         finally:
             tokenizer.truncation_side = side
-        context, context_mask = _padded(tokenizer, "", max_context_length)
-        if context_start_token is not None:
-            context = np.full((1, max_context_length), tokenizer.pad_token_id, dtype=np.int64)
-            context_mask = np.zeros((1, max_context_length), dtype=np.int64)
-            context[0, -1], context_mask[0, -1] = context_start_token, 1
-        whole, whole_mask = _joined(prompt, prompt_mask, context, context_mask, tokenizer.pad_token_id)
+        context = tokenizer("")["input_ids"] if context_start_token is None else [context_start_token]
         return cls(
-            prompt,
-            prompt_mask,
-            sample.prompt_or_input_text,
-            context,
-            context_mask,
-            "",
-            sample.references,
-            whole,
-            whole_mask,
-            [],
-            meta_info,
+            **_arrays(prompt, context, (max_input_length, max_context_length), tokenizer.pad_token_id),
+            prompt_or_input_text=sample.prompt_or_input_text,
+            context_text="",
+            target_or_reference_texts=sample.references,
+            action_history=[],
+            meta_info=meta_info,
         )
 
     def update(self, action: int, tokenizer: Any) -> "Observation":
         """The state after an action."""
-        action = int(action)
-        context = np.roll(self.context_encoded_pt, -1, axis=1)
-        mask = np.roll(self.context_attention_mask_pt, -1, axis=1)
-        context[0, -1], mask[0, -1] = action, 1
-        whole, whole_mask = _joined(
-            self.prompt_or_input_encoded_pt,
-            self.prompt_or_input_attention_mask_pt,
-            context,
-            mask,
-            tokenizer.pad_token_id,
-        )
+        prompt = self.prompt_or_input_encoded_pt[self.prompt_or_input_attention_mask_pt == 1].tolist()
+        context = [*self.context_encoded_pt[self.context_attention_mask_pt == 1].tolist(), int(action)]
+        lengths = self.prompt_or_input_encoded_pt.size, self.context_encoded_pt.size
         return replace(
             self,
-            context_encoded_pt=context,
-            context_attention_mask_pt=mask,
-            context_text=tokenizer.decode(context[0].tolist(), skip_special_tokens=True),
-            input_encoded_pt=whole,
-            input_attention_mask_pt=whole_mask,
-            action_history=[*self.action_history, tokenizer.convert_ids_to_tokens(action)],
+            **_arrays(prompt, context, lengths, tokenizer.pad_token_id),
+            context_text=tokenizer.decode(context, skip_special_tokens=True),
+            action_history=[*self.action_history, tokenizer.convert_ids_to_tokens(int(action))],
         )
 
     def to_dict(self) -> dict[str, Ids]:
@@ -210,22 +181,21 @@ class Observation:
         return {name: value[0] for name, value in vars(self).items() if name.endswith("_pt")}
 
 
-def _padded(tokenizer: Any, text: str, length: int) -> tuple[Ids, Ids]:
-    encoded = tokenizer(text, padding="max_length", max_length=length, truncation=True, return_attention_mask=True)
-    return (
-        np.asarray([encoded["input_ids"]], dtype=np.int64),
-        np.asarray([encoded["attention_mask"]], dtype=np.int64),
+def _arrays(prompt: list[int], context: list[int], lengths: tuple[int, int], pad: int) -> dict[str, Any]:
+    """The arrays of an observation, padded on the left."""
+    context = context[-lengths[1] :]
+    parts = zip(
+        ("prompt_or_input", "context", "input"),
+        (prompt, context, prompt + context),
+        (*lengths, sum(lengths)),
+        strict=True,
     )
-
-
-def _joined(prompt: Ids, prompt_mask: Ids, context: Ids, context_mask: Ids, pad: int) -> tuple[Ids, Ids]:
-    """Both without their padding, concatenated and padded on the left to their common length."""
-    kept = np.concatenate([prompt[prompt_mask.astype(bool)], context[context_mask.astype(bool)]])
-    size = prompt.shape[1] + context.shape[1]
-    whole, mask = np.full((1, size), pad, dtype=np.int64), np.zeros((1, size), dtype=np.int64)
-    if len(kept):
-        whole[0, -len(kept) :], mask[0, -len(kept) :] = kept, 1
-    return whole, mask
+    arrays: dict[str, Ids] = {}
+    for name, ids, length in parts:
+        missing = length - len(ids)
+        arrays[f"{name}_encoded_pt"] = np.asarray([[pad] * missing + ids], dtype=np.int64)
+        arrays[f"{name}_attention_mask_pt"] = np.asarray([[0] * missing + [1] * len(ids)], dtype=np.int64)
+    return arrays
 
 
 Values = dict[str, tuple[list[float] | None, float]]
@@ -263,15 +233,14 @@ class SacreBleuMetric(TextMetric):
 
     def __init__(self, **arguments: Any) -> None:
         """`arguments`: options of sacrebleu's `BLEU`."""
-        self._bleu: Any = imported("sacrebleu").BLEU(**arguments)
-        self._sentence: Any = imported("sacrebleu").BLEU(**{"effective_order": True, **arguments})
+        bleu = imported("sacrebleu").BLEU
+        self._bleu, self._sentence = bleu(**arguments), bleu(**{"effective_order": True, **arguments})
 
     def compute(self, prompt_texts: Any, generated_texts: Any, reference_texts: Any, meta_infos: Any = None) -> Values:
-        pairs = list(zip(generated_texts, reference_texts, strict=True))
+        pairs = zip(generated_texts, reference_texts, strict=True)
         each = [self._sentence.sentence_score(text, list(refs)).score / 100 for text, refs in pairs]
-        most = max((len(refs) for _, refs in pairs), default=0)
-        streams = [[refs[at] if at < len(refs) else None for _, refs in pairs] for at in range(most)]
-        corpus = self._bleu.corpus_score(list(generated_texts), streams).score / 100 if most else 0.0
+        streams: list[list[str | None]] = [list(each) for each in zip_longest(*reference_texts)]
+        corpus = self._bleu.corpus_score(list(generated_texts), streams).score / 100 if streams else 0.0
         return {"lexical/sacrebleu": (each, corpus)}
 
 
@@ -349,21 +318,20 @@ class RougeReward(_OfTheText):
     ) -> None:
         """`use_single_ref`: compares with the first reference alone, else with the best one."""
         _scorer()  # a missing library is reported here, not during a run
-        self._type, self.shaping_fn, self._single = rouge_type, shaping_fn, use_single_ref
+        self._types: tuple[str, ...] = (rouge_type,)
+        self.shaping_fn, self._single = shaping_fn, use_single_ref
 
     def score(self, text: str, references: list[str]) -> float:
-        return _rouge(text, references[:1] if self._single else references)[self._type]
+        found = _rouge(text, references[:1] if self._single else references)
+        return fmean(found[each] for each in self._types)
 
 
-class RougeCombinedReward(_OfTheText):
+class RougeCombinedReward(RougeReward):
     """The mean of the F-measures of ROUGE-1, ROUGE-2 and ROUGE-L with the first reference."""
 
     def __init__(self, shaping_fn: RewardFunction | None = None) -> None:
-        _scorer()
-        self.shaping_fn = shaping_fn
-
-    def score(self, text: str, references: list[str]) -> float:
-        return fmean(_rouge(text, references[:1])[name] for name in ("rouge1", "rouge2", "rougeL"))
+        super().__init__(shaping_fn=shaping_fn)
+        self._types = "rouge1", "rouge2", "rougeL"
 
 
 class SacreBleuReward(_OfTheText):
@@ -387,11 +355,8 @@ class IncreasingNumbersReward(_OfTheText):
     def score(self, text: str, references: list[str]) -> float:
         count, last = 0, float("-inf")
         for word in text.split():
-            try:
-                number = float(word)
-            except ValueError:
-                break
-            if not number > last:
+            number = _number(word)
+            if not number > last:  # also where it is NaN: no number
                 break
             count, last = count + 1, number
         return min(count / self._min_tokens, 1.0)
@@ -400,22 +365,19 @@ class IncreasingNumbersReward(_OfTheText):
 def reward_of(function: AnyReward, before: Observation, action: int, after: Observation, done: bool) -> float:
     """The reward of one action, from either kind of function. Raises `GavelError` unless it is a finite number."""
     if isinstance(function, RewardFunction):
-        return _finite(function(before, action, after, done, after.meta_info))
-    (value,) = function(
-        [after.prompt_or_input_text],
-        [after.context_text],
-        [after.target_or_reference_texts],
-        [done],
-        [after.meta_info],
-    )
-    return _finite(value)
-
-
-def _finite(value: Any) -> float:
-    try:
-        number = math.nan if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+        value: Any = function(before, action, after, done, after.meta_info)
+    else:
+        texts = [after.prompt_or_input_text], [after.context_text], [after.target_or_reference_texts]
+        (value,) = function(*texts, [done], [after.meta_info])
+    number = math.nan if isinstance(value, str) else _number(value)
     if not math.isfinite(number):
         raise GavelError(f"the reward function gave {value!r:.100}.", "Let it return a finite number.")
     return number
+
+
+def _number(value: Any) -> float:
+    """The number; NaN for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

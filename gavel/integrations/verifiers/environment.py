@@ -20,36 +20,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from openai import AsyncOpenAI
-
 from gavel.base.errors import GavelError
-from gavel.base.network import is_on_this_machine, pass_proxies
 from gavel.prompts import render
 from gavel.scenarios.packaged_world import installed
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.stepped_episode import outcome
-from gavel.scenarios.task import Task
 from gavel.scenarios.truth import Truth
+from gavel.trainer.model import Model
 
 _SPLITS: Mapping[str, Split] = {"train": "train", "test": "held_out"}
 _INFO = "gavel"
-
-
-class _Endpoint:
-    """The policy at verifiers' endpoint."""
-
-    def __init__(self, url: str, secret: str, model: str) -> None:
-        if is_on_this_machine(url):
-            pass_proxies()
-        self._client = AsyncOpenAI(base_url=url, api_key=secret, max_retries=0)
-        self._model = model
-
-    def openai_client(self) -> AsyncOpenAI:
-        return self._client
-
-    def get_inference_name(self) -> str:
-        return self._model
 
 
 def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
@@ -92,13 +73,14 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
             split: str = self.config.split
             own = found()
             for index, task in enumerate(own.tasks(_SPLITS[str(split)])):
+                told = task.truth
                 data = ScenarioData(
                     id=task.id,
                     prompt=task.user or None,
                     split=split,
                     index=index,
                     answer=task.reference,
-                    gavel=_truth(own, task).dump(),
+                    gavel=Truth(told.rubric or own.rubric or None, told.reference, told.criteria).dump(),
                 )
                 yield ScenarioTask(data, self.config.task)
 
@@ -119,7 +101,13 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
         ) -> Any:
             own = found()
             task = own.tasks(_SPLITS[str(data.split)])[int(data.index)]
-            model = _Endpoint(endpoint, secret, str(ctx.model))
+            model = Model(
+                name="policy",
+                project="verifiers",
+                inference_model_name=str(ctx.model),
+                inference_base_url=endpoint,
+                inference_api_key=secret,
+            )
             try:
                 played = await rollout(model, own, task)
             finally:
@@ -136,24 +124,6 @@ def verifiers_environment(scenario: Scenario | str) -> tuple[type, type]:
     return Tasks, Agent
 
 
-def _truth(scenario: Scenario, task: Task) -> Truth:
-    """The judge's information on a task, including the scenario's rubric."""
-    own = task.truth
-    return Truth(own.rubric or scenario.rubric or None, own.reference, own.criteria)
-
-
-def check_exportable(scenario: Scenario) -> None:
-    """Raises `ScenarioError` for a scenario that verifiers cannot score."""
-    if scenario.success is None and scenario.hand_reward is None:
-        raise ScenarioError(
-            f"the scenario {scenario.name} tells neither success nor a hand reward, so its episodes have no reward",
-            "Give it success= or hand_reward=; a judge scores episodes there by gavel.integrations.verifiers.finalize.",
-        )
-
-
-_NOT_IN_NAMES = re.compile(r"\W+")
-
-
 class PackageError(GavelError):
     """A package cannot be written."""
 
@@ -164,10 +134,15 @@ def write_package(reference: str, folder: Path) -> str:
     Raises `ScenarioError` for a scenario that is unknown or has no reward, `PackageError` for a folder in use.
     """
     scenario = find_scenario(reference)
-    check_exportable(scenario)
+    if scenario.success is None and scenario.hand_reward is None:
+        raise ScenarioError(
+            f"the scenario {scenario.name} tells neither success nor a hand reward, so its episodes have no reward",
+            "Give it success= or hand_reward=; a judge scores episodes there by gavel.integrations.verifiers.finalize.",
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PackageError(f"{folder} is not empty", "Name a folder that is not there yet.")
-    module = f"gavel_{_NOT_IN_NAMES.sub('_', scenario.name).strip('_').lower()}"
+    name = re.sub(r"\W+", "_", scenario.name).strip("_").lower()
+    module = f"gavel_{name}"
     path, _, variable = reference.partition(":")
     copied = f"{module}_scenario.py" if path.endswith(".py") else None
     folder.mkdir(parents=True, exist_ok=True)

@@ -66,16 +66,12 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             if not is_object(trace, "nodes") or not trace["nodes"]:
                 source.leave_out(row, "trace without messages")
                 continue
-            yield _attempt(row, trace)
-
-
-def _attempt(row: Row, trace: Message) -> Attempt:
-    task: Message = trace.get("task") or row.value["task"]
-    data: Message = task.get("data") or {}
-    found = trace_trajectory(trace, task, row.where)
-    name = task.get("key") or task.get("hash") or data.get("idx")
-    own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": _agent(trace)}
-    return Attempt(found, row, TRACES.name, None if name is None else own)
+            task: Message = trace.get("task") or row.value["task"]
+            data: Message = task.get("data") or {}
+            name = task.get("key") or task.get("hash") or data.get("idx")
+            own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": _agent(trace)}
+            found = trace_trajectory(trace, task, row.where)
+            yield Attempt(found, row, TRACES.name, None if name is None else own)
 
 
 def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
@@ -163,23 +159,19 @@ def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         before = columns.side(row, fields["prompt"], "user", "prompt")
         answer = columns.side(row, fields["completion"] or "", "assistant", "completion")
         rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
-        numbers = {key: value for key, value in rest.items() if key not in _NO_METRICS and _is_metric(value)}
+        plain = {key: value for key, value in rest.items() if isinstance(value, int | float)}
+        numbers = {
+            key: value for key, value in plain.items() if key not in _NO_METRICS and as_number(value) is not None
+        }
         if fields.get("answer"):
             rest.setdefault("reference", fields["answer"])
-        more = {"tools": openai_tools(fields.get("tool_defs")), "metrics": numbers, **_result_ended(fields)}
+        ended: Message = {"status": "truncated"} if fields.get("is_truncated") is True else {}
+        if error := fields.get("error"):
+            ended = {"status": "failed", "status_reason": first_line(error)}
+        more = {"tools": openai_tools(fields.get("tool_defs")), "metrics": numbers, **ended}
         example = "example_id" if "example_id" in fields or not repeated else "id"
         task = {name: fields[name] for name in ("task", example) if name in fields}
         yield columns.attempt(row, VERIFIERS.name, before, answer, rest, task=task, **more)
-
-
-def _is_metric(value: Any) -> bool:
-    return isinstance(value, int | float) and as_number(value) is not None
-
-
-def _result_ended(fields: Message) -> dict[str, Any]:
-    if error := fields.get("error"):
-        return {"status": "failed", "status_reason": first_line(error)}
-    return {"status": "truncated"} if fields.get("is_truncated") is True else {}
 
 
 VERIFIERS = Format(
@@ -196,7 +188,6 @@ VERIFIERS = Format(
 
 _FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "function_call": "tool_calls"}
 _STOPPED = {"finished": "agent_completed", "truncated": "max_turns", "failed": "error"}
-_AS_TEXT = "message part that verifiers has no type for: written as its JSON text"
 
 
 def episodes(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -> Iterator[Message]:
@@ -209,14 +200,9 @@ def episodes(groups: Iterable[StoredGroup], model: str | None, losses: Losses) -
 
 
 def _raised(stored: StoredGroup, number: int, error: RolloutError, losses: Losses) -> Message:
-    return {
-        "id": hex_id(stored.id, "raised", number, size=16),
-        "task": _task(stored, losses),
-        "group": {"id": stored.id},
-        "ok": False,
-        "errors": [losses.plain(error.model_dump())],
-        "traces": [],
-    }
+    identity = {"id": hex_id(stored.id, "raised", number, size=16), "group": {"id": stored.id}}
+    ended = {"ok": False, "errors": [losses.plain(error.model_dump())], "traces": []}
+    return {**identity, "task": _task(stored, losses), **ended}
 
 
 def _build_episode(attempt: StoredAttempt, model: str | None, losses: Losses) -> Message:
@@ -236,7 +222,11 @@ def _build_episode(attempt: StoredAttempt, model: str | None, losses: Losses) ->
         }
         for number, (agent, histories) in enumerate(by_agent.items())
     ]
-    traces[0] |= _scores(attempt, facts(attempt, losses))
+    known = facts(attempt, losses)
+    metrics: Message = known.get("metrics", {})
+    traces[0]["rewards"] = {} if attempt.reward is None else {"reward": {"score": attempt.reward, "weight": 1.0}}
+    traces[0]["metrics"] = {name: float(value) for name, value in metrics.items() if value is not None}
+    traces[0]["info"] = {"gavel": known}  # facts without a field of their own
     identity = {"id": hex_id(attempt.id, size=16), "env": {"id": "gavel"}, "group": {"id": attempt.place.id}}
     return {**identity, "task": task, **ended, "traces": traces}
 
@@ -250,23 +240,11 @@ def _task(stored: StoredGroup, losses: Losses) -> Message:
     return {"type": "Gavel", "data": data, "key": stored.id, "hash": hex_id(data, size=16)}
 
 
-def _scores(attempt: StoredAttempt, known: Message) -> Message:
-    """Reward, metrics, and facts without a field of their own."""
-    reward = attempt.reward
-    metrics: Message = known.get("metrics", {})
-    return {
-        "rewards": {} if reward is None else {"reward": {"score": reward, "weight": 1.0}},
-        "metrics": {name: float(value) for name, value in metrics.items() if value is not None},
-        "info": {"gavel": known},
-    }
-
-
 def _tools(history: History, losses: Losses) -> list[Message]:
-    found: list[Message] = []
-    for body in tool_functions(history, losses):
-        fields = {name: value for name, value in body.items() if value is not None}
-        found.append({"type": "function", "name": "", **fields, "description": str(fields.get("description") or "")})
-    return found
+    bodies = [{key: each for key, each in body.items() if each is not None} for body in tool_functions(history, losses)]
+    return [
+        {"type": "function", "name": "", **body, "description": str(body.get("description") or "")} for body in bodies
+    ]
 
 
 def _build_graph(histories: Sequence[History], model: str | None, losses: Losses) -> Message:
@@ -275,94 +253,77 @@ def _build_graph(histories: Sequence[History], model: str | None, losses: Losses
     calls: list[Message] = []
     for history in histories:
         parent: int | None = None
-        seen: list[int] = []
-        exact = True
+        seen: list[int] | None = []
+        """The branch's tokens; None once they are not known."""
         for turn in turns(history, losses):
             node: Message = {"parent": parent, "message": _write_message(turn, len(nodes), losses), "timestamp": 0.0}
             if parent is None and history.tools:
                 node["tools"] = _tools(history, losses)
             parent = len(nodes)
             nodes.append(node)
-            if turn.sampled is None:
+            if (sampled := turn.sampled) is None:
                 continue
-            if turn.sampled.rest or turn.sampled.policy_version is not None:
+            if sampled.rest or sampled.policy_version is not None:
                 losses.add("sampled turn with its policy's version or further fields of the sampler: left out")
             node["sampled"] = True
-            calls.append(_model_call(turn, parent, model))
-            prompt, own = turn.sampled.prompt_ids, turn.sampled.ids
+            call: Message = {"node": parent, "finish_reason": _FINISH.get(sampled.finish_reason or "")}
+            calls.append(call | ({"model": model} if model else {}))
+            prompt, own = sampled.prompt_ids, sampled.ids
             if own is None or prompt is None:
-                exact = False
+                seen = None
                 continue
-            if not exact or prompt[: len(seen)] != seen:
+            calls[-1]["usage"] = {"prompt_tokens": len(prompt), "completion_tokens": len(own)}
+            if seen is None or prompt[: len(seen)] != seen:
                 losses.add("sampled turn whose prompt does not continue the turns before it: written without token ids")
-                exact = False
+                seen = None
                 continue
             added = prompt[len(seen) :]
             node["token_ids"] = [*added, *own]
             node["mask"] = [False] * len(added) + [True] * len(own)
-            node["logprobs"] = turn.sampled.logprobs or []
+            node["logprobs"] = sampled.logprobs or []
             seen = [*prompt, *own]
     return {"tools": _tools(histories[0], losses), "nodes": nodes, "calls": calls}
-
-
-def _model_call(turn: Turn, node: int, model: str | None) -> Message:
-    assert turn.sampled is not None
-    call: Message = {"node": node, "finish_reason": _FINISH.get(turn.sampled.finish_reason or "")}
-    if model:
-        call["model"] = model
-    if turn.sampled.prompt_ids is not None and turn.sampled.ids is not None:
-        call["usage"] = {
-            "prompt_tokens": len(turn.sampled.prompt_ids),
-            "completion_tokens": len(turn.sampled.ids),
-        }
-    return call
 
 
 def _write_message(turn: Turn, number: int, losses: Losses) -> Message:
     if turn.rest or (turn.name is not None and turn.role != "tool"):
         losses.add("message with fields that verifiers does not have (a speaker's name, a refusal, …): left out")
-    if turn.role != "assistant":
-        message: Message = {"role": turn.role, "content": _content(turn, losses)}
-        if turn.role == "tool":
-            if turn.call_id is None:
-                losses.add("tool result without its call's id: it is given one")
-            message |= {"tool_call_id": turn.call_id or f"call-{number}", "name": turn.name}
-        if turn.calls or turn.reasoning:
-            losses.add("reasoning or tool call of a message that is not the agent's: left out")
-        return message
-    if not turn.is_text:
-        losses.add("image, recording or other part of an assistant's message: written as its JSON text")
-    text = "\n".join(part.text if isinstance(part, Text) else _as_text(part) for part in turn.parts)
-    return {
-        "role": "assistant",
-        "content": text or None,
-        "reasoning_content": turn.reasoning or None,
-        "tool_calls": [_call(each, number, place, losses) for place, each in enumerate(turn.calls)] or None,
+    if turn.role == "assistant":
+        if not turn.is_text:
+            losses.add("image, recording or other part of an assistant's message: written as its JSON text")
+        return {
+            "role": "assistant",
+            "content": "\n".join(map(_as_text, turn.parts)) or None,
+            "reasoning_content": turn.reasoning or None,
+            "tool_calls": [_call(each, f"call-{number}-{at}", losses) for at, each in enumerate(turn.calls)] or None,
+        }
+    if turn.calls or turn.reasoning:
+        losses.add("reasoning or tool call of a message that is not the agent's: left out")
+    is_plain = turn.is_text and len(turn.parts) < 2
+    message: Message = {
+        "role": turn.role,
+        "content": turn.text if is_plain else [_part(part, losses) for part in turn.parts],
     }
+    if turn.role == "tool":
+        if turn.call_id is None:
+            losses.add("tool result without its call's id: it is given one")
+        message |= {"tool_call_id": turn.call_id or f"call-{number}", "name": turn.name}
+    return message
 
 
-def _call(call: Any, number: int, place: int, losses: Losses) -> Message:
+def _call(call: Any, own_id: str, losses: Losses) -> Message:
     if call.id is None:
         losses.add("tool call without an id: it is given one")
     kind = "custom" if "custom" in call.rest else "function"
-    return {"id": call.id or f"call-{number}-{place}", "type": kind, "name": call.name, "arguments": call.arguments}
-
-
-def _content(turn: Turn, losses: Losses) -> str | list[Message]:
-    if turn.is_text and len(turn.parts) < 2:
-        return turn.text
-    return [_part(part, losses) for part in turn.parts]
+    return {"id": call.id or own_id, "type": kind, "name": call.name, "arguments": call.arguments}
 
 
 def _part(part: Any, losses: Losses) -> Message:
-    match part:
-        case Text():
-            return {"type": "text", "text": part.text}
-        case Media(kind="image"):
-            return {"type": "image_url", "image_url": {"url": part.url}}
-        case _:
-            losses.add(_AS_TEXT)
-            return {"type": "text", "text": _as_text(part)}
+    if isinstance(part, Media) and part.kind == "image":
+        return {"type": "image_url", "image_url": {"url": part.url}}
+    if not isinstance(part, Text):
+        losses.add("message part that verifiers has no type for: written as its JSON text")
+    return {"type": "text", "text": _as_text(part)}
 
 
 def _as_text(part: Any) -> str:

@@ -8,18 +8,14 @@ import json
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from json import JSONDecodeError
 from typing import Any, cast
 
 from aiohttp import web
-from openai import APIStatusError, OpenAIError
 
 from gavel.base.network import pass_proxies
 from gavel.integrations._conversations import add_turn
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import first_choice
-from gavel.scenarios.episode import Episode
-from gavel.scenarios.tools import described
+from gavel.scenarios.episode import Episode, NoTurnError
 from gavel.scenarios.trajectory import Trajectory
 
 _MOST_BYTES = 64 * 2**20
@@ -71,33 +67,26 @@ class Relay:
     async def _sample(
         self, request: web.Request, body: Message, episode: Episode, recorded: Trajectory
     ) -> web.StreamResponse:
-        model = episode.model
+        model, tools = episode.model, cast("list[Message] | None", body.get("tools"))
         assert model is not None
-        messages: list[Message] = body["messages"]
-        tools: list[Message] | None = body.get("tools")
         asked: Message = {name: body[name] for name in _PASSED if body.get(name) is not None}
         if episode.max_tokens is not None:
             given = asked.get("max_completion_tokens") or body.get("max_tokens")
             asked["max_completion_tokens"] = min(episode.max_tokens, given or episode.max_tokens)
-        if episode.seed is not None:
-            asked["seed"] = episode.seed + sum(1 for _ in recorded.choices())
-        said = {"messages": messages, **({"tools": tools} if tools else {}), **asked, **episode.fields}
         try:
-            reply = await model.openai_client().chat.completions.create(
-                model=model.get_inference_name(), messages=[], temperature=episode.temperature, extra_body=said
+            reply, choice = await episode.sample(
+                model.openai_client(),
+                model.get_inference_name(),
+                body["messages"],
+                tools or (),
+                seed=None if episode.seed is None else episode.seed + sum(1 for _ in recorded.choices()),
+                fields={**asked, **episode.fields},
             )
-        except APIStatusError as error:
-            return _problem(error.status_code, described(error))
-        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:
-            return _problem(502, described(error))
-        choice = first_choice(reply)
-        if choice is None:
-            return _problem(502, "the policy returned no choice")
-        add_turn(recorded, messages, tools, choice)
+        except NoTurnError as error:
+            return _problem(getattr(error.__cause__, "status_code", 502), error.message)
+        add_turn(recorded, body["messages"], tools, choice)
         whole = reply.model_dump(mode="json", exclude_none=True)
-        if not body.get("stream"):
-            return web.json_response(whole)
-        return await _stream(request, whole)
+        return await _stream(request, whole) if body.get("stream") else web.json_response(whole)
 
 
 async def _stream(request: web.Request, whole: Message) -> web.StreamResponse:

@@ -114,7 +114,11 @@ def _settings(name: str, options: VerifiersOptions, runtime: str) -> Message:
 
 def _task(index: int, task: Any) -> Task:
     data: Message = task.data.model_dump(mode="json")
-    truth = _truth(data)
+    told, answer = data.get("gavel"), data.get("answer")
+    if isinstance(told, dict):  # stored there by a scenario of Gavel
+        truth = read_truth(cast(Message, told))
+    else:
+        truth = Truth(reference=None if answer in (None, "") else f"The answer: {answer}")
     return Task(
         id=str(task.key),
         user=str(task.data.prompt_text or ""),
@@ -123,14 +127,6 @@ def _task(index: int, task: Any) -> Task:
         reference=truth.reference,
         criteria=list(truth.criteria),
     )
-
-
-def _truth(data: Message) -> Truth:
-    """The judge's information on a task: stored there by a scenario of Gavel, or a taskset's answer."""
-    told, answer = data.get("gavel"), data.get("answer")
-    if isinstance(told, dict):
-        return read_truth(cast(Message, told))
-    return Truth(reference=None if answer in (None, "") else f"The answer: {answer}")
 
 
 class _Environment:
@@ -146,52 +142,44 @@ class _Environment:
         v1: Any = installed("verifiers.v1", "verifiers", "this scenario")
         client: Any = installed("verifiers.v1.configs.client", "verifiers", "this scenario")
         own = self._tasks[int(cast(Any, task.data["index"]))]
-        loop = asyncio.get_running_loop()
-        served = self._served.setdefault(loop, _Served(self._environment))
+        served = self._served.setdefault(asyncio.get_running_loop(), _Served(self._environment))
         talks: dict[str, Trajectory] = {}
         async with served.held() as relay:
             config = client.EvalClientConfig(base_url=relay.url, api_key_var="GAVEL_RELAY_KEY")
             context = v1.ModelContext(model="policy", client=config)
 
-            def minted(trace: Any) -> None:
+            def register(trace: Any) -> None:
                 talks[trace.id] = relay.register(trace.id, episode)
 
             try:
-                done = await self._environment.run_episode(own, context, on_trace=minted)
+                done = await self._environment.run_episode(own, context, on_trace=register)
             finally:
                 for session in talks:
                     relay.forget(session)
-        return self._make_trajectories(done, talks)
-
-    def _make_trajectories(self, done: Any, talks: dict[str, Trajectory]) -> list[Trajectory]:
         acting = [trace for trace in done.traces if trace.agent.trainable and trace.id in talks]
         if not acting:
             told = done.errors[-1].message if done.errors else "no trainable agent acted"
             raise VerifiersError(f"the environment's episode failed: {told}")
-        several = len(acting) > 1
         names = [str(trace.agent.name or "agent") for trace in acting]
-        found: list[Trajectory] = []
-        for number, trace in enumerate(acting):
+        for number, (name, trace) in enumerate(zip(names, acting, strict=True)):
             trajectory = talks[trace.id]
-            main, *others = sorted(
-                trajectory.histories(), key=lambda each: len(each.messages_and_choices), reverse=True
-            )
+            histories = trajectory.histories()
+            main, *others = sorted(histories, key=lambda each: len(each.messages_and_choices), reverse=True)
             trajectory.messages_and_choices, trajectory.tools = main.messages_and_choices, main.tools
             trajectory.additional_histories = others
-            if several:
-                again = names[:number].count(names[number])
-                trajectory.agent = f"{names[number]} {again + 1}" if names.count(names[number]) > 1 else names[number]
+            if len(acting) > 1:
+                again = names[:number].count(name)
+                trajectory.agent = f"{name} {again + 1}" if names.count(name) > 1 else name
             self._record(trajectory, trace, done)
-            found.append(trajectory)
-        return found
+        return [talks[trace.id] for trace in acting]
 
     def _record(self, trajectory: Trajectory, trace: Any, done: Any) -> None:
         """Records rewards, metrics and the final status."""
         rewards = {name: each for name, each in trace.rewards.items() if each is not None}
-        metrics = {name: value for name, value in trace.metrics.items() if value is not None}
+        metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
+        found = metrics | {name: float(each.score) for name, each in rewards.items()}
         trajectory.metrics = {"turns": sum(1 for _ in trajectory.choices())}
-        trajectory.metrics |= {f"verifiers/{name}": float(value) for name, value in metrics.items()}
-        trajectory.metrics |= {f"verifiers/{name}": float(each.score) for name, each in rewards.items()}
+        trajectory.metrics |= {f"verifiers/{name}": value for name, value in found.items()}
         if not trace.ok or done.errors:
             errors = [*trace.errors, *done.errors]
             trajectory.status = "failed"
@@ -220,7 +208,13 @@ class _Served:
     async def held(self) -> AsyncGenerator[Relay]:
         async with self._lock:
             if self._task is None or self._task.done():
-                await self._begin()
+                ready, self._leave = asyncio.get_running_loop().create_future(), asyncio.Event()
+                self._task = asyncio.create_task(self._live(ready, self._leave))
+                try:
+                    await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
+                except TimeoutError as error:
+                    self._task.cancel()
+                    raise VerifiersError(f"the environment was not ready within {_START_SECONDS:g} s") from error
             self._users += 1
         try:
             yield self._relay
@@ -230,21 +224,9 @@ class _Served:
                 self._leave.set()
                 self._task = None
 
-    async def _begin(self) -> None:
-        self._leave = leave = asyncio.Event()
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._live(ready, leave))
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                await asyncio.shield(ready)
-        except TimeoutError as error:
-            self._task.cancel()
-            raise VerifiersError(f"the environment was not ready within {_START_SECONDS:g} s") from error
-
     async def _live(self, ready: "asyncio.Future[None]", leave: asyncio.Event) -> None:
-        relay = self._relay
         try:
-            async with relay.serving(), self._environment.serving():
+            async with self._relay.serving(), self._environment.serving():
                 ready.set_result(None)
                 await leave.wait()
         except Exception as error:

@@ -18,11 +18,10 @@ import importlib
 import inspect
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
-
-from openai.types.chat.chat_completion import Choice
 
 from gavel.integrations._rewards import run
 from gavel.llm.types import Message
@@ -47,43 +46,38 @@ def read_tasks(path: Path, count: int | None, *, reference: bool = True) -> list
         raise ScenarioError(error.message, error.remedy) from error
     if not rows:
         raise ScenarioError(f"{path} holds no rows", _SHAPE)
-    tasks = [_make_task(row, reference=reference) for row in rows[:count]]
-    seen: dict[str, int] = {}
+    seen = Counter[str]()
     named: list[Task] = []
-    for task in tasks:
-        number = seen[task.id] = seen.get(task.id, 0) + 1
+    for task in (_make_task(row, reference=reference) for row in rows[:count]):
+        seen[task.id] += 1
+        number = seen[task.id]
         named.append(task if number == 1 else task.model_copy(update={"id": f"{task.id}-{number}"}))
     return named
 
 
 def _make_task(row: Row, *, reference: bool) -> Task:
-    value: Any = row.value
-    fields = cast(Message, value) if isinstance(value, dict) else {}
-    if "prompt" not in fields:
+    fields: Any = row.value
+    if not isinstance(fields, dict) or "prompt" not in fields:
         raise ScenarioError(f"{row.where} is no row of verl's: it has no prompt", _SHAPE)
-    prompt = _messages(fields["prompt"], row.where)
-    model, known = (_object(fields, name, row.where) for name in ("reward_model", "extra_info"))
-    truth = model.get("ground_truth")
-    objects = {"reward_model": model, "extra_info": known}
-    data: dict[str, Any] = {name: objects.get(name, fields[name]) for name in FIELDS if name in fields}
-    data["prompt"] = prompt
+    data: dict[str, Any] = {name: fields[name] for name in FIELDS if name in fields}
+    data["prompt"] = prompt = _messages(data["prompt"], row.where)
+    for name in ("reward_model", "extra_info"):
+        data[name] = _decoded(data.get(name)) or {}
+        if not isinstance(data[name], dict):
+            raise ScenarioError(f"{row.where}: {name} is no object", _SHAPE)
+    info, truth = data["extra_info"], data["reward_model"].get("ground_truth")
+    # Named by the content, after the index, so that a row in both splits is detected.
+    content = json.dumps([prompt, data["reward_model"] or None], sort_keys=True, default=str)
+    name = hashlib.sha256(content.encode()).hexdigest()[:12]
     told = truth if isinstance(truth, str) else None if truth is None else json.dumps(truth, ensure_ascii=False)
-    rubric = known.get("rubric")
+    rubric = info.get("rubric")
     return Task(
-        id=_name(known, data),
+        id=name if info.get("index") is None else f"{info['index']}-{name}",
         user=next(str(message["content"]) for message in reversed(prompt) if message["role"] == "user"),
         data=data,
         reference=told if reference else None,
         rubric=rubric if isinstance(rubric, str) else None,
     )
-
-
-def _object(fields: Message, name: str, where: str) -> Message:
-    """A field with an object, or one as JSON text; empty if it is missing."""
-    value: Any = _decoded(fields.get(name)) or {}
-    if not isinstance(value, dict):
-        raise ScenarioError(f"{where}: {name} is no object", _SHAPE)
-    return cast(Message, value)
 
 
 def _decoded(value: Any) -> Any:
@@ -104,14 +98,6 @@ def _messages(given: Any, where: str) -> list[Message]:
     if not usable or not any(message["role"] == "user" for message in messages):
         raise ScenarioError(f"{where}: prompt is no list of messages with one of the user's", _SHAPE)
     return messages
-
-
-def _name(info: Message, data: dict[str, Any]) -> str:
-    """The task's name from its content, after its index, so that a row in both splits is detected."""
-    text = json.dumps([data["prompt"], data.get("reward_model")], sort_keys=True, default=str)
-    content = hashlib.sha256(text.encode()).hexdigest()[:12]
-    index = info.get("index")
-    return content if index is None else f"{index}-{content}"
 
 
 _NAME_IT = "Name it as reward=module:function or reward=file.py:function."
@@ -167,12 +153,7 @@ def _number(score: Any) -> float:
 
 def solution(trajectory: Trajectory, prompt: int) -> str:
     """The text after the first `prompt` messages: the agent's turns, and the tool answers between them."""
-    texts: list[str] = []
-    for item in trajectory.messages_and_choices[prompt:]:
-        content = item.message.content if isinstance(item, Choice) else item.get("content")
-        if content:
-            texts.append(str(content))
-    return "\n".join(texts)
+    return "\n".join(str(message["content"]) for message in trajectory.messages()[prompt:] if message.get("content"))
 
 
 def load_compute_score(reference: str) -> ComputeScore:

@@ -52,13 +52,23 @@ def export_verl(scenario: Scenario, launch: VerlLaunch, out: Path) -> list[Path]
     _check(scenario)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise VerlExportError(f"{out} exists already", "Give another --out; nothing is written over.")
+    tools = list(scenario.toolbox)
+    values = {"launch": launch, "scenario": scenario, "has_tools": bool(tools)}
     made = {
         "judge_reward.py": render("verl/judge_reward.j2", launch=launch, rubric=scenario.rubric or ""),
-        "run.sh": render("verl/run.j2", launch=launch, scenario=scenario, has_tools=_has_tools(scenario)),
-        "README.md": render("verl/readme.j2", launch=launch, scenario=scenario, has_tools=_has_tools(scenario)),
+        "run.sh": render("verl/run.j2", **values),
+        "README.md": render("verl/readme.j2", **values),
     }
-    if _has_tools(scenario):
-        made["tools.yaml"] = tools_yaml(scenario, launch.reference)
+    if tools:
+        entries = [
+            {
+                "class_name": TOOL,
+                "config": {"type": "native", "scenario": launch.reference},
+                "tool_schema": _plain_schema(each.schema),
+            }
+            for each in tools
+        ]
+        made["tools.yaml"] = yaml.safe_dump({"tools": entries}, sort_keys=False, allow_unicode=True)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in made.items():
@@ -98,35 +108,16 @@ def verl_rows(scenario: Scenario, tasks: Sequence[Task], split: str) -> list[dic
     return rows
 
 
-def tools_yaml(scenario: Scenario, reference: str) -> str:
-    """verl's list of the scenario's tools, each executed by `served_tool`."""
-    entries = [
-        {
-            "class_name": TOOL,
-            "config": {"type": "native", "scenario": reference},
-            "tool_schema": _plain_schema(tool.schema),
-        }
-        for tool in scenario.toolbox
-    ]
-    return yaml.safe_dump({"tools": entries}, sort_keys=False, allow_unicode=True)
-
-
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes a parquet file. Raises `VerlExportError` without pyarrow."""
     try:
         import pyarrow  # pyright: ignore
         from pyarrow import parquet  # pyright: ignore
     except ImportError as error:
-        raise VerlExportError(
-            "verl's datasets are parquet files, and pyarrow, which writes them, is not installed",
-            install_line("parquet"),
-        ) from error
+        told = "verl's datasets are parquet files, and pyarrow, which writes them, is not installed"
+        raise VerlExportError(told, install_line("parquet")) from error
     with replacing(path) as unfinished:
         parquet.write_table(pyarrow.Table.from_pylist(list(rows)), str(unfinished))  # pyright: ignore
-
-
-def _has_tools(scenario: Scenario) -> bool:
-    return any(True for _ in scenario.toolbox)
 
 
 def _check(scenario: Scenario) -> None:

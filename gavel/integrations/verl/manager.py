@@ -25,10 +25,11 @@ class JudgeRewardManager:
     """One manager per reward worker. Its options are those of `VerlJudge`, under `reward.reward_kwargs.judge`."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any = None, **_: Any) -> None:
-        options = _section(_section(config.reward.get("reward_kwargs")).get("judge"))
+        kwargs: Mapping[str, Any] = config.reward.get("reward_kwargs") or {}
+        options: Mapping[str, Any] = kwargs.get("judge") or {}
         self._rollout = config.actor_rollout_ref.rollout
         self._tokenizer = tokenizer
-        self._judge = VerlJudge(**dict(options))
+        self._judge = VerlJudge(**options)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """The reward of a trajectory, read from the last of its sequences.
@@ -37,7 +38,7 @@ class JudgeRewardManager:
         """
         item = data[-1:][0]
         known: Mapping[str, Any] = item.non_tensor_batch
-        info = _section(known.get("extra_info"))
+        info: Mapping[str, Any] = known.get("extra_info") or {}
         validates = str(info.get("split", "")).lower() in _VALIDATION
         expected = int(self._rollout.val_kwargs.n if validates else self._rollout.n)
         if validates and expected == 1:
@@ -47,9 +48,11 @@ class JudgeRewardManager:
                 "this verl gives its reward manager no uid and raw_prompt, by which a group is known.",
                 "Use verl 0.9.1 or newer, or compute_score = gavel.integrations.verl.compute_score(…).",
             )
-        answer = await asyncio.to_thread(self._tokenizer.decode, _response(item), skip_special_tokens=True)
-        ground_truth = _section(known.get("reward_model")).get("ground_truth")
-        attempt = self._judge.attempt(known["raw_prompt"], answer, ground_truth, info)
+        ids = item.batch["responses"]
+        length = int(item.batch["attention_mask"][-ids.shape[-1] :].sum())  # without padding
+        answer = await asyncio.to_thread(self._tokenizer.decode, ids[:length], skip_special_tokens=True)
+        model: Mapping[str, Any] = known.get("reward_model") or {}
+        attempt = self._judge.attempt(known["raw_prompt"], answer, model.get("ground_truth"), info)
         try:
             return _result(await self._judge.score(attempt, str(known["uid"]), expected))
         except RefusalError as refusal:
@@ -71,18 +74,6 @@ _NOT_ASKED = {
     "judge_standard_error": math.nan,
     "judge_explanation": "there is nothing to compare it with",
 }
-
-
-def _response(item: Any) -> Any:
-    """Token ids of the response, without padding."""
-    responses = item.batch["responses"]
-    width = responses.shape[-1]
-    return responses[: int(item.batch["attention_mask"][-width:].sum())]
-
-
-def _section(value: Any) -> Mapping[str, Any]:
-    """An optional part of a configuration or a row."""
-    return value or {}
 
 
 def _result(found: dict[str, Any]) -> dict[str, Any]:

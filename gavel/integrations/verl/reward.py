@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import Any, Literal
 
 from gavel.integrations._rewards import checked, group_size, member, submitted, truth_metadata
@@ -118,55 +119,41 @@ class VerlJudge:
 
         Raises `JudgeError` for a sample without a score, unless its group then gets equal rewards.
         """
-        return self._reward(await submitted(self._answer(attempt, group, expected, rounds)), expected)
+        answer = await submitted(self._answer(attempt, group, expected, rounds))
+        judgement, score = answer.judgement, answer.judgement.score
+        is_whole = answer.status == "scored" and score is not None
+        is_alike = answer.status == "degenerate" and answer.arrived == expected
+        if not is_whole and not is_alike and self._unscored == "raise":
+            came = f"{answer.arrived} of {expected} samples came"
+            raise JudgeError(
+                f"a group was not scored whole ({came}): {judgement.reason or answer.status}.",
+                f'GET /v1/judgements/{answer.record} has its members; go on without such groups: unscored="group".',
+            )
+        return {  # the same fields for every sample, as verl requires
+            "score": score if is_whole else EQUAL,
+            "judge_unscored": float(answer.status != "scored"),
+            "judge_score": math.nan if score is None else score,
+            "judge_standard_error": math.nan if judgement.standard_error is None else judgement.standard_error,
+            "judge_explanation": judgement.explanation or judgement.reason or "",
+        }
 
     async def _answer(self, attempt: Trajectory, group: str, expected: int, rounds: bool) -> MemberScore:
         """The member's score in the first group of this name that accepts it."""
-        name, number = group, 1
         late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards apply to all members or none
-        while True:
+        for number in count(1):
+            name = group if number == 1 else f"{group}-{number}"
             try:
                 return await self._client.score_member(
                     attempt, name, expected=expected, deadline_seconds=self._deadline, on_deadline=late
                 )
             except RefusalError as refusal:
-                if not rounds or refusal.kind not in _TAKEN:
-                    if refusal.kind == "group-closed" and self._unscored == "group":
-                        return _too_late(refusal)
-                    raise
-                number += 1
-                name = f"{group}-{number}"
-
-    def _reward(self, answer: MemberScore, expected: int) -> dict[str, Any]:
-        score, whole = answer.judgement.score, answer.status
-        if whole == "scored" and score is not None:
-            return _answered(score, answer, score)
-        alike = whole == "degenerate" and answer.arrived == expected
-        if not alike and self._unscored == "raise":
-            came = f"{answer.arrived} of {expected} samples came"
-            raise JudgeError(
-                f"a group was not scored whole ({came}): {answer.judgement.reason or whole}.",
-                f'GET /v1/judgements/{answer.record} has its members; go on without such groups: unscored="group".',
-            )
-        return _answered(EQUAL, answer, score)
+                if rounds and refusal.kind in _TAKEN:
+                    continue
+                if refusal.kind == "group-closed" and self._unscored == "group":  # it came too late
+                    return MemberScore(Judgement(reason=refusal.message), "unscored", record="", arrived=0)
+                raise
+        raise AssertionError("count() ended")
 
 
 _JUDGING = 900.0
 """Max seconds to wait for the judgement of a closed group."""
-
-
-def _too_late(refusal: RefusalError) -> MemberScore:
-    """The answer to a sample that came after its group was closed."""
-    return MemberScore(Judgement(reason=refusal.message), "unscored", record="", arrived=0)
-
-
-def _answered(reward: float, answer: MemberScore, score: float | None) -> dict[str, Any]:
-    """The answer with the same fields for every sample, as verl requires."""
-    judgement = answer.judgement
-    return {
-        "score": reward,
-        "judge_unscored": float(answer.status != "scored"),
-        "judge_score": math.nan if score is None else score,
-        "judge_standard_error": math.nan if judgement.standard_error is None else judgement.standard_error,
-        "judge_explanation": judgement.explanation or judgement.reason or "",
-    }

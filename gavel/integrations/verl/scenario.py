@@ -8,18 +8,15 @@ the judge as the reference, and never to the agent. verl itself is needed only b
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from openai import omit
 from pydantic import BaseModel, Field
 
 from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
 from gavel.integrations.verl.tools import VerlTools
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatModel, first_choice
+from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.packaged_world import parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
@@ -69,23 +66,25 @@ def verl_scenario(
     if options.success is not None and options.reward is None and compute_score is None:
         raise ScenarioError("success= needs a reward to compare with", f"Add reward=module:function. {_SHOW}")
     file = Path(path).expanduser()
-    score = None
+    score = load_compute_score(options.reward) if options.reward and not compute_score else None
     if compute_score is not None:
         score = ComputeScore(compute_score)
-    elif options.reward is not None:
-        score = load_compute_score(options.reward)
     held_out = options.held_out and read_tasks(options.held_out.expanduser(), None, reference=options.reference)
     tools = None if options.tools is None else VerlTools(options.tools.expanduser())
+
+    async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
+        return await _play(tools, options.turns, model, task, episode)
+
     return Scenario(
         options.name or f"verl_{file.stem}",
         tasks=read_tasks(file, options.tasks, reference=options.reference),
         held_out=held_out or 0.2,
-        rollout=VerlRollout(tools, options.turns).play,
+        rollout=play,
         max_turns=options.turns,
         max_seconds=options.seconds,
         rubric=rubric,
         hand_reward=score,
-        success=None if score is None or options.success is None else partial(_reaches, score, options.success),
+        success=None if score is None or (least := options.success) is None else lambda found: score(found) >= least,
     )
 
 
@@ -93,58 +92,33 @@ scenario_at = verl_scenario
 """The name by which `verl:ADDRESS` is found."""
 
 
-def _reaches(score: ComputeScore, threshold: float, trajectory: Trajectory) -> bool:
-    return score(trajectory) >= threshold
-
-
-@dataclass(frozen=True, slots=True)
-class VerlRollout:
-    """The rollout of a scenario; `tools` None: a single turn answers."""
-
-    tools: VerlTools | None
-    turns: int
-
-    async def play(self, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        """Plays until a turn calls no tool, reaches its token limit, or `turns` are used up. Raises the model client's
-        errors, which the rollout's caller reports."""
-        trajectory = episode.trajectory
-        trajectory.metrics = {"turns": 0, "tool_errors": 0, "tool_reward": 0.0}
-        trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
-        trajectory.tools = None if self.tools is None else self.tools.schemas
-        info: Any = task.data.get("extra_info") or {}
-        for turn in range(self.turns):
-            choice = await self._sample_turn(model, episode, turn)
-            trajectory.messages_and_choices.append(choice)
-            trajectory.metrics["turns"] = turn + 1
-            if choice.finish_reason == "length":
-                trajectory.status, trajectory.status_reason = "truncated", "a turn reached its token limit"
-                return trajectory
-            if self.tools is None or not choice.message.tool_calls:
-                return trajectory
-            for call in choice.message.tool_calls:
-                name, arguments = (
-                    (call.function.name, call.function.arguments) if call.type == "function" else (call.type, "{}")
-                )
-                answer = await self.tools.call(name, arguments, info.get("tools_kwargs") or {})
-                trajectory.metrics["tool_errors"] += answer.error
-                trajectory.metrics["tool_reward"] += answer.reward
-                told: Message = {"role": "tool", "tool_call_id": call.id, "content": answer.text}
-                trajectory.messages_and_choices.append(told)
-        trajectory.status, trajectory.status_reason = "truncated", f"{self.turns} turns were used up"
-        return trajectory
-
-    async def _sample_turn(self, model: ChatModel, episode: Episode, turn: int) -> Any:
-        trajectory = episode.trajectory
-        body = {"messages": trajectory.messages(), **({"tools": trajectory.tools} if trajectory.tools else {})}
-        reply = await model.openai_client().chat.completions.create(
-            model=model.get_inference_name(),
-            messages=[],
-            temperature=episode.temperature,
-            max_completion_tokens=omit if episode.max_tokens is None else episode.max_tokens,
-            seed=omit if episode.seed is None else episode.seed + turn,
-            extra_body={**body, **episode.fields},
+async def _play(tools: VerlTools | None, turns: int, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
+    """Plays until a turn calls no tool, reaches its token limit, or `turns` are used up; without tools a single turn
+    answers. Raises `NoTurnError`, which the rollout's caller reports."""
+    trajectory = episode.trajectory
+    trajectory.metrics = {"turns": 0, "tool_errors": 0, "tool_reward": 0.0}
+    trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
+    trajectory.tools = None if tools is None else tools.schemas
+    info: Any = task.data.get("extra_info") or {}
+    client, name = model.openai_client(), model.get_inference_name()
+    for turn in range(turns):
+        seed = None if episode.seed is None else episode.seed + turn
+        _, choice = await episode.sample(
+            client, name, trajectory.messages(), trajectory.tools or (), seed=seed, fields=episode.fields
         )
-        choice = first_choice(reply)
-        if choice is None:
-            raise ValueError(f"the model returned no choice: {reply!s:.200}")
-        return choice
+        trajectory.messages_and_choices.append(choice)
+        trajectory.metrics["turns"] = turn + 1
+        if choice.finish_reason == "length":
+            trajectory.status, trajectory.status_reason = "truncated", "a turn reached its token limit"
+            return trajectory
+        if tools is None or not choice.message.tool_calls:
+            return trajectory
+        for call in choice.message.tool_calls:
+            called = (call.function.name, call.function.arguments) if call.type == "function" else (call.type, "{}")
+            answer = await tools.call(*called, info.get("tools_kwargs") or {})
+            trajectory.metrics["tool_errors"] += answer.error
+            trajectory.metrics["tool_reward"] += answer.reward
+            told: Message = {"role": "tool", "tool_call_id": call.id, "content": answer.text}
+            trajectory.messages_and_choices.append(told)
+    trajectory.status, trajectory.status_reason = "truncated", f"{turns} turns were used up"
+    return trajectory

@@ -21,7 +21,7 @@ from gavel.integrations.art.trajectories import History, Trajectory, TrajectoryG
 from gavel.integrations.art.types import TrainSFTConfig
 from gavel.judge.errors import JudgeError
 from gavel.trainer.backends.protocol import NotRegisteredError
-from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, TrainConfig
+from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, SamplerCorrection, TrainConfig
 from gavel.trainer.model import TrainableModel as CoreTrainable
 from tests.endpoint import Endpoint, fails, scores
 
@@ -78,9 +78,6 @@ def test_a_field_that_is_not_known_is_named() -> None:
     assert told[0].filename == __file__, "the user's own line"
 
 
-TURN = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
-
-
 class Mail(Trajectory):
     answer: str | None = None
 
@@ -94,9 +91,10 @@ def test_the_reward_is_0_from_the_start_and_fields_of_one_s_own_stay() -> None:
 
 
 def test_every_message_has_a_content() -> None:
-    items = [{"role": "user", "content": "hi"}, Choice.construct(None, **TURN), {"role": "tool", "tool_call_id": "1"}]
-    assert [message["content"] for message in Trajectory(messages_and_choices=items).messages()] == ["hi", "", ""]
-    assert [message["content"] for message in History(messages_and_choices=items).messages()] == ["hi", "", ""]
+    turn = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
+    items = [{"role": "user", "content": "hi"}, Choice.construct(None, **turn), {"role": "tool", "tool_call_id": "1"}]
+    for kind in (Trajectory, History):
+        assert [each["content"] for each in kind(messages_and_choices=items).messages()] == ["hi", "", ""]
 
 
 def translated(groups: int = 4, trajectories: int = 32, **given: Any) -> TrainConfig:
@@ -118,9 +116,6 @@ def translated(groups: int = 4, trajectories: int = 32, **given: Any) -> TrainCo
 )
 def test_the_loss_is_the_one_that_art_would_use(given: dict[str, Any], loss: Loss) -> None:
     assert translated(**given).loss == loss
-
-
-def test_a_loss_that_art_does_not_have_stops_with_a_remedy() -> None:
     with pytest.raises(NotInGavelError, match="Choose cispo or ppo"):
         translated(loss_fn="dro")
 
@@ -131,6 +126,8 @@ def test_a_loss_that_art_does_not_have_stops_with_a_remedy() -> None:
         ({}, {"learning_rate": 5e-6, "advantage": "std", "beta": 0.0, "kl_in_reward": 0.0, "reference": "base"}),
         ({"learning_rate": 1e-4, "beta": 0.1}, {"learning_rate": 1e-4, "beta": 0.1}),
         ({"scale_rewards": False}, {"advantage": "mean"}),
+        ({"normalize_advantages": False}, {"advantage": "mean"}),
+        ({"truncated_importance_sampling": 2.5}, {"sampler_correction": SamplerCorrection(cap=2.5)}),
         ({"kl_penalty_coef": 0.02, "kl_penalty_reference_step": 3}, {"kl_in_reward": 0.02, "reference": "3"}),
     ],
 )
@@ -211,19 +208,6 @@ async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None
     assert await ruler([], JUDGE) == []
 
 
-def test_a_log_entry_says_which_messages_are_trained() -> None:
-    items = [{"role": "user", "content": "hi"}, Choice.construct(None, **TURN)]
-    entry = Trajectory(messages_and_choices=items, reward=0.5).for_logging()
-    assert [message["trainable"] for message in entry["messages"]] == [False, True]
-    assert entry["reward"] == 0.5
-
-
-def test_importance_sampling_is_truncated_where_art_truncates_it() -> None:
-    correction = translated(truncated_importance_sampling=2.5).sampler_correction
-    assert correction is not None
-    assert (correction.mode, correction.cap) == ("token_truncate", 2.5)
-
-
 def test_the_optimizer_s_arguments_are_those_of_trainer_args() -> None:
     trainer = {"max_grad_norm": 0.3, "weight_decay": 0.1, "adam_beta2": 0.99}
     config = train_config({}, trainer, groups=1, trajectories=2)
@@ -239,22 +223,16 @@ def test_what_has_no_effect_is_named_once() -> None:
         translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
 
 
-def test_one_rate_is_one_step_with_two_trajectories_in_an_update() -> None:
+def test_one_rate_is_one_step_a_rate_of_0_trains_nothing_and_too_few_are_refused() -> None:
     ((_, config),) = sft_parts([Trajectory()] * 5, TrainSFTConfig(learning_rate=1e-4))
     assert (config.learning_rate, config.batch_size) == (1e-4, 2)
     assert list(sft_parts([], TrainSFTConfig())) == []
-
-
-def test_too_few_rates_are_refused_and_a_rate_of_0_trains_nothing() -> None:
+    assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []
     with pytest.raises(ValueError, match="3 batches of 1 need as many"):
         list(sft_parts([Trajectory()] * 3, TrainSFTConfig(learning_rate=[1e-4], batch_size=1)))
-    assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []
 
 
-@pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail"), LocalBackend()])
-def test_what_is_not_there_says_where_to_look(owner: object) -> None:
-    assert not hasattr(owner, "activate_metrics_context")
-    with pytest.raises(
-        AttributeError, match=r"\.activate_metrics_context is not in gavel.integrations.art; docs/art.md"
-    ):
-        owner.activate_metrics_context("train")  # type: ignore[attr-defined]
+def test_what_is_not_there_says_where_to_look() -> None:
+    for owner in (a_model(), Model(name="a", project="mail"), LocalBackend()):
+        with pytest.raises(AttributeError, match=r"\.activate_metrics_context is not in .*art; docs/art.md"):
+            owner.activate_metrics_context("train")  # type: ignore[union-attr]

@@ -1,8 +1,9 @@
 """ART's helpers for scripts: gathers, tasks of MCP servers, checkpoints, datasets."""
 
 import asyncio
-import contextlib
+import io
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from gavel.integrations.art.gather import (
     wrap_group_awaitable,
     wrap_trajectories_awaitable,
 )
-from gavel.integrations.art.local import fork_checkpoint
+from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.mcp import (
     GeneratedScenario,
     GeneratedScenarioCollection,
@@ -70,13 +71,12 @@ async def failing() -> Trajectory:
 
 
 async def test_tuples_become_lists_in_input_order() -> None:
+    async def empty() -> list[Trajectory]:
+        return []
+
     x_and_o, single, none = await gather_trajectories([pair(), one(), empty()], pbar_desc=None)
     assert [trajectory.reward for trajectory in x_and_o] == [1.0, 0.0]
     assert (single.reward, none) == (1.0, [])
-
-
-async def empty() -> list[Trajectory]:
-    return []
 
 
 @pytest.mark.filterwarnings("error")
@@ -85,30 +85,13 @@ async def test_an_error_that_is_not_borne_is_raised_and_leaves_no_coroutine_behi
         await gather_trajectories([failing(), one(), pair()])
 
 
-async def game(reward: float) -> tuple[Trajectory, Trajectory]:
-    return Trajectory(reward=reward), Trajectory(reward=-reward)
-
-
-async def group(size: int) -> TrajectoryGroup:
-    return TrajectoryGroup([Trajectory() for _ in range(size)])
-
-
-async def lost() -> tuple[Trajectory, Trajectory]:
-    raise ValueError("the game was lost")
-
-
-@pytest.mark.parametrize(("borne", "total"), [(0, None), (0.4, 2)])
-async def test_a_failure_too_many_is_raised(borne: float, total: int | None) -> None:
-    bar = None if total is None else tqdm(total=total, disable=True)
-    with set_gather_context(GatherContext(pbar=bar, max_exceptions=borne)), pytest.raises(ValueError, match="lost"):
-        await wrap_group_awaitable(lost())
-
-
-async def test_a_rollout_s_failure_that_is_borne_is_given() -> None:
+async def test_a_failure_that_is_borne_is_given_and_one_too_many_is_raised() -> None:
+    for context in (GatherContext(), GatherContext(pbar=tqdm(total=2, disable=True), max_exceptions=0.4)):
+        with set_gather_context(context), pytest.raises(ValueError, match="no"):
+            await wrap_group_awaitable(failing())
     with set_gather_context(GatherContext(max_exceptions=1)):
-        got = [await wrap_trajectories_awaitable(one) for one in (game(1.0), lost())]
-    assert isinstance(got[0], list)
-    assert isinstance(got[1], ValueError)
+        got = [await wrap_trajectories_awaitable(one) for one in (pair(), failing())]
+    assert [type(each) for each in got] == [list, ValueError]
 
 
 async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
@@ -120,12 +103,14 @@ async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
     assert batches == [[2, 3], [4]]
 
 
-async def test_without_a_trajectory_or_a_capture_there_is_an_error() -> None:
-    async def nothing() -> None:
-        pass
+async def test_the_last_trajectory_that_was_yielded_counts() -> None:
+    async def rollout(*rewards: float) -> None:
+        for reward in rewards:
+            yield_trajectory(Trajectory(reward=reward))
 
+    assert (await capture_yielded_trajectory(rollout(0.1, 0.2))).reward == 0.2
     with pytest.raises(RuntimeError, match="no trajectory was yielded"):
-        await capture_yielded_trajectory(nothing())
+        await capture_yielded_trajectory(rollout())
     with pytest.raises(RuntimeError, match="inside capture_yielded_trajectory"):
         yield_trajectory(Trajectory())
 
@@ -166,7 +151,11 @@ async def test_another_number_of_tasks_and_a_missing_key_are_errors(
 SCENARIOS = GeneratedScenarioCollection(GeneratedScenario(f"task {n}", 1 + n % 5) for n in range(7))
 
 
-def test_a_collection_is_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> None:
+    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
+    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
+    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
+    assert MCPResource.from_dict(resource).to_dict() == resource
     assert GeneratedScenarioCollection.from_json(SCENARIOS.to_json()).to_dicts() == SCENARIOS.to_dicts()
     assert len(GeneratedScenarioCollection.from_json('[{"task": "x", "difficulty": 2}]')) == 1
     assert sorted(s.task for s in SCENARIOS.shuffle()) == [s.task for s in SCENARIOS]
@@ -189,25 +178,21 @@ def _write(step: int, path: Path) -> None:
     (path / "weights").write_text(str(step))
 
 
-def test_the_newest_checkpoint_up_to_a_step_is_copied_whole_with_the_run_s_description(tmp_path: Path) -> None:
-    a_run(tmp_path, 1, 2, 5)
-    assert fork_checkpoint(tmp_path, ("p", "first"), ("q", "second"), 4) == 2
+async def test_a_fork_begins_with_the_newest_whole_checkpoint_up_to_a_step(tmp_path: Path) -> None:
+    a_run(tmp_path, 2, 5)
+    fork = LocalBackend(path=str(tmp_path))._experimental_fork_checkpoint
+    second = art.TrainableModel[None](name="second", project="q", base_model="b")
+    with pytest.raises(NamedCheckpointError, match="up to 1"):
+        await fork(second, "first", from_project="p", not_after_step=1)
+    await fork(second, "first", from_project="p", not_after_step=4)
     copies = Checkpoints(tmp_path / "q" / "second" / "checkpoints")
-    assert copies.steps() == [2]
-    assert copies.latest() == 2
+    assert (copies.steps(), copies.latest()) == ([2], 2)
     assert (copies.path(2) / "weights").read_text() == "2"
     description = json.loads((tmp_path / "q" / "second" / "model.json").read_text())
     assert (description["project"], description["name"], description["base_model"]) == ("q", "second", "b")
     assert "from_checkpoint" not in description
-
-
-def test_a_run_without_such_a_step_and_a_run_that_has_begun_are_refused(tmp_path: Path) -> None:
-    a_run(tmp_path, 3)
-    with pytest.raises(NamedCheckpointError, match="up to 2"):
-        fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), 2)
-    fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None)
     with pytest.raises(RunDirectoryError, match="begun already"):
-        fork_checkpoint(tmp_path, ("p", "first"), ("p", "second"), None)
+        await fork(second, "first", from_project="p")
 
 
 def test_links_follow_the_checkpoints(tmp_path: Path) -> None:
@@ -239,16 +224,14 @@ def test_the_order_of_the_first_epoch_is_the_one_that_art_gives() -> None:
 
 @pytest.mark.parametrize(("by_key", "most"), [(False, 2), (True, 4)])
 async def test_no_more_calls_run_at_once_than_allowed(by_key: bool, most: int) -> None:
-    running: list[int] = []
-    seen: list[int] = []
+    running, seen = Counter[str](), list[int]()
 
     @limit_concurrency(2, derive_key=(lambda number: str(number % 2)) if by_key else None)
     async def call(number: int) -> int:
-        running.append(number)
-        seen.append(len(running))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        running.remove(number)
+        running["now"] += 1
+        seen.append(running["now"])
+        await asyncio.sleep(0.001)
+        running["now"] -= 1
         return number
 
     assert await asyncio.gather(*map(call, range(10))) == list(range(10))
@@ -264,25 +247,21 @@ def test_directories_are_those_that_a_run_has() -> None:
     assert get_trajectories_split_dir(directory, "val") == "/runs/p/a/trajectories/val"
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("failures", [0, 2, 3])
-async def test_a_function_has_three_attempts_plain_or_awaited(failures: int, is_async: bool) -> None:
+async def test_a_function_has_three_attempts_plain_or_awaited() -> None:
     told: list[int] = []
     made: list[int] = []
     decorate = retry(delay=0, on_retry=lambda error, attempt: told.append(attempt))
 
-    def plain() -> str:
+    async def fail_until(attempt: int) -> str:
         made.append(1)
-        if len(made) <= failures:
+        if len(made) < attempt:
             raise ValueError("no")
         return "done"
 
-    async def awaited() -> str:
-        return plain()
-
-    with pytest.raises(ValueError, match="no") if failures == 3 else contextlib.nullcontext():
-        assert (await decorate(awaited)() if is_async else decorate(plain)()) == "done"
-    assert told == list(range(1, min(failures, 2) + 1))
+    assert await decorate(fail_until)(3) == "done"
+    with pytest.raises(ValueError, match="no"):
+        decorate(lambda: int("no"))()
+    assert told == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -324,33 +303,12 @@ def test_a_file_is_read_in_an_order_of_its_own_each_epoch(tmp_path: Path) -> Non
         get_file_row_count("data.csv")
 
 
-def test_tools_and_resources_are_read_as_servers_write_them() -> None:
-    tool = MCPTool.from_dict({"name": "look", "parameters": {"type": "object"}})
-    assert tool.to_tool_schema()["function"] == {"name": "look", "description": "", "parameters": {"type": "object"}}
-    resource = {"uri": "file:///a", "name": "", "description": "", "mimeType": "text/plain"}
-    assert MCPResource.from_dict(resource).to_dict() == resource
-
-
 async def test_the_bar_counts_trajectories() -> None:
-    class Bar:
-        total, done = 5, 0.0
-
-        def update(self, n: float | None = 1) -> None:
-            self.done += n or 0
-
-    bar = Bar()
+    bar = tqdm(total=5, disable=False, file=io.StringIO())
     with set_gather_context(GatherContext(pbar=bar)):
-        await wrap_group_awaitable(group(3))
-        await wrap_group_awaitable(game(1.0))
-    assert bar.done == 5
-
-
-async def test_the_last_trajectory_that_was_yielded_counts() -> None:
-    async def rollout() -> None:
-        yield_trajectory(Trajectory(reward=0.1))
-        yield_trajectory(Trajectory(reward=0.2))
-
-    assert (await capture_yielded_trajectory(rollout())).reward == 0.2
+        await wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
+        await wrap_group_awaitable(pair())
+    assert bar.n == 5
 
 
 def test_the_root_is_the_nearest_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ def streamed(request: Request) -> Answer:
     return Answer(body.encode(), headers={"Content-Type": "text/event-stream"})
 
 
-async def test_turns_of_one_conversation_are_one_history_and_another_one_is_added(endpoint: Endpoint) -> None:
-    endpoint.script = [lambda _: says("", tool_calls=[CALL]), lambda _: says("There."), lambda _: says("Done.")]
+async def test_turns_of_one_conversation_are_one_history_and_others_are_added(endpoint: Endpoint) -> None:
+    endpoint.script = [lambda _: says("", tool_calls=[CALL]), *[lambda _: says("There.")] * 3]
 
     async def agent() -> None:
         async with AsyncOpenAI(base_url=f"{endpoint.url}/v1", api_key="none") as client:
@@ -48,12 +48,14 @@ async def test_turns_of_one_conversation_are_one_history_and_another_one_is_adde
             answered = {"role": "tool", "tool_call_id": "1", "content": "here"}
             await create(model="m", messages=[ASK, said, answered])
             await create(model="m", messages=[{"role": "user", "content": "Sum up."}])
+            rewritten = {"role": "assistant", "content": "shortened"}
+            await create(model="m", messages=[ASK, rewritten, {"role": "user", "content": "More."}])
         auto_trajectory(required=True).reward = 0.5
 
     trajectory = await capture_auto_trajectory(agent())
     assert [message["role"] for message in trajectory.messages()] == ["user", "assistant", "tool", "assistant"]
-    assert [len(history.messages_and_choices) for history in trajectory.additional_histories] == [2]
-    assert len(list(trajectory.choices())) == 3
+    assert [len(history.messages_and_choices) for history in trajectory.additional_histories] == [2, 4]
+    assert len(list(trajectory.choices())) == 4
     assert trajectory.reward == 0.5
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, OwnTrainer, QueueState, TrainerRegistration
+from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.sender import AtroposClient, AtroposServerError
 from gavel.integrations.atropos.server import create_app
 from tests.backend_server import serving
@@ -25,32 +25,29 @@ def queue(tmp_path: Path) -> GroupQueue:
 @pytest.fixture
 def http(queue: GroupQueue) -> Iterator[httpx.Client]:
     with (
-        serving(create_app(QueueState(queue), most_bytes=20_000)) as url,
+        serving(create_app(queue, most_bytes=20_000)) as url,
         httpx.Client(base_url=url, trust_env=False) as client,
     ):
         yield client
 
 
 @pytest.fixture
-def own(queue: GroupQueue) -> Iterator[httpx.Client]:
+def own(tmp_path: Path) -> Iterator[httpx.Client]:
     """In front of a learner of 27 tokens and a context of 64."""
-    trainer = OwnTrainer(TrainerRegistration.model_validate(REGISTRATION), Letters())
+    queue = GroupQueue(tmp_path / "queue.sqlite", space=Letters())
+    queue.register(TrainerRegistration.model_validate(REGISTRATION), started=True)
     with (
-        serving(create_app(QueueState(queue, trainer))) as url,
+        serving(create_app(queue)) as url,
         httpx.Client(base_url=url, trust_env=False) as client,
     ):
         yield client
 
 
-def post(client: httpx.Client, path: str, content: object) -> dict:
-    answer = client.post(path, json=content)
+def post(client: httpx.Client, path: str, content: object, method: str = "POST") -> dict:
+    """With a JSON body, also for GET, as Atropos' environments ask."""
+    answer = client.request(method, path, json=content)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-def with_body(client: httpx.Client, path: str, content: object) -> httpx.Response:
-    """GET with a JSON body, as Atropos' environments ask."""
-    return client.request("GET", path, json=content)
 
 
 def started(client: httpx.Client) -> None:
@@ -103,11 +100,8 @@ def test_batches_are_the_oldest_groups_and_each_is_handed_out_once(http: httpx.C
 
 
 def test_groups_before_any_trainer_are_kept_for_it(http: httpx.Client):
-    assert http.get("/batch").json() == {
-        "status": "error",
-        "message": "Trainer not registered. Call /register first.",
-        "batch": [],
-    }
+    told = "Trainer not registered. Call /register first."
+    assert http.get("/batch").json() == {"status": "error", "message": told, "batch": []}
     post(http, "/scored_data", body(0))
     post(http, "/scored_data_list", [body(1), body(2)])
     post(http, "/register", REGISTRATION)
@@ -120,8 +114,7 @@ def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.C
     for number in range(3):
         post(http, "/scored_data", body(number, env_id=own))
     post(http, "/scored_data", body(3, size=4, env_id=other))
-    told = with_body(http, "/status-env", {"env_id": own}).json()
-    assert told == {
+    assert post(http, "/status-env", {"env_id": own}, "GET") == {
         "current_step": 0,
         "queue_size": 5,
         "self_queue_size": 3,
@@ -129,21 +122,21 @@ def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.C
         "unallocated_fraction": 1.0,
         "env_weight": 0.5,
     }
-    assert with_body(http, "/status-env", {"env_id": 9}).status_code == 404
+    assert http.request("GET", "/status-env", json={"env_id": 9}).status_code == 404
 
 
 def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
-    packed = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    def sent(content: bytes, coding: str = "gzip") -> httpx.Response:
+        return http.post("/scored_data", content=content, headers={"Content-Encoding": coding})
+
     content = json.dumps(body(0)).encode()
-    assert http.post("/scored_data", content=gzip.compress(content), headers=packed).status_code == 200
-    again = http.post("/scored_data", content=gzip.compress(content, 1), headers=packed).json()
-    assert again == {"status": "received", "duplicate": True}
-    bomb = gzip.compress(b" " * 10_000_000)
-    assert http.post("/scored_data", content=bomb, headers=packed).status_code == 413
-    assert http.post("/scored_data", content=gzip.compress(content)[:-9], headers=packed).status_code == 400
-    assert http.post("/scored_data", content=content, headers=packed).status_code == 400
-    assert http.post("/scored_data", content=content, headers={"Content-Encoding": "br"}).status_code == 415
-    assert http.post("/scored_data", content=b" " * 30_000).status_code == 413
+    packed = gzip.compress(content)
+    assert sent(packed).json() == {"status": "received"}
+    assert sent(gzip.compress(content, 1)).json() == {"status": "received", "duplicate": True}
+    refused = [gzip.compress(b" " * 10_000_000), packed[:-9], packed + b"x", content]
+    assert [sent(each).status_code for each in refused] == [413, 400, 400, 400]
+    assert sent(content, "br").status_code == 415
+    assert sent(b" " * 30_000, "identity").status_code == 413
     assert http.get("/status").json()["queue_size"] == 1
 
 
@@ -169,8 +162,10 @@ def test_a_full_queue_asks_to_come_again(http: httpx.Client):
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
-def test_a_reset_begins_anew(http: httpx.Client):
+def test_a_group_that_no_batch_can_hold_is_refused_and_a_reset_begins_anew(http: httpx.Client):
     started(http)
+    answer = http.post("/scored_data", json=body(0, size=5))
+    assert (answer.status_code, "a batch 4" in answer.json()["detail"]) == (422, True)
     post(http, "/scored_data", body(0))
     assert http.get("/reset_data").text == "Reset successful"
     assert http.get("/status").json() == {"current_step": 0, "queue_size": 0}
@@ -184,13 +179,12 @@ def test_pages_of_other_sites_and_names_of_other_machines_are_refused(http: http
 
 
 def test_with_a_key_nothing_is_answered_without_it(queue: GroupQueue):
-    with serving(create_app(QueueState(queue), key="s3cret")) as url:
+    with serving(create_app(queue, key="s3cret")) as url:
         assert httpx.get(f"{url}/healthz").status_code == 200
-        assert httpx.get(f"{url}/status").status_code == 401
-        assert httpx.get(f"{url}/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
-        assert httpx.get(f"{url}/status", headers={"Authorization": "Basic ???"}).status_code == 401
-        assert httpx.get(f"{url}/status", headers={"Authorization": "Bearer s3cret"}).status_code == 200
-        assert httpx.get(f"{url}/status", headers={"X-API-Key": "s3cret"}).status_code == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic ???"}):
+            assert httpx.get(f"{url}/status", headers=headers).status_code == 401
+        for headers in ({"Authorization": "Bearer s3cret"}, {"X-API-Key": "s3cret"}):
+            assert httpx.get(f"{url}/status", headers=headers).status_code == 200
         # as a client that knows no keys is given it: in the address
         assert httpx.get(f"{url.replace('://', '://gavel:s3cret@')}/status").status_code == 200
 
@@ -203,21 +197,15 @@ def test_in_front_of_a_learner_environments_register_at_once_and_no_other_traine
 
 
 def test_what_the_learner_can_never_train_is_refused_at_the_door(own: httpx.Client):
-    tokens = own.post("/scored_data", json=body(0) | {"tokens": [[1, 2, 27], [1, 2, 3]]})
-    assert (tokens.status_code, "has 27 tokens" in tokens.json()["detail"]) == (422, True)
     long = [[1] * 65] * 2
-    length = own.post("/scored_data", json={"tokens": long, "masks": long, "scores": [0, 1]})
-    assert (length.status_code, "takes 64" in length.json()["detail"]) == (422, True)
-    masks = own.post("/scored_data", json=body(0) | {"masks": [[0, 1, 1]] * 2})
-    assert (masks.status_code, "masks[0][0] is 0" in masks.json()["detail"]) == (422, True)
+    for changes, told in [
+        ({"tokens": [[1, 2, 27], [1, 2, 3]]}, "has 27 tokens"),
+        ({"tokens": long, "masks": long}, "takes 64"),
+        ({"masks": [[0, 1, 1]] * 2}, "masks[0][0] is 0"),
+    ]:
+        answer = own.post("/scored_data", json=body(0) | changes)
+        assert (answer.status_code, told in answer.json()["detail"]) == (422, True)
     assert post(own, "/scored_data", body(0)) == {"status": "received"}
-
-
-def test_a_group_that_no_batch_can_hold_is_refused(http: httpx.Client):
-    started(http)
-    answer = http.post("/scored_data", json=body(0, size=5))
-    assert answer.status_code == 422
-    assert "a batch 4" in answer.json()["detail"]
 
 
 def test_what_is_not_a_number_where_nothing_is_trained_is_handed_on(http: httpx.Client):

@@ -19,7 +19,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from examples.atropos_environment import ScenarioEnv, environment
 from gavel.base.network import free_port
-from gavel.integrations.atropos.queue import GroupQueue, QueueState
+from gavel.integrations.atropos.queue import GroupQueue
 from gavel.integrations.atropos.sender import AtroposClient, AtroposSender
 from gavel.integrations.atropos.server import create_app
 from gavel.scenarios.formats.reading import read_groups
@@ -150,7 +150,7 @@ def test_its_trainers_client_reads_our_batches(tmp_path: Path):
     from example_trainer.data import pad_data_to_good_offset
 
     queue = GroupQueue(tmp_path / "queue.sqlite")
-    with serving(create_app(QueueState(queue))) as url:
+    with serving(create_app(queue)) as url:
         assert check_atropos_api(url, timeout=10)
         sizes = {"batch_size": 2, "gradient_accumulation_steps": 2, "training_steps": 3}
         register_trainer(TrainingConfig(model_name="m", atropos_url=url, **sizes))

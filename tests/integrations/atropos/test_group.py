@@ -55,13 +55,9 @@ def test_the_judge_reads_the_messages_where_there_are_some():
     assert [choice.message.content for choice in first.choices()] == ["first", "second"]  # not the example
     assert [message["role"] for message in first.messages()] == [message["role"] for message in messages[0]]
     assert [choice.message.content for choice in second.choices()] == [None]
-
-
-def test_a_message_of_another_shape_is_kept_as_text():
-    strange = {"role": "assistant", "content": "x", "tool_calls": "look_up(7)"}
-    messages = [[strange, {"role": "assistant", "content": "y"}], [{"role": "assistant", "content": "z"}]]
-    first, _ = a_group(messages=messages).trajectories(decode)
-    assert "look_up(7)" in (next(first.choices()).message.content or "")
+    messages[1][1]["tool_calls"] = "look_up(7)"  # of another shape: kept as text
+    _, second = a_group(messages=messages).trajectories(decode)
+    assert "look_up(7)" in (next(second.choices()).message.content or "")
 
 
 def test_advantages_go_to_the_turns_of_their_tokens():
@@ -115,17 +111,9 @@ def test_a_mask_of_ones_and_zeros_is_found_out():
 
 
 def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:
-    fields = {"token_logprobs": [-0.5] * len(ids)} | extra
-    return Choice.model_validate(
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": None},
-            "prompt_token_ids": prompt,
-            "token_ids": ids,
-            **fields,
-        }
-    )
+    fields = {"prompt_token_ids": prompt, "token_ids": ids, "token_logprobs": [-0.5] * len(ids)} | extra
+    message = {"role": "assistant", "content": None}
+    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message, **fields})
 
 
 @pytest.mark.parametrize(
@@ -141,6 +129,7 @@ def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:
 def test_a_trajectory_that_is_not_one_sequence_is_left_out_with_the_reason(turns: list[Choice], why: str):
     trajectory = Trajectory(messages_and_choices=turns, reward=1.0)
     assert why in str(one_sequence(trajectory))
+    assert atropos_group(TrajectoryGroup([trajectory])).group is None
     good = Trajectory(messages_and_choices=[turn([1], [2])], reward=0.0)
     converted = atropos_group(TrajectoryGroup([trajectory, good]))
     assert len(converted.left_out) == 1
@@ -159,7 +148,3 @@ def test_what_is_sent_has_content_in_every_message_and_one_on_prompt_positions()
     assert converted.group.inference_logprobs == [[NO_LOGPROB, -0.5]]
     assert converted.group.messages == [[{"role": "user", "content": "Go"}, {"role": "assistant", "content": ""}]]
     assert converted.group.generation_params == {"temperature": 0.7}
-
-
-def test_a_group_without_a_usable_member_gives_none():
-    assert atropos_group(TrajectoryGroup([Trajectory()])).group is None

@@ -55,28 +55,29 @@ def test_a_trained_group_is_gone_and_the_step_is_kept(queue: GroupQueue):
 
 
 def test_a_batch_that_was_not_delivered_is_lent_again(queue: GroupQueue):
-    queue.accept([a_group(0), a_group(1), a_group(2)])
-    ids = [group.id for group in queue.waiting[:2]]
-    number = queue.lend(ids, step=1)
+    queue.register(TrainerRegistration.model_validate(REGISTRATION))
+    queue.accept([a_group(number) for number in range(4)])
+    assert queue.lend() == (1, [a_group(0), a_group(1)])
     queue = reopened(queue)
-    assert queue.lent() == (number, ids)
-    assert len(queue.waiting) == 1
-    queue.delivered(number)
+    assert queue.lend() == (1, [a_group(0), a_group(1)])
+    assert len(queue.waiting) == 2
+    queue.delivered(1)
     queue = reopened(queue)
-    assert queue.lent() is None
-    assert queue.lend([queue.waiting[0].id], step=2) == number + 1
+    assert queue.lend() == (2, [a_group(2), a_group(3)])
 
 
 def test_a_reset_forgets_all_but_never_a_batch_number(queue: GroupQueue):
     queue.register(TrainerRegistration.model_validate(REGISTRATION | {"starting_step": 5}))
-    queue.start()
-    queue.accept([a_group(0), a_group(1)])
-    number = queue.lend([queue.waiting[0].id], step=6)
+    queue.accept([a_group(0), a_group(1), a_group(2)])
+    assert queue.lend() is not None
+    assert queue.step == 6
     queue.reset()
     queue = reopened(queue)
-    assert (queue.waiting, queue.lent(), queue.registration, queue.started, queue.step) == ([], None, None, False, 0)
-    queue.accept([a_group(2)])
-    assert queue.lend([queue.waiting[0].id], step=1) > number
+    assert (queue.waiting, queue.lend(), queue.step) == ([], None, 0)
+    assert queue.peers.trainer is None
+    queue.register(TrainerRegistration.model_validate(REGISTRATION))
+    queue.accept([a_group(3), a_group(4)])
+    assert queue.lend() == (2, [a_group(3), a_group(4)])
 
 
 def test_a_second_process_is_refused(queue: GroupQueue, monkeypatch: pytest.MonkeyPatch):

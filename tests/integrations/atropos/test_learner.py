@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gavel.integrations.atropos.group import AtroposGroup
-from gavel.integrations.atropos.learner import COMPUTED, NUMBER, SENT_SCORE, AtroposLearner, LearnerSettings
-from gavel.integrations.atropos.queue import GroupQueue, QueueState
+from gavel.integrations.atropos.learner import COMPUTED, NUMBER, SENT_SCORE, AtroposLearner
+from gavel.integrations.atropos.queue import GroupQueue
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig
@@ -47,9 +47,7 @@ class Trained:
         self.backend, self.model, self.queue = backend, model, queue
 
     async def until(self, steps: int, judge: Judge | None = None, wait_seconds: float = 60.0) -> None:
-        settings = LearnerSettings(steps, batch_size=8, wait_seconds=wait_seconds)
-        state = QueueState(self.queue)
-        await AtroposLearner(self.model, self.backend, state, settings, CONFIG, judge).run()
+        await AtroposLearner(self.model, self.backend, self.queue, CONFIG, steps, 8, wait_seconds, judge).run()
 
     async def numbers(self, step: int) -> list[object]:
         return [group.metadata[NUMBER] for group in await self.backend.logged(self.model, "train", step)]
