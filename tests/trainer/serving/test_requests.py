@@ -82,6 +82,7 @@ REFUSED = {
         ({"text": {"format": "json"}}, "format of text"),
         ({"input": 5}, "input is a number"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
+        ({"input": [{"type": "message", "role": "tool", "content": "hi"}]}, "'tool'"),
         ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input item 0 has no name"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": {"a": 1}}]}, "output of input item 0"),
     ],
